@@ -115,6 +115,8 @@ def test_commands_run(line: str, checkout: Path, few_held_out: Path, request: py
     at = arguments.index("--") if "--" in arguments else len(arguments)
     arguments[at:at] = SHORT_REAL if REAL_MODEL in line and arguments[0] == "train" else SHORT.get(arguments[0], [])
     arguments = [str(few_held_out) if argument.endswith("/val.jsonl") else argument for argument in arguments]
+    if "--config" in arguments and "verl" not in arguments:  # the file names all held-out tasks
+        arguments += ["--val", str(few_held_out)]
     done = run_leyden(arguments, cwd=checkout, environment=variables, timeout=800 if REAL_MODEL in line else 200)
     assert done.returncode == 0, done.stderr
 
@@ -124,6 +126,11 @@ def with_real_model(checkout: Path, request: pytest.FixtureRequest) -> None:
     policy: Path = request.getfixturevalue("real_policy")
     if not (checkout / "policies").exists():
         (checkout / "policies").symlink_to(policy.parent)
+
+
+def test_the_run_in_a_file_is_the_examples() -> None:
+    text = (ROOT / "examples/calculator_langgraph/run.yaml").read_text()
+    assert text in [block for where, block in blocks("yaml") if where.startswith("docs/train.md")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

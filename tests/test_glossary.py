@@ -7,7 +7,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = (ROOT / "docs/glossary.md").read_text()
-RETIRED = "ledger keeper gate desk bell ear stint shelf bench lane lesson sitting elsewhere".split()
+RETIRED = {
+    "ledger",
+    "keeper",
+    "gate",
+    "desk",
+    "bell",
+    "ear",
+    "stint",
+    "shelf",
+    "lane",
+    "lesson",
+    "sitting",
+    "elsewhere",
+}
 MODELS_OWN = {"gate_up", "gate_up_bias"}
 """Names of the layers of a Llama-like model."""
 

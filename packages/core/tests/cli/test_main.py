@@ -169,7 +169,7 @@ def test_two_held_out_files_of_one_name_are_refused(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "val.jsonl").write_text('{"q": 1}\n')
     with pytest.raises(UsageError, match="two held-out files are called 'val'"):
-        read_held_out([tmp_path / "a" / "val.jsonl", tmp_path / "b" / "val.jsonl"])
+        read_held_out([{"name": "val", "source": str(tmp_path / folder / "val.jsonl")} for folder in "ab"])
 
 
 def test_a_policy_is_given_alone_or_each_by_its_name() -> None:

@@ -3,19 +3,19 @@
 import json
 import math
 import os
+import re
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-import msgspec
 import typer
 
 from leyden.core.data.bounds import check_bound
 from leyden.core.data.encoding.base_url import check_base_url
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import Task
-from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.errors import UsageError
 from leyden.core.masking import mask_text
 from leyden.core.runner.user_code.loading import AgentReference
@@ -130,6 +130,10 @@ def agent_name(agent: AgentReference) -> str:
     return "".join(c if (c.isascii() and c.isalnum()) or c in "._-" else "-" for c in base).strip("-._") or "run"
 
 
+_EXPONENT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+")
+"""A number with an exponent, as JSON and YAML 1.2 have it."""
+
+
 def read_settings(pairs: list[str], option: str = "--set") -> dict[str, Any]:
     """Read `key=value` pairs. A value is read as JSON if it is valid JSON, otherwise as text.
 
@@ -160,11 +164,16 @@ def _finite(text: str) -> float:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that contains a mapping; raises UsageError, with a message of one line, for any other file."""
+    """Read a YAML file that contains a mapping; raises UsageError, with a message of one line, for any other file.
+
+    `1e-5` is a number, as in YAML 1.2; PyYAML alone reads YAML 1.1, in which it is text.
+    """
     import yaml
 
+    loader: Any = type("Loader", (yaml.SafeLoader,), {})
+    loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
     try:
-        found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found: Any = yaml.load(path.read_text(encoding="utf-8"), loader)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except yaml.YAMLError as error:
@@ -245,24 +254,16 @@ def read_engine(value: str) -> Literal["embedded", "vllm"]:
     return value
 
 
-def read_vllm(pairs: list[str]) -> VllmOptions:
-    """Read `key=value` options of the vLLM server; raises UsageError for an unknown or invalid option."""
-    try:
-        return msgspec.convert(read_settings(pairs, "--vllm"), VllmOptions)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"--vllm: {error}") from None
-
-
-def read_held_out(paths: list[Path]) -> dict[str, list[Task]]:
-    """Load held-out sets; each is named after its file. Raises UsageError when two have the same name."""
+def read_held_out(sets: Sequence[Mapping[str, str]]) -> dict[str, list[Task]]:
+    """Load held-out sets, each a `name` and its `source`; raises UsageError when two have the same name."""
     from leyden.core.trainer.rollouts.tasks import load_tasks
 
-    sets: dict[str, list[Task]] = {}
-    for path in paths:
-        if (name := held_out_name(path)) in sets:
-            raise UsageError(f"two held-out files are called {path.stem!r}; give them different names")
-        sets[name] = load_tasks(path)
-    return sets
+    loaded: dict[str, list[Task]] = {}
+    for one in sets:
+        if one["name"] in loaded:
+            raise UsageError(f"two held-out files are called {one['name']!r}; give them different names")
+        loaded[one["name"]] = load_tasks(Path(one["source"]))
+    return loaded
 
 
 def held_out_name(path: Path) -> str:

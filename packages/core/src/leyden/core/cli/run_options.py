@@ -1,11 +1,12 @@
 """Run options: the common options of `leyden train` and `leyden check`, and their conversion into a `RunConfig`."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
+import msgspec
 import typer
 
 from leyden.core.cli.command import given_command
@@ -34,7 +35,6 @@ from leyden.core.cli.options import (
     read_reward_weights,
     read_settings,
     read_update,
-    read_vllm,
     read_yaml,
 )
 from leyden.core.data.isolation import check_isolation
@@ -43,13 +43,22 @@ from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:
     from leyden.core.runner.user_code.loading import AgentReference
-    from leyden.core.trainer.agents.placement import RunnerPlacement
     from leyden.core.trainer.config import RunConfig
     from leyden.core.trainer.launch import ResumeChanges
 
 USUAL, VERL = "lightning_rl", "verl"
 RESUMED = ("resume", "steps", "device", "ray_address", "set_", "runs", "quiet", "json")
 """Options of `leyden train` that are allowed together with `--resume`."""
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "reward_weights": ("reward_weight",),
+    "hooks": ("hook",),
+    "held_out": ("val",),
+    "timeout_seconds": ("timeout",),
+    "evaluate_sampled": ("sampled_eval",),
+    "algorithm": ("algorithm", "backend"),
+    "routes": ("route",),
+}
+"""Options of the fields of `RunConfig` whose option has another name."""
 _WITH_RESUME = "give only --steps, --device, --ray-address, --set, --runs, --quiet and --json with it"
 AgentArgument = Annotated[str | None, typer.Argument(help="path/to/file.py:attribute or package.module:attribute")]
 
@@ -132,7 +141,9 @@ class RunOptions:
     ] = None
     algorithm: Annotated[str, typer.Option(help="A registered algorithm, or an import string.")] = USUAL
     backend: Annotated[str, typer.Option(help="torch, or verl: VERL on Ray, which is --algorithm verl.")] = "torch"
-    config: Annotated[Path | None, typer.Option(help="VERL's own configuration, YAML, as far as it differs.")] = None
+    config: Annotated[
+        Path | None, typer.Option(help="Settings of the run, YAML, as in runs/NAME/config.yaml. With VERL: VERL's own.")
+    ] = None
     set_: Annotated[list[str] | None, typer.Option("--set", help="key=value of the algorithm's configuration.")] = None
     route: Annotated[
         list[str] | None, typer.Option(metavar="PATTERNS", help="agent=judge,to=provider: where model calls go.")
@@ -154,18 +165,26 @@ class RunOptions:
     def read(self) -> "tuple[RunConfig, list[Task], dict[str, list[Task]]]":
         """Return the run's configuration, its training tasks and its held-out sets. Raises UsageError with one line."""
         from leyden.core.algorithm.registry import make_algorithm
+        from leyden.core.cli.run_file import run_config
+        from leyden.core.trainer.config import check_name
         from leyden.core.trainer.rollouts.tasks import load_tasks
 
-        named = self.named_agent()
-        algorithm = make_algorithm(self._algorithm(), self._algorithm_config())
-        collects, policies = algorithm.needs_rollouts, self.policy or [*filter(None, [algorithm.named_policy])]
-        needed = {"AGENT": named is not None or not (collects or self.val), "--tasks": self.tasks or not collects}
-        missing = [name for name, there in {**needed, "--policy": policies}.items() if not there]
+        fields = self._fields()
+        algorithm = make_algorithm(fields["algorithm"], fields["algorithm_config"])
+        fields["policy"] = fields["policy"] or algorithm.named_policy
+        collects, tasks, held_out = algorithm.needs_rollouts, fields["tasks"], fields["held_out"]
+        needed = {
+            "AGENT": fields["agent"] is not None or not (collects or held_out),
+            "--tasks": tasks or not collects,
+            "--policy": fields["policy"],
+        }
+        missing = [name for name, there in needed.items() if not there]
         if missing:
             command = self.context.info_name
             raise UsageError(f"missing {', '.join(missing)}; see `leyden {command} --help`, or `leyden quickstart`")
-        rows, held_out = [] if self.tasks is None else load_tasks(self.tasks), read_held_out(self.val or [])
-        return self._config(named, str(self.tasks or ""), policies), rows, held_out
+        rows, sets = load_tasks(Path(tasks)) if tasks else [], read_held_out(held_out)
+        fields["name"] = check_name(fields["name"] or default_name(fields["agent"] or fields["algorithm"]))
+        return run_config(fields, self.run_file), rows, sets
 
     def changes(self) -> "ResumeChanges":
         """Return the changes to a resumed run. Raises UsageError, with one line, for an option that cannot change."""
@@ -184,56 +203,84 @@ class RunOptions:
             steps=self.steps, device=device, ray_address=self.ray_address, settings=read_settings(self.set_ or [])
         )
 
-    def _config(self, agent: "AgentReference | None", tasks: str, policies: list[str]) -> "RunConfig":
-        from leyden.core.data.route import parse_routes
-        from leyden.core.data.sampling import Sampling
-        from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name
+    @property
+    def run_file(self) -> Path | None:
+        """The run file that was given; with VERL, `--config` is VERL's own configuration."""
+        return None if VERL in (self.backend, self.algorithm) else self.config
 
-        return RunConfig(
-            name=check_name(default_name(agent or self._algorithm()) if self.name is None else self.name),
-            experiment=self.experiment,
-            agent=agent,
-            policy=read_policies(policies),
-            reward=self.reward,
-            reward_weights=read_reward_weights(self.reward_weight or []),
-            input=self.input,
-            hooks=tuple(self.hook or ()),
-            env=read_env(self.env or [], given_command(self.context), here=self.runners == "local"),
-            tasks=tasks,
-            held_out=tuple(EvaluationSet(name=held_out_name(path), source=str(path)) for path in self.val or []),
-            steps=25 if self.steps is None else self.steps,
-            tasks_per_step=self.tasks_per_step,
-            group_size=self.group_size,
-            seed=self.seed,
-            sampling=Sampling(temperature=self.temperature),
-            agent_match=self.agent_match,
-            span_match=self.span_match,
-            attribute_match=read_attribute_match(self.attribute_match or []),
-            predicate=self.predicate,
-            workers=self.workers,
-            concurrency=self.concurrency,
-            isolation=check_isolation(self.isolation),
-            runners=self._runners(),
-            timeout_seconds=self.timeout,
-            evaluate_sampled=self.sampled_eval,
-            eval_every=self.eval_every,
-            patience=self.patience,
-            checkpoint_every=self.checkpoint_every,
-            keep_checkpoints=self.keep_checkpoints,
-            engine=read_engine(self.engine),
-            vllm=read_vllm(self.vllm or []),
-            device=self.device,
-            threads=self.threads,
-            deterministic=self.deterministic,
-            tracker=tuple(self.tracker or ()),
-            algorithm=self._algorithm(),
-            algorithm_config=self._algorithm_config(),
-            routes=parse_routes(self.route or []),
-            frozen=read_frozen(self.frozen or []),
-            update=read_update(self.update),
-            record_within=self.record_within,
-            engine_log=self.engine_log,
-        )
+    def gives(self, *options: str) -> bool:
+        """Whether the command line gives a value to one of these options."""
+        sources = map(self.context.get_parameter_source, options)
+        return any(source is not None and source.name != "DEFAULT" for source in sources)
+
+    def _fields(self) -> dict[str, Any]:
+        """Return the fields of `RunConfig`: from the given options, else the run file, else the options' defaults."""
+        from leyden.core.cli.run_file import read_run_file
+
+        written = {} if self.run_file is None else read_run_file(self.run_file)
+        own = {name: value for name, value in self._by_options().items() if self._wins(name, written)}
+        fields = {**written, **own}
+        fields["runners"] = self._runners(written.get("runners") or {})
+        fields["sampling"] = {**(written.get("sampling") or {}), **self._named(("temperature", "temperature"))}
+        fields["vllm"] = {**(written.get("vllm") or {}), **read_settings(self.vllm or [], "--vllm")}
+        is_same = fields["algorithm"] == written.get("algorithm", USUAL)
+        fields["algorithm_config"] = self._algorithm_config((written.get("algorithm_config") or {}) if is_same else {})
+        if not isinstance(fields["agent"], str | None):
+            fields["agent"] = chosen_agent(None, tuple(fields["agent"]))
+        command = () if isinstance(fields["agent"], str | None) else fields["agent"]
+        is_here = fields["runners"].get("where", "local") == "local"
+        fields["env"] = read_env(list(fields["env"]), command, here=is_here)
+        return fields
+
+    def _wins(self, field: str, written: Mapping[str, Any]) -> bool:
+        given = self.named_agent() is not None if field == "agent" else self.gives(*OPTIONS.get(field, (field,)))
+        return given or field not in written
+
+    def _by_options(self) -> dict[str, Any]:
+        """Return the fields of `RunConfig` that do not join values of options with the run file's."""
+        from leyden.core.data.route import parse_routes
+
+        return {
+            "name": self.name,
+            "experiment": self.experiment,
+            "agent": self.named_agent(),
+            "policy": read_policies(self.policy) if self.policy else None,
+            "reward": self.reward,
+            "reward_weights": read_reward_weights(self.reward_weight or []),
+            "input": self.input,
+            "hooks": tuple(self.hook or ()),
+            "env": tuple(self.env or ()),
+            "tasks": str(self.tasks or ""),
+            "held_out": [{"name": held_out_name(path), "source": str(path)} for path in self.val or []],
+            "steps": 25 if self.steps is None else self.steps,
+            "tasks_per_step": self.tasks_per_step,
+            "group_size": self.group_size,
+            "seed": self.seed,
+            "agent_match": self.agent_match,
+            "span_match": self.span_match,
+            "attribute_match": read_attribute_match(self.attribute_match or []),
+            "predicate": self.predicate,
+            "workers": self.workers,
+            "concurrency": self.concurrency,
+            "isolation": check_isolation(self.isolation),
+            "timeout_seconds": self.timeout,
+            "evaluate_sampled": self.sampled_eval,
+            "eval_every": self.eval_every,
+            "patience": self.patience,
+            "checkpoint_every": self.checkpoint_every,
+            "keep_checkpoints": self.keep_checkpoints,
+            "engine": read_engine(self.engine),
+            "device": self.device,
+            "threads": self.threads,
+            "deterministic": self.deterministic,
+            "tracker": tuple(self.tracker or ()),
+            "algorithm": self._algorithm(),
+            "routes": msgspec.to_builtins(parse_routes(self.route or [])),
+            "frozen": read_frozen(self.frozen or []),
+            "update": read_update(self.update),
+            "record_within": self.record_within,
+            "engine_log": self.engine_log,
+        }
 
     def _algorithm(self) -> str:
         """Return the name of the algorithm.
@@ -246,25 +293,32 @@ class RunOptions:
             raise UsageError(f"--backend {VERL} trains by what its configuration says; leave --algorithm out")
         return VERL if self.backend == VERL else self.algorithm
 
-    def _runners(self) -> "RunnerPlacement":
-        from leyden.core.trainer.agents.placement import RunnerPlacement, read_where
+    def _named(self, *pairs: tuple[str, str]) -> dict[str, Any]:
+        """Return values of options by the name of their field; without a run file also those that were not given."""
+        return {field: getattr(self, option) for field, option in pairs if self.run_file is None or self.gives(option)}
 
-        return RunnerPlacement(
-            where=read_where(self.runners),
-            ray_address=self.ray_address,
-            ray_actors=self.ray_actors,
-            ray_cpus=self.ray_cpus,
-            host=self.host,
-            port=self.port,
-            advertise=self.advertise,
-            allow_hosts=tuple(self.allow_host or ()),
+    def _runners(self, written: Mapping[str, Any]) -> dict[str, Any]:
+        from leyden.core.trainer.agents.placement import read_where
+
+        own = self._named(
+            ("where", "runners"),
+            ("ray_address", "ray_address"),
+            ("ray_actors", "ray_actors"),
+            ("ray_cpus", "ray_cpus"),
+            ("host", "host"),
+            ("port", "port"),
+            ("advertise", "advertise"),
+            ("allow_hosts", "allow_host"),
         )
+        if "where" in own:
+            read_where(own["where"])
+        if "allow_hosts" in own:
+            own["allow_hosts"] = tuple(own["allow_hosts"] or ())
+        return {**written, **own}
 
-    def _algorithm_config(self) -> dict[str, Any]:
-        settings = read_settings(self.set_ or [])
-        if self.config is not None:
-            if self._algorithm() != VERL:
-                raise UsageError(f"--config is VERL's, and has no effect without --backend {VERL}")
+    def _algorithm_config(self, written: Mapping[str, Any]) -> dict[str, Any]:
+        settings = {**written, **read_settings(self.set_ or [])}
+        if self.config is not None and self.run_file is None:
             settings = {"config": read_yaml(self.config), **settings}
         return settings if self.learning_rate is None else settings | {"learning_rate": self.learning_rate}
 

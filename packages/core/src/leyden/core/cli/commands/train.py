@@ -36,7 +36,8 @@ def train(
         _finish(given, lambda: go_on(given.runs, resume, sit, changes), resume)
         return
     config, rows, held_out = given.read()
-    config = msgspec.structs.replace(config, check=check)
+    if given.gives("check"):
+        config = msgspec.structs.replace(config, check=check)
     warn_of_host(config.runners.host)
     _finish(given, lambda: begin(given.runs, config, rows, held_out, sit), config.name)
 

@@ -1,0 +1,84 @@
+"""Run file: reads the settings of a run from YAML, with the fields of `RunConfig`, as in a run's own `config.yaml`."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast, get_type_hints
+
+import msgspec
+
+from leyden.core.cli.options import read_yaml
+from leyden.core.errors import UsageError
+from leyden.core.masking import MASK
+from leyden.core.trainer.config import RunConfig
+
+DERIVED = ("sides", "acting")
+"""Fields of `config.yaml` that a run derives from its algorithm; a run file may hold them without effect."""
+JOINED = ("runners", "sampling", "vllm")
+"""Fields whose parts may come from the file and from options; they are checked together."""
+VERLS = ("actor_rollout_ref", "critic", "data", "trainer")
+"""Sections of VERL's own configuration."""
+
+
+def read_run_file(path: Path) -> dict[str, Any]:
+    """Return the settings in a run file.
+
+    Raises UsageError, with one line, if the file cannot be read, has an unknown setting, or was written by a run whose
+    settings cannot be given again: a secret, which `config.yaml` does not keep, or a live object of a Python program.
+    """
+    found = read_yaml(path)
+    _check_names(path, found, RunConfig)
+    types = get_type_hints(RunConfig)
+    for name, value in found.items():
+        _check_masks(path, name, value)
+        if name not in JOINED:
+            _converted(path, value, types[name], name)
+    agent = found.get("agent")
+    if isinstance(agent, str) and agent.startswith("<"):
+        raise UsageError(f"{path}: agent {agent} was an object of a Python program; give AGENT on the command line")
+    return {name: value for name, value in found.items() if name not in DERIVED}
+
+
+def run_config(fields: Mapping[str, Any], path: Path | None) -> RunConfig:
+    """Return the configuration with these fields, which came from the run file `path` where that is not None.
+
+    Raises UsageError, with one line, for a value of another type than the field has.
+    """
+    return _converted(path, fields, RunConfig)
+
+
+def _converted(path: Path | None, value: Any, kind: Any, name: str = "") -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at ")
+        place = (name + where.strip("`").removeprefix("$")).removeprefix(".")
+        raise UsageError(f"{'a setting' if path is None else path}: {place}: {what[:1].lower()}{what[1:]}") from None
+
+
+def _check_names(path: Path, found: Mapping[str, Any], kind: type[msgspec.Struct], within: str = "") -> None:
+    """Raise UsageError for a setting that `kind` does not have."""
+    types = get_type_hints(kind)
+    for name, value in found.items():
+        if name not in kind.__struct_fields__:
+            if name in VERLS:
+                raise UsageError(f"{path}: {name} is of VERL's own configuration, which needs --backend verl")
+            near = difflib.get_close_matches(str(name), kind.__struct_fields__, 1)
+            advice = f"; did you mean {within}{near[0]}?" if near else ""
+            raise UsageError(f"{path}: there is no setting {within}{name}{advice}")
+        inner = types[name]
+        if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            _check_names(path, cast("dict[str, Any]", value), inner, f"{within}{name}.")
+
+
+def _check_masks(path: Path, name: str, value: object) -> None:
+    """Raise UsageError for a text in which `config.yaml` holds a mask in the place of a secret."""
+    if isinstance(value, str) and MASK in value:
+        raise UsageError(f"{path}: {name} held a secret, which the file does not keep; give it on the command line")
+    inner: Iterable[object] = ()
+    if isinstance(value, dict):
+        inner = cast("dict[str, object]", value).values()
+    elif isinstance(value, list):
+        inner = cast("list[object]", value)
+    for one in inner:
+        _check_masks(path, name, one)

@@ -1,0 +1,197 @@
+"""`--config`: the settings of a run from a file, over which the command line's options win."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from leyden.core.cli import main as cli
+from leyden.core.data.route import Route
+from leyden.core.data.sampling import Sampling
+from leyden.core.errors import UsageError
+from leyden.core.trainer import launch
+from leyden.core.trainer.agents.placement import RunnerPlacement
+from leyden.core.trainer.config import EvaluationSet, RunConfig, save_config
+
+ALL = RunConfig(
+    name="whole",
+    experiment="all",
+    policy={"a": "folder/a", "b": "folder/b"},
+    agent="agent.py:agent",
+    reward="reward.py:score",
+    reward_weights={"style": 0.5},
+    input="input.py:make",
+    hooks=("hooks.py:Hook",),
+    tasks="train.jsonl",
+    held_out=(EvaluationSet(name="easy", source="val.jsonl"),),
+    steps=7,
+    tasks_per_step=3,
+    group_size=5,
+    seed=11,
+    sampling=Sampling(temperature=0.7),
+    agent_match="solver",
+    span_match="plan",
+    attribute_match={"kind": "x.*"},
+    predicate="select.py:trained",
+    workers=2,
+    concurrency=9,
+    isolation="process",
+    runners=RunnerPlacement(where="ray", ray_address="auto", ray_cpus=0.5, allow_hosts=("me.internal",)),
+    timeout_seconds=31.0,
+    max_attempts=4,
+    evaluate_sampled=False,
+    eval_every=2,
+    patience=3,
+    check=False,
+    checkpoint_every=4,
+    keep_checkpoints=6,
+    threads=2,
+    tracker=("tensorboard",),
+    algorithm_config={"learning_rate": 0.25, "kl_loss": 0.5},
+    routes=(Route(to="b", agent="judge"), Route(to="a")),
+    update="drain",
+    record_within=0.5,
+    engine_log=True,
+)
+"""Another value than the default in each field that a file can give."""
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files of `ALL`, in which the command runs."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("train", "val", "other"):
+        Path(f"{name}.jsonl").write_text(json.dumps({"question": name}) + "\n")
+    return tmp_path
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch, files: Path) -> list[tuple[RunConfig, Any, Any]]:
+    """The configuration, tasks and held-out sets of each run that began."""
+    found: list[tuple[RunConfig, Any, Any]] = []
+
+    def begin(runs: Path, config: RunConfig, rows: Any, held_out: Any, sit: Any) -> Any:
+        found.append((config, rows, held_out))
+        raise UsageError("this is far enough")
+
+    monkeypatch.setattr(launch, "begin", begin)
+    return found
+
+
+def test_every_field_differs_from_its_default() -> None:
+    usual = RunConfig(name="x", policy="y")
+    alike = {name for name in RunConfig.__struct_fields__ if getattr(usual, name) == getattr(ALL, name)}
+    assert alike == {"env", "engine", "vllm", "device", "deterministic", "algorithm", "frozen", "sides", "acting"}
+
+
+def test_a_runs_own_configuration_begins_the_same_run(files: Path, begun: list[tuple[RunConfig, Any, Any]]) -> None:
+    save_config(ALL, files / "config.yaml")
+    assert cli.run(["train", "--config", "config.yaml"]) == 2
+    [(config, rows, held_out)] = begun
+    assert config == ALL
+    assert (rows, held_out) == ([{"question": "train"}], {"easy": [{"question": "val"}]})
+
+
+def test_options_win_over_the_file(files: Path, begun: list[tuple[RunConfig, Any, Any]]) -> None:
+    save_config(ALL, files / "config.yaml")
+    options = [
+        *("other.py:agent", "--name", "again", "--steps", "25", "--tasks", "other.jsonl", "--val", "other.jsonl"),
+        *("--temperature", "1", "--ray-cpus", "2", "--set", "kl_loss=0.75", "--check", "--sampled-eval"),
+        *("--reward-weight", "content=2", "--timeout", "120", "--route", "agent=x,to=b", "--route", "to=a"),
+    ]
+    assert cli.run(["train", "--config", "config.yaml", *options]) == 2
+    [(config, rows, held_out)] = begun
+    assert config == msgspec.structs.replace(
+        ALL,
+        agent="other.py:agent",
+        name="again",
+        steps=25,
+        tasks="other.jsonl",
+        held_out=(EvaluationSet(name="other", source="other.jsonl"),),
+        sampling=Sampling(temperature=1),
+        runners=msgspec.structs.replace(ALL.runners, ray_cpus=2),
+        algorithm_config={"learning_rate": 0.25, "kl_loss": 0.75},
+        check=True,
+        evaluate_sampled=True,
+        reward_weights={"content": 2},
+        timeout_seconds=120,
+        routes=(Route(to="b", agent="x"), Route(to="a")),
+    )
+    assert (rows, held_out) == ([{"question": "other"}], {"other": [{"question": "other"}]})
+
+
+def test_a_file_may_hold_a_few_settings(files: Path, begun: list[tuple[RunConfig, Any, Any]]) -> None:
+    Path("run.yaml").write_text("policy: ./policy\ntasks: train.jsonl\nalgorithm_config:\n  learning_rate: 0.5\n")
+    assert cli.run(["train", "agent.py:agent", "--config", "run.yaml", "--name", "few"]) == 2
+    assert cli.run(["train", "agent.py:agent", "--policy", "./policy", "--tasks", "train.jsonl", "--name", "few",
+                    "--learning-rate", "0.5"]) == 2  # fmt: skip
+    assert begun[0] == begun[1]
+
+
+@pytest.mark.parametrize("number", ["6e-4", "6E-04", "0.6e-3", "6.e-4", "+.6e-3", "6.0e-4", "0.0006"])
+def test_numbers_are_written_as_in_python(files: Path, begun: list[tuple[RunConfig, Any, Any]], number: str) -> None:
+    Path("run.yaml").write_text(f"policy: p\ntasks: train.jsonl\nalgorithm_config: {{learning_rate: {number}}}\n")
+    assert cli.run(["train", "agent.py:agent", "--config", "run.yaml"]) == 2
+    assert begun[0][0].algorithm_config == {"learning_rate": 0.0006}
+
+
+def test_another_algorithm_takes_none_of_the_files_options(
+    files: Path, begun: list[tuple[RunConfig, Any, Any]]
+) -> None:
+    Path("run.yaml").write_text("policy: ./policy\ntasks: train.jsonl\nalgorithm_config: {advantage: rloo}\n")
+    assert cli.run(["train", "agent.py:agent", "--config", "run.yaml", "--algorithm", "sft", "--set", "keep=best"]) == 2
+    assert (begun[0][0].algorithm, begun[0][0].algorithm_config) == ("sft", {"keep": "best"})
+
+
+def test_a_command_in_the_file_is_run_as_on_the_command_line(
+    files: Path, begun: list[tuple[RunConfig, Any, Any]]
+) -> None:
+    Path("run.yaml").write_text("policy: ./policy\ntasks: train.jsonl\nagent: [python, agent.py]\n")
+    assert cli.run(["train", "--config", "run.yaml", "--name", "command"]) == 2
+    assert begun[0][0].agent == ("python", "agent.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("stepz: 3", "run.yaml: there is no setting stepz; did you mean steps?"),
+        ("runners: {wher: ray}", "run.yaml: there is no setting runners.wher; did you mean runners.where?"),
+        ("steps: many", "run.yaml: steps: expected `int`, got `str`"),
+        ("held_out: [val.jsonl]", "run.yaml: held_out[0]: expected `object`, got `str`"),
+        ("sampling: {temperature: warm}", "run.yaml: sampling.temperature: expected `float"),
+        ("steps: 0", "steps must be"),
+        ("policy: ./my***", "run.yaml: policy held a secret, which the file does not keep"),
+        ("agent: [no-such-program-here]", "no-such-program-here"),
+        ("agent: <my.module.Agent>", "run.yaml: agent <my.module.Agent> was an object of a Python program"),
+        ("actor_rollout_ref: {}", "actor_rollout_ref is of VERL's own configuration, which needs --backend verl"),
+        ("- steps", "run.yaml must hold keys and values, not list"),
+        ("steps: [", "run.yaml is not YAML"),
+        ("tasks: nowhere.jsonl", "nowhere.jsonl does not exist"),
+        ("1: 2", "there is no setting 1"),
+        ("algorithm_config: {learning_rate: .inf}", "learning_rate"),
+        ("algorithm_config: {learning_rat: 1}", "learning_rat"),
+        ("env: [MY_KEY]", "--env has no effect without a command"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(
+    files: Path, capsys: pytest.CaptureFixture[str], begun: list[Any], text: str, says: str
+) -> None:
+    given = {"policy": "./policy", "tasks": "train.jsonl", "agent": "agent.py:agent"}
+    named = text.partition(":")[0]
+    Path("run.yaml").write_text(
+        text if text.startswith("-") or text.endswith("[") else
+        "".join(f"{name}: {value}\n" for name, value in given.items() if name != named) + text
+    )  # fmt: skip
+    assert cli.run(["train", "--config", "run.yaml", "--name", "odd"]) == 2
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == 1, error
+    assert not begun
+
+
+def test_resuming_takes_no_file(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run.yaml").write_text(yaml.safe_dump({"steps": 3}))
+    assert cli.run(["train", "--resume", "x", "--config", "run.yaml"]) == 2
+    assert "--config is what the run began with" in capsys.readouterr().err
