@@ -30,6 +30,7 @@ class Application:
         self.hold = asyncio.Event()
         self.hold.set()
         self.reached = asyncio.Event()
+        self.entered = list[str]()
         self.ended = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -37,6 +38,7 @@ class Application:
             return
         body = b"" if self.early else await read_body(scope, receive, BodyLimits())
         self.reached.set()
+        self.entered.append(scope["path"])
         await self.hold.wait()
         answer = self.answer or b"%d" % len(body)
         headers = [(b"content-length", b"%d" % len(answer))]
@@ -284,3 +286,20 @@ async def test_a_slow_body_is_refused_and_its_connection_closed() -> None:
     writer.close()
     await writer.wait_closed()
     await server.stop()
+
+
+async def test_calls_that_do_not_end_in_time_are_cancelled_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    application = Application()
+    application.early = True
+    application.hold.clear()
+    server = GatewayServer(application, grace=0)
+    port = int((await server.start()).rpartition(":")[2])
+    connections = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    for _, writer in connections:
+        writer.write(GET)
+    while len(application.entered) < 3:
+        await asyncio.sleep(0.01)
+    await server.stop()
+    for _, writer in connections:
+        writer.close()
+    assert [record.getMessage() for record in caplog.records] == ["cancelled 3 calls that did not end in time"]

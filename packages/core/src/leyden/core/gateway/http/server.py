@@ -31,6 +31,8 @@ OTHER_FILES = 256
 _RECOVERY_SECONDS = 0.2
 _TICK_SECONDS = 0.1
 _LOOK_SECONDS = 0.005
+_CANCEL_SECONDS = 2.0
+"""Longest wait for cancelled calls, which record themselves before they end."""
 
 _log = logging.getLogger("leyden.gateway")
 
@@ -99,6 +101,23 @@ class GatewayServer:
         self._server.stop()
         await self._task
         self._server = self._task = None
+
+
+async def _cancelled(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Cancel the calls and wait for their end; without uvicorn's traceback for each of them."""
+
+    def is_news(record: logging.LogRecord) -> bool:
+        return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
+
+    uvicorn_log = logging.getLogger("uvicorn.error")
+    uvicorn_log.addFilter(is_news)
+    try:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CANCEL_SECONDS)
+    finally:
+        uvicorn_log.removeFilter(is_news)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -184,8 +203,7 @@ class _Server(uvicorn.Server):
                     await asyncio.sleep(_LOOK_SECONDS)
         except TimeoutError:
             _log.warning("cancelled %d calls that did not end in time", len(state.tasks))
-            for task in state.tasks:
-                task.cancel()
+            await _cancelled([*state.tasks])
         await self.lifespan.shutdown()
 
     def protocol(self, limits: ConnectionLimits, lost: Callable[[], None]) -> TimeoutProtocol:
