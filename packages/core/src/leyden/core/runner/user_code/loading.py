@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from leyden.core.errors import AgentNotFound
-from leyden.core.runner.attempts.error_text import import_advice, key_advice, raised
+from leyden.core.runner.attempts.error_text import import_advice, key_advice, raised, with_key_advice
 from leyden.core.tracing.children.inherited import module_files
 
 AgentReference = str | tuple[str, ...]
@@ -167,7 +167,9 @@ def _execute(spec: ModuleSpec, source: str, attribute: str, *, shared: bool) -> 
 
 def _failed(source: str, error: BaseException, advice: str = "") -> AgentNotFound:
     text = raised(error)
-    return AgentNotFound(f"importing {source} failed: {text}{advice or import_advice(error) or key_advice(text)}")
+    if advice := advice or import_advice(error) or key_advice(text):
+        text = text.rstrip(".")
+    return AgentNotFound(f"importing {source} failed: {text}{advice}")
 
 
 def _as_module(path: Path, attribute: str, error: BaseException) -> str:
@@ -202,7 +204,7 @@ def _attribute(module: ModuleType, dotted: str, source: str) -> Any:
             raise
         except BaseException as error:  # of a property, or of a module that imports lazily
             text = raised(error)
-            raise AgentNotFound(f"{source}: reading {part!r} failed: {text}{key_advice(text)}") from error
+            raise AgentNotFound(f"{source}: reading {part!r} failed: {with_key_advice(text)}") from error
     return found
 
 

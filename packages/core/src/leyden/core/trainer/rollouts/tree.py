@@ -14,7 +14,7 @@ from leyden.core.data.failure import Failure, failure_of
 from leyden.core.data.span import Span
 from leyden.core.errors import UnknownAgent
 from leyden.core.masking import visible
-from leyden.core.runner.attempts.error_text import key_advice
+from leyden.core.runner.attempts.error_text import with_key_advice
 from leyden.core.trainer.rollouts.recorded import RecordedRollout
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class _Errors:
 def _of_attempt(failure: Failure, shown: _Errors) -> str:
     shown.new(_line(failure.message))
     text = _line(failure.message) if failure.type == UnknownAgent.__name__ else failure.text
-    return text + key_advice(text)
+    return with_key_advice(text)
 
 
 def _safe(text: str) -> str:
