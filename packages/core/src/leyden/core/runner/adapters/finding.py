@@ -200,7 +200,7 @@ def _made_nothing(factory: str, given: Any, error: BaseException) -> str:
             )
     text = raised(error)
     advice = key_advice(text) or ("" if inspect.isclass(given) else f"; {_is_called(given)}")
-    return f"the factory {factory} failed: {text}{advice}"
+    return f"the factory {factory} failed: {text.rstrip('.') if advice else text}{advice}"
 
 
 def _is_called(function: Callable[[], Any]) -> str:
