@@ -20,7 +20,7 @@ class Said(Display):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         self.lines.append(text)
 
 
@@ -44,8 +44,8 @@ def test_an_alert_is_said_once_kept_in_the_report_and_followed_by_trackers(tmp_p
         context.step = step
         context.log({"tokens_trained": 0, "transitions_trained": 0, **found})
     assert tracker.states == [None, 1.0, 1.0, 0.0]
-    (said,) = display.lines
-    assert said.startswith("alert, step 2: the correction masked every token")
+    (line,) = display.lines
+    assert line.startswith("alert, step 2: the correction masked every token")
     (alert,) = context.report.alerts
     assert (alert.name, alert.since, alert.until) == ("all_masked", 2, 4)
     (line,) = [line for line in folder.metrics() if "alert" in line]

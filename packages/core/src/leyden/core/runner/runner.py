@@ -236,14 +236,14 @@ class Runner:
                 logger.warning("heartbeat failed: %r", error)
             await asyncio.sleep(self.config.heartbeat_seconds)
 
-    async def _say_alive(self) -> None:
+    async def _update_worker(self) -> None:
         stats: dict[str, Any] = {"running": len(self._running)}
         if self.config.isolation:
             stats["isolation"] = self.config.isolation
         await self.store.update_worker(self.config.worker_id, heartbeat_stats=stats)
 
     async def _beat_once(self) -> None:
-        await self._say_alive()
+        await self._update_worker()
         runs = {run.rollout.rollout_id: (task, run) for task, run in self._running.items()}
         if not runs:
             return

@@ -93,11 +93,11 @@ def compare(a: NamedVersion, b: NamedVersion, *, runs: RunsOption = RUNS, json: 
         _print_table("", ("of the step", found.a, found.b), rows)
     compared = {**found.held_out, **{f"{name}, sampled": paired for name, paired in found.sampled.items()}}
     if not compared:
-        _say("no held-out task was asked of both: nothing says which is better")
+        _print("no held-out task was asked of both: nothing says which is better")
         return
     columns = ("held out", "tasks", "A", "B", "wins", "losses", "ties", "p", "B - A, 95 %")
     _print_table(f"A {found.a}, B {found.b}", columns, [_compared(name, paired) for name, paired in compared.items()])
-    _say(_verdict(found))
+    _print(_verdict(found))
 
 
 @app.command("rollback", cls=Command)
@@ -119,12 +119,12 @@ def rollback(
         return
     where = "" if runs == RUNS else f" --runs {runs}"
     aside = _count(len(done.versions), "later version")
-    _say(
+    _print(
         f"run {done.run} is at version {done.version} again; {aside}, with metrics and result, lie in {done.set_aside}"
     )
     if done.untold is not None:
-        _say(f"its store could not be told ({done.untold}); it will be when the run goes on")
-    _say(f"go on with: leyden train --resume {run}{where}")
+        _print(f"its store could not be told ({done.untold}); it will be when the run goes on")
+    _print(f"go on with: leyden train --resume {run}{where}")
 
 
 @app.command("export", cls=Command)
@@ -146,7 +146,7 @@ def export(
     if json:
         _print_lines([{"run": version.run, "version": version.version, "folder": str(folder)}])
     else:
-        _say(f"version {version.version} of run {version.run} is in {folder}")
+        _print(f"version {version.version} of run {version.run} is in {folder}")
 
 
 def _show_versions(models: "Models", *, json: bool) -> None:
@@ -171,12 +171,12 @@ def _show_versions(models: "Models", *, json: bool) -> None:
         f"Run {models.folder.path.name}", ("version", "parent", "made", "reward", "held-out reward", "weights"), rows
     )
     if lost := [version.version for version in models.versions.values() if version.version and version.weights is None]:
-        _say(
+        _print(
             f"the weights of {_count(len(lost), 'version')} are not kept, and the run cannot be rolled back to them: "
             f"--keep-checkpoints, {models.config.keep_checkpoints} in this run, says how many stay"
         )
     for aside in sorted(models.folder.path.glob("set_aside/*")):
-        _say(f"set aside by a rollback: {aside}")
+        _print(f"set aside by a rollback: {aside}")
 
 
 def _compared(name: str, paired: "PairedComparison") -> tuple[str, ...]:
@@ -239,5 +239,5 @@ def _print_lines(rows: list[Any]) -> None:
         sys.stdout.write(json_line(row))
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")

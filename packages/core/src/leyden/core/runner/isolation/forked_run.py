@@ -181,27 +181,27 @@ class ForkedRun:
         if isinstance(report, AgentLoaded):
             self._loaded_after = report.seconds
         elif isinstance(report, FrameworkSpans):
-            for span in self._own(report.spans):
+            for span in self._own_spans(report.spans):
                 self._keep(span)
         elif isinstance(report, EmittedSpans):
             self.stage = report.stage
-            self.attempt.notes.extend(self._own(report.spans))
+            self.attempt.notes.extend(self._own_spans(report.spans))
         elif not self.stopping:
             self.failure, self.made_no_call = report.failure, report.made_no_call
             self._server.prepare(report.imported)  # later processes find these modules loaded
             return True
         return False
 
-    def _own(self, spans: list[Span]) -> list[Span]:
+    def _own_spans(self, spans: list[Span]) -> list[Span]:
         """Return the spans of this attempt only.
 
         The worker's token, which the process lacks, stores them, so the process must not write to other attempts.
         """
-        own = self.attempt.rollout_id, self.attempt.attempt_id
-        kept = [span for span in spans if (span.rollout_id, span.attempt_id) == own]
+        own_ids = self.attempt.rollout_id, self.attempt.attempt_id
+        kept = [span for span in spans if (span.rollout_id, span.attempt_id) == own_ids]
         if len(kept) < len(spans):
             lost = len(spans) - len(kept)
-            logger.warning("rollout %s: its process reported %d spans of other attempts, left out", own[0], lost)
+            logger.warning("rollout %s: its process reported %d spans of other attempts, left out", own_ids[0], lost)
         return kept
 
     async def _leave(self, process: "ForkedProcess", writer: asyncio.StreamWriter) -> None:

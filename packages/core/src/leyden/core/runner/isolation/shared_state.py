@@ -95,7 +95,7 @@ def shared_objects(source: AgentSource) -> list[SharedObject]:
     elif issubclass(_class_of(agent), LitAgent):
         walk.visit_lit_agent(agent)
     else:
-        parts = _ask(source.adapter.parts_not_copied, agent)
+        parts = _call_safely(source.adapter.parts_not_copied, agent)
         if parts is None:
             walk.visit(agent, _name_of(agent), "the run")
         else:
@@ -132,12 +132,12 @@ class _Walk:
         """Queue the class of `agent`, and the objects that its deep copies share."""
         self.visit(type(agent), type(agent).__name__, "the run")
         try:
-            ours = copy.deepcopy(agent)
+            copied = copy.deepcopy(agent)
         except Exception:
             self._add(type(agent).__name__, agent, "the run", "cannot deep-copy")
             return
         for name, value in _attributes(agent):
-            if name in vars(ours) and (vars(ours)[name] is value or callable(value)):
+            if name in vars(copied) and (vars(copied)[name] is value or callable(value)):
                 self.visit(value, f"{type(agent).__name__}.{name}", type(agent).__name__)
 
     def finish(self) -> None:
@@ -193,9 +193,9 @@ class _Walk:
 
     def _stateless_parts(self, thing: Any) -> Iterable[Any] | None:
         if any(f"{base.__module__}.{base.__qualname__}" in _STATELESS_BASES for base in type(thing).__mro__):
-            return _ask(_parts_of_users, thing) or ()
+            return _call_safely(_parts_of_users, thing) or ()
         for adapter in self._adapters:
-            if (parts := _ask(adapter.stateless_parts, thing)) is not None:
+            if (parts := _call_safely(adapter.stateless_parts, thing)) is not None:
                 return parts
         return None
 
@@ -322,7 +322,7 @@ _WRAPPERS: Mapping[type, Callable[[Any], Iterable[Any]]] = {
 """Functions that return the contents of objects that do not change themselves."""
 
 
-def _ask(method: Callable[[Any], Iterable[Any] | None], thing: Any) -> list[Any] | None:
+def _call_safely(method: Callable[[Any], Iterable[Any] | None], thing: Any) -> list[Any] | None:
     """Return an adapter's answer for `thing` as a list. None where the adapter fails or has no answer."""
     try:
         parts = method(thing)

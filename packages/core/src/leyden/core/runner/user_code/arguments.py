@@ -213,17 +213,17 @@ class _Wanted:
         if not is_row(self._task) or "mapping" in kinds:
             return _MISSING
         text = text_of(self._task)
-        asks = kinds == {"any"} and parameter.name in TEXT_NAMES
+        wants_text = kinds == {"any"} and parameter.name in TEXT_NAMES
         if parameter.name == MESSAGES or kinds == {"list"}:
             if MESSAGES in self._row:
                 return self._row[MESSAGES]
             if parameter.name == MESSAGES and text is not None:
                 return [{"role": "user", "content": text}]
-        elif text is not None and ("text" in kinds or asks):
+        elif text is not None and ("text" in kinds or wants_text):
             return text
-        asks = asks and parameter.name != "input"  # a parameter `input` may mean the row
-        if asks or kinds <= {"text", "list"}:
-            what = f"a text: call it {TEXT}" if asks or "text" in kinds else f"a list: call it {parameter.name}"
+        wants_text = wants_text and parameter.name != "input"  # a parameter `input` may mean the row
+        if wants_text or kinds <= {"text", "list"}:
+            what = f"a text: call it {TEXT}" if wants_text or "text" in kinds else f"a list: call it {parameter.name}"
             raise misfit(self._task, f"{shown(self._function)} takes {what}")
         return _MISSING
 

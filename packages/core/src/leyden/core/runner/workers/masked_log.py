@@ -103,27 +103,27 @@ class MaskedLog:
 
     async def _begin(self) -> None:
         """Start a masking process and send it all pipes."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
+        parent_end, child_end = socket.socketpair()
+        parent_end.setblocking(False)
         try:
-            with theirs:
-                self._process = await started(self._start(theirs.fileno()))
+            with child_end:
+                self._process = await started(self._start(child_end.fileno()))
         except BaseException:
-            ours.close()
+            parent_end.close()
             raise
-        self._control = ours
+        self._control = parent_end
         for pipe in self._pipes:
             self._send(pipe)
 
     async def _start(self, control: int) -> asyncio.subprocess.Process:
-        ours = {name: value for name, value in os.environ.items() if not says_secret(name)}
+        environment = {name: value for name, value in os.environ.items() if not says_secret(name)}
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "leyden.core.masking.log_filter", str(control)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=self._output,
             stderr=asyncio.subprocess.DEVNULL,
             pass_fds=(control,),
-            env={**ours, "PYTHONSAFEPATH": "1"},
+            env={**environment, "PYTHONSAFEPATH": "1"},
             start_new_session=True,  # a terminal's Ctrl-C must not reach it
         )
 

@@ -83,7 +83,7 @@ class WorkerPool:
         except BaseException:
             await self.stop()
             raise
-        starts = [self._start_one(place) for place in range(self._size)]
+        starts = [self._start_one(slot) for slot in range(self._size)]
         try:
             ended = await asyncio.gather(*starts, return_exceptions=True)
         except asyncio.CancelledError:
@@ -93,7 +93,7 @@ class WorkerPool:
         if failures:
             await self.stop()
             raise failures[0]
-        self._keeping = [asyncio.create_task(self._keep(place)) for place in range(self._size)]
+        self._keeping = [asyncio.create_task(self._keep(slot)) for slot in range(self._size)]
 
     async def check(self) -> None:
         """Raise LeydenError when no worker is alive and none can be started."""
@@ -116,7 +116,7 @@ class WorkerPool:
         given = {value for name in self._spec.env if (value := os.environ.get(name))}
         return {*known_secrets(), *given, *filter(None, (self._spec.store_token, self._spec.key))}
 
-    async def _start_one(self, place: int) -> None:
+    async def _start_one(self, slot: int) -> None:
         """Start a worker. A worker killed by a signal meanwhile is replaced.
 
         After `SHORT_LIVES` such workers the last one's error is raised.
@@ -127,16 +127,16 @@ class WorkerPool:
             token = worker_token(self._spec.store_token, worker_id)
             spec = msgspec.structs.replace(self._spec, worker_id=worker_id, store_token=token)
             try:
-                self._workers[place] = await self._start_worker(spec)
+                self._workers[slot] = await self._start_worker(spec)
             except WorkerKilled as error:
                 if not lives_left:
                     raise
                 logger.warning("worker %s is replaced: %s", worker_id, error)
                 continue
-            worker = self._workers[place]
+            worker = self._workers[slot]
             if self._spec.isolation == "process" and self._shares(worker):  # another was lost meanwhile
                 await worker.stop()
-                await self._start_one(place)
+                await self._start_one(slot)
             return
 
     async def _start_worker(self, spec: WorkerSpec) -> WorkerProcess:
@@ -177,13 +177,13 @@ class WorkerPool:
         self._set_aside.update(worker.worker_id for worker in others)
         await asyncio.gather(*(worker.stop() for worker in others))
 
-    async def _keep(self, place: int) -> None:
+    async def _keep(self, slot: int) -> None:
         """Replace the worker of one slot whenever it dies."""
         short_lives = 0
         while True:
-            worker = self._workers[place]
+            worker = self._workers[slot]
             why = await worker.ended()
-            del self._workers[place]
+            del self._workers[slot]
             await worker.kill()
             if worker.worker_id in self._set_aside:  # stopped by `_isolate`, which requeued its rollouts
                 self._set_aside.discard(worker.worker_id)
@@ -201,7 +201,7 @@ class WorkerPool:
                 self._broken = LeydenError(f"{short_lives} workers in a row died at once, the last because {why}{log}")
                 return
             try:
-                await self._start_one(place)
+                await self._start_one(slot)
             except LeydenError as error:
                 self._broken = error
                 return

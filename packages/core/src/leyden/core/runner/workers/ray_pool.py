@@ -61,7 +61,7 @@ class RayPool:
     ) -> None:
         self._cluster, self._cpus, self._here_only = cluster, cpus, here_only
         self._spec = msgspec.structs.replace(spec, python_path=(*spec.python_path, *filter(None, sys.path)))
-        self._shares = [size // hosts + (place < size % hosts) for place in range(hosts)]
+        self._shares = [size // hosts + (slot < size % hosts) for slot in range(hosts)]
         self._store = HttpStore(spec.store_url, spec.store_token)
         self._lost = OrphanedAttempts(self._store)
         self._actors: dict[int, _Actor] = {}
@@ -79,12 +79,12 @@ class RayPool:
         Raises the UsageError of a worker, NoActorInTime when Ray has no room, or UsageError when a node cannot reach
         the run.
         """
-        starts = [self._start_one(place) for place in range(len(self._shares))]
+        starts = [self._start_one(slot) for slot in range(len(self._shares))]
         failures = [e for e in await asyncio.gather(*starts, return_exceptions=True) if isinstance(e, BaseException)]
         if failures:
             await self.stop()
             raise failures[0]
-        self._keeping = [asyncio.create_task(self._keep(place)) for place in range(len(self._shares))]
+        self._keeping = [asyncio.create_task(self._keep(slot)) for slot in range(len(self._shares))]
 
     async def check(self) -> None:
         """Raise LeydenError when no worker is alive and none can be started.
@@ -109,27 +109,27 @@ class RayPool:
         await self._lost.stop()
         await self._store.close()
 
-    async def _start_one(self, place: int) -> None:
-        actor = _Actor(self._cluster.ray, self._spec, self._shares[place], self._options(self._shares[place]))
+    async def _start_one(self, slot: int) -> None:
+        actor = _Actor(self._cluster.ray, self._spec, self._shares[slot], self._options(self._shares[slot]))
         try:
             await actor.begin()
         except BaseException:
             await actor.end()
             raise
-        self._actors[place] = actor
+        self._actors[slot] = actor
 
-    async def _keep(self, place: int) -> None:
+    async def _keep(self, slot: int) -> None:
         """Replace the actor of one slot whenever it dies."""
         short_lives = 0
         while True:
-            actor = self._actors[place]
+            actor = self._actors[slot]
             try:
                 self._broken = LeydenError(await actor.ended())
-                del self._actors[place]
+                del self._actors[slot]
                 await actor.end()
                 return
             except ActorLost as error:
-                del self._actors[place]
+                del self._actors[slot]
                 logger.warning("%s is replaced: %s", actor, error)
                 self._lost.sweep_worker(str(actor), str(error), actor.has_worker)
                 await actor.end()
@@ -137,14 +137,14 @@ class RayPool:
                 if short_lives >= SHORT_LIVES:
                     self._broken = LeydenError(f"{short_lives} actors in a row died at once, the last because {error}")
                     return
-            if not await self._replace(place):
+            if not await self._replace(slot):
                 return
 
-    async def _replace(self, place: int) -> bool:
+    async def _replace(self, slot: int) -> bool:
         """Start another actor as soon as there is room. Returns False when none can be started at all."""
         while True:
             try:
-                await self._start_one(place)
+                await self._start_one(slot)
             except (NoActorInTime, ActorLost) as error:
                 logger.warning("still no actor in the place of one that was lost: %s", error)
                 await asyncio.sleep(1.0)

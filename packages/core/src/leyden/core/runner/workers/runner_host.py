@@ -164,10 +164,10 @@ class PipeBuffer(asyncio.Protocol):
         return self._cut(MOST_PRINTED)
 
     def _cut(self, size: int) -> bytes:
-        said = f"[{self._lost} bytes that were printed before this are lost]\n".encode() if self._lost else b""
+        note = f"[{self._lost} bytes that were printed before this are lost]\n".encode() if self._lost else b""
         piece = bytes(self._bytes[:size])
         del self._bytes[:size]
         self._lost = 0
         if not self._bytes:
             self._some.clear()
-        return said + piece
+        return note + piece

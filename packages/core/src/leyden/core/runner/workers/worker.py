@@ -71,11 +71,11 @@ def main() -> None:
         asyncio.Runner(loop_factory=loop_factory()).run(_serve(spec, loaded, pipes, ready, processes))
         code = 0
     except UsageError as error:
-        pipes.tell(_refused(error))
+        pipes.send(_refused(error))
         code = 2
     except BaseException as error:
         logger.critical("the worker ends", exc_info=True)
-        pipes.tell(_refused(error))
+        pipes.send(_refused(error))
     flush_output()
     # An agent's leftover threads and tasks would keep the process alive. The supervisor of a command ends it.
     pipes.leave(code, alone=is_command)
@@ -83,8 +83,8 @@ def main() -> None:
 
 def _refused(error: BaseException) -> WorkerRefused:
     """Return `error` as a report, under its own class name or that of its nearest base class in Leyden."""
-    ours = (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == UsageError.__module__)
-    return WorkerRefused(next(ours, type(error).__name__), mask_text(str(error))[:MESSAGE_CHARACTERS])
+    own_classes = (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == UsageError.__module__)
+    return WorkerRefused(next(own_classes, type(error).__name__), mask_text(str(error))[:MESSAGE_CHARACTERS])
 
 
 def _prepare(spec: WorkerSpec) -> None:
@@ -93,10 +93,10 @@ def _prepare(spec: WorkerSpec) -> None:
     handler.addFilter(MaskingFilter())
     if spec.key:
         remember_secret(spec.key)
-    ours = logging.getLogger("leyden")  # the root logger is left to the agent
-    ours.addHandler(handler)
-    ours.setLevel(logging.INFO if spec.log_file else logging.WARNING)
-    ours.propagate = False
+    leyden_logger = logging.getLogger("leyden")  # the root logger is left to the agent
+    leyden_logger.addHandler(handler)
+    leyden_logger.setLevel(logging.INFO if spec.log_file else logging.WARNING)
+    leyden_logger.propagate = False
     os.environ.update(NO_TELEMETRY)
     sys.path.extend(entry for entry in spec.python_path if entry not in sys.path)
     context_propagation.install()
@@ -144,24 +144,24 @@ async def _serve(
         isolation=ready.isolation,
     )
     runner = Runner(store, loaded.source, config=config, recorder=recorder, processes=processes)
-    pipes.tell(ready)
+    pipes.send(ready)
     beating = asyncio.create_task(_beat(runner, pipes))
-    watching = None if processes is None else asyncio.create_task(_stop_without(processes, stopped))
+    server_watch = None if processes is None else asyncio.create_task(_stop_when_server_ends(processes, stopped))
     try:
         await runner.run_until(stopped)
         if processes is not None and processes.gone.is_set():
             raise LeydenError("the process that forks the agents' processes has ended")
     finally:
         beating.cancel()
-        if watching is not None:
-            watching.cancel()
+        if server_watch is not None:
+            server_watch.cancel()
         if processes is not None:
             processes.end()
         await recorder.stop()
         await store.close()
 
 
-async def _stop_without(processes: ForkServer, stopped: asyncio.Event) -> None:
+async def _stop_when_server_ends(processes: ForkServer, stopped: asyncio.Event) -> None:
     """Stop the worker when the fork server has ended. Its pool starts another worker."""
     await processes.gone.wait()
     stopped.set()
@@ -169,7 +169,7 @@ async def _stop_without(processes: ForkServer, stopped: asyncio.Event) -> None:
 
 async def _beat(runner: Runner, pipes: ParentPipes) -> None:
     while True:
-        pipes.tell(WorkerHeartbeat(runner.finished))
+        pipes.send(WorkerHeartbeat(runner.finished))
         await asyncio.sleep(BEAT_SECONDS)
 
 

@@ -86,9 +86,9 @@ async def export_run(
             for file in files.values():
                 closing.callback(file.close)
             done, left_out = 0, Counter[str]()
-            async for told in _read(store, of_rollouts, known):
-                await asyncio.to_thread(_write, told, files)
-                left_out.update(told.left_out if "transitions" in files else ())
+            async for outcome in _read(store, of_rollouts, known):
+                await asyncio.to_thread(_write, outcome, files)
+                left_out.update(outcome.left_out if "transitions" in files else ())
                 done += 1
                 if progress is not None:
                     progress(done, max(done, total))
@@ -136,10 +136,10 @@ def _folder(target: Path, replace: bool) -> AbstractContextManager[Path]:
     return replaced_folder(target)
 
 
-def _write(told: RolloutOutcome, files: dict[Table, RowFile]) -> None:
+def _write(outcome: RolloutOutcome, files: dict[Table, RowFile]) -> None:
     for table, rows in ROWS.items():
         if table in files:
-            files[table].write(rows(told))
+            files[table].write(rows(outcome))
 
 
 async def _write_records(store: LightningStore, files: dict[Table, RowFile]) -> None:
@@ -156,11 +156,11 @@ async def _read(store: LightningStore, tables: Sequence[Table], known: RunFacts)
         return
     while page := (await store.query_rollouts(limit=PAGE, offset=offset)).items:
         for rollout in page:
-            yield await _told(store, rollout, tables, known)
+            yield await _outcome(store, rollout, tables, known)
         offset += len(page)
 
 
-async def _told(store: LightningStore, rollout: Rollout, tables: Sequence[Table], known: RunFacts) -> RolloutOutcome:
+async def _outcome(store: LightningStore, rollout: Rollout, tables: Sequence[Table], known: RunFacts) -> RolloutOutcome:
     rollout_id = rollout.rollout_id
     # Spans first: for an attempt that starts in between, there are then no spans without an attempt.
     name = semconv.REWARD if tables == ["rollouts"] and known.learning is None else None

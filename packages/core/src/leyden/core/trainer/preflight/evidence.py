@@ -121,22 +121,22 @@ class Evidence:
 
     def silence(self) -> list[str]:
         """Return possible reasons why agents made no model call, as recorded by their processes."""
-        told = [
+        reasons = [
             reason
             for recorded in self.looked_into
             for attempt, _ in recorded.attempts
             for reason in attempt.metadata.get("silence", ())
         ]
-        return list(dict.fromkeys(told))
+        return list(dict.fromkeys(reasons))
 
     def speakers(self) -> Counter[str]:
         """Return the number of recorded calls by agent and node."""
-        spoke = Counter(_speaker(call.agent, call.node) for call in self.transitions)
+        counts = Counter(_speaker(call.agent, call.node) for call in self.transitions)
         trained = {call.span_id for call in self.transitions}
         for span in self.spans():
             if span.span_id not in trained:
-                spoke[_speaker(span.attributes.get(semconv.AGENT_NAME), span.attributes.get(semconv.NODE))] += 1
-        return spoke
+                counts[_speaker(span.attributes.get(semconv.AGENT_NAME), span.attributes.get(semconv.NODE))] += 1
+        return counts
 
 
 def _speaker(agent: object, node: object) -> str:

@@ -39,7 +39,7 @@ class HeldOutResult(msgspec.Struct, kw_only=True):
         setattr(self, field, evaluation.success)
         self.is_share = self.is_share and evaluation.is_share
 
-    def said(self, field: str) -> str:
+    def described(self, field: str) -> str:
         """Return the mean reward in `field` as text for display."""
         return earned(getattr(self, field), is_share=self.is_share)
 
@@ -181,9 +181,11 @@ def closing_table(report: RunReport) -> "Table":
     for said, result in _measured(report):
         what = "success" if result.is_share else "mean reward"
         on = as_it_is(f"{what} on {said} ({result.tasks} tasks)")
-        table.add_row(on, result.said("before"), result.said("after"))
+        table.add_row(on, result.described("before"), result.described("after"))
         if result.sampled_before is not None or result.sampled_after is not None:
-            table.add_row("   sampled, temperature 1", result.said("sampled_before"), result.said("sampled_after"))
+            table.add_row(
+                "   sampled, temperature 1", result.described("sampled_before"), result.described("sampled_after")
+            )
     if report.held_out:
         table.add_section()
     for label, value in _totals(report):

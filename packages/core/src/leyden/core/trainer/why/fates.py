@@ -132,9 +132,9 @@ def _reason(
 ) -> tuple[str | None, str]:
     """Return why no step learned from a rollout, and the recorded detail. The reason is None if none is known."""
     detail = "" if failure is None else failure.text
-    apart = known.objection or (HELD_OUT if rollout.mode in ("val", "test") else _open_reason(rollout, known))
-    if apart is not None:
-        return apart, detail
+    exclusion = known.objection or (HELD_OUT if rollout.mode in ("val", "test") else _open_reason(rollout, known))
+    if exclusion is not None:
+        return exclusion, detail
     if known.learning is None:
         return (None if failure is None else failed_by(failure)), detail
     if (step := known.learning.rolled_back.get(rollout.rollout_id)) is not None:
