@@ -351,7 +351,7 @@ async def test_a_timeout_ends_the_process_and_keeps_what_it_left(site: Site, tmp
 
 
 @pytest.mark.parametrize(
-    ("seconds", "limit", "said"),
+    ("seconds", "limit", "message"),
     [
         (60.0, 4.0, r"no result within 4\.0 s: its process was still importing the agent"),
         pytest.param(
@@ -363,7 +363,7 @@ async def test_a_timeout_ends_the_process_and_keeps_what_it_left(site: Site, tmp
     ],
 )
 async def test_a_timeout_names_the_import_that_each_process_repeats(
-    site: Site, seconds: float, limit: float, seen: str
+    site: Site, seconds: float, limit: float, message: str
 ) -> None:
     again = "Path(__file__).with_suffix('.imports').read_text().count('imported') > 1"
     slow = f"if {again}:\n    time.sleep({seconds})"
@@ -371,7 +371,7 @@ async def test_a_timeout_names_the_import_that_each_process_repeats(
     async with site.worker(f"{site.leaves_open}:hangs", isolation="process"):
         config = RolloutConfig(timeout_seconds=limit)
         (ended,) = await site.ended([(await site.store.enqueue_rollout({}, config=config)).rollout_id])
-    assert re.fullmatch(seen, error_of(ended)["message"])
+    assert re.fullmatch(message, error_of(ended)["message"])
 
 
 async def test_an_async_agent_that_is_cancelled_may_clean_up(site: Site, tmp_path: Path) -> None:

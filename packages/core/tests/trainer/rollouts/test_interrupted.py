@@ -12,7 +12,7 @@ from leyden.core.errors import RewardError, TaskError, UnknownAgent, UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.testing.running import error_of, run_one
-from leyden.core.trainer.rollouts.interrupted import fatal_error, set_aside, take_up
+from leyden.core.trainer.rollouts.interrupted import fatal_error, requeue, set_aside
 
 CONFIG = RolloutConfig(
     timeout_seconds=10, unresponsive_seconds=5, max_attempts=2, retry_condition=("timeout", "unresponsive")
@@ -42,7 +42,7 @@ async def claimed(store: LightningStore, name: str) -> tuple[str, str]:
 
 async def asked_again(store: LightningStore, *names: str) -> list[AttemptedRollout]:
     """What is claimable once a batch with these rollouts is collected again."""
-    await take_up(store, await store.enqueue_many_rollouts([request(name) for name in names]))
+    await requeue(store, await store.enqueue_many_rollouts([request(name) for name in names]))
     return await store.dequeue_many_rollouts(limit=10, worker_id="later")
 
 

@@ -160,7 +160,7 @@ class RunOptions:
         algorithm = make_algorithm(self._algorithm(), self._algorithm_config())
         collects, policies = algorithm.needs_rollouts, self.policy or [*filter(None, [algorithm.named_policy])]
         needed = {"AGENT": named is not None or not (collects or self.val), "--tasks": self.tasks or not collects}
-        missing = [name for name, there in {**needed, "--policy": policies}.items() if not there]
+        missing = [name for name, is_given in {**needed, "--policy": policies}.items() if not is_given]
         if missing:
             command = self.context.info_name
             raise UsageError(f"missing {', '.join(missing)}; see `leyden {command} --help`, or `leyden quickstart`")

@@ -130,31 +130,31 @@ class Runner:
         Then cancel running attempts and queue their rollouts again.
         """
         stopping = asyncio.create_task(stopped.wait())
-        beating = asyncio.create_task(self._beat())
+        heartbeats = asyncio.create_task(self._send_heartbeats())
         if self._processes is None:
             self.loop_watch = LoopWatch()
             self.loop_watch.start()
         try:
             while not stopped.is_set():
-                free = self._most_at_once() - len(self._running)
+                free = self._max_running() - len(self._running)
                 if free <= 0:
                     timeout = None if self._is_warm() else LOOK_SECONDS
                     await asyncio.wait({*self._running, stopping}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
                     continue
                 claimed = await self._claim(free, stopping)
                 if stopped.is_set():
-                    await self._put_back(claimed)
+                    await self._requeue(claimed)
                 else:
                     self._start(claimed)
         finally:
             stopping.cancel()
-            beating.cancel()
+            heartbeats.cancel()
             await self._stop()
             await self._lost.stop()
             if self.loop_watch is not None:
                 self.loop_watch.stop()
 
-    def _most_at_once(self) -> int:
+    def _max_running(self) -> int:
         """Return how many attempts may run now: at most one per processor until the fork server is warm.
 
         A warm fork server has imported the modules that the first attempts needed, so later attempts find them loaded.
@@ -213,9 +213,9 @@ class Runner:
                 await run.explain_timeout()
             except StoreError as error:
                 logger.info("rollout %s: its timeout is not explained: %s", run.rollout.rollout_id, error)
-        await self._put_back([run.rollout for task, run in running.items() if task.cancelled()])
+        await self._requeue([run.rollout for task, run in running.items() if task.cancelled()])
 
-    async def _put_back(self, rollouts: list[AttemptedRollout]) -> None:
+    async def _requeue(self, rollouts: list[AttemptedRollout]) -> None:
         """Requeue rollouts that were claimed but not finished. A stop is no failure and uses up no attempt."""
         for rollout in rollouts:
             try:
@@ -227,11 +227,11 @@ class Runner:
 
     # --- Heartbeats
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         """Send heartbeats for as long as attempts run. Abandon the attempts that the store has closed."""
         while True:
             try:
-                await self._beat_once()
+                await self._beat_all()
             except Exception as error:
                 logger.warning("heartbeat failed: %r", error)
             await asyncio.sleep(self.config.heartbeat_seconds)
@@ -242,7 +242,7 @@ class Runner:
             stats["isolation"] = self.config.isolation
         await self.store.update_worker(self.config.worker_id, heartbeat_stats=stats)
 
-    async def _beat_once(self) -> None:
+    async def _beat_all(self) -> None:
         await self._update_worker()
         runs = {run.rollout.rollout_id: (task, run) for task, run in self._running.items()}
         if not runs:

@@ -83,10 +83,10 @@ def _has_evidence(folder: RunFolder) -> bool:
     """Whether an agent printed something, or an attempt of a rollout was started."""
     if folder.worker_log.exists() and folder.worker_log.stat().st_size:
         return True
-    return folder.store_file.exists() and run_loop(_begun(folder.store_uri)) > 0
+    return folder.store_file.exists() and run_loop(_started_rollouts(folder.store_uri)) > 0
 
 
-async def _begun(store_uri: str) -> int:
+async def _started_rollouts(store_uri: str) -> int:
     """Number of rollouts in a store that have an attempt."""
     store = await open_store(store_uri, clock=lambda: 0.0)
     try:
@@ -253,7 +253,7 @@ def check_needed(config: RunConfig, tasks: list[Task]) -> None:
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
     algorithm.check_steps(config.steps)
     if algorithm.needs_rollouts:
-        missing = " and ".join(what for what, there in given.items() if not there)
+        missing = " and ".join(what for what, is_given in given.items() if not is_given)
         if missing:
             raise UsageError(f"{config.algorithm} learns from rollouts of its own, and needs {missing}")
     elif config.held_out and config.agent is None:

@@ -192,11 +192,11 @@ class _Writes:
         is_class_method |= getattr(node, "name", None) in _METHODS_OF_CLASSES
         for statement in body:
             for inner in ast.walk(statement):
-                self._take(inner, is_class_method)
+                self._record(inner, is_class_method)
 
-    def _take(self, node: ast.AST, is_class_method: bool) -> None:
+    def _record(self, node: ast.AST, is_class_method: bool) -> None:
         if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
-            self._take_write(node, is_class_method)
+            self._record_write(node, is_class_method)
         elif isinstance(node, ast.Call) and (called := _dotted(node.func)):
             self.calls.add(called)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in self._outer_names:
@@ -206,7 +206,7 @@ class _Writes:
             elif depth < _READ:
                 self.escape_depth[node.id] = min(depth, self.escape_depth.get(node.id, _READ))
 
-    def _take_write(self, target: ast.Attribute | ast.Subscript, is_class_method: bool) -> None:
+    def _record_write(self, target: ast.Attribute | ast.Subscript, is_class_method: bool) -> None:
         if isinstance(target, ast.Attribute) and not self._is_of_own_object(target):
             self.changed_attributes.add(target.attr)
         root: ast.AST = target

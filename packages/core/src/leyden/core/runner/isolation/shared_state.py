@@ -108,20 +108,20 @@ class _Walk:
     def __init__(self, adapters: Iterable[Adapter]) -> None:
         self.found: list[SharedObject] = []
         self._adapters = [adapter for adapter in adapters if adapter.module is None or adapter.module in sys.modules]
-        self._seen: dict[int, Any] = {}
+        self._visited: dict[int, Any] = {}
         """Visited objects by identity. Holding them keeps their identities unique."""
-        self._waiting: list[Callable[[], None]] = []
-        self._kept: list[tuple[Any, str, str]] = []
+        self._queue: list[Callable[[], None]] = []
+        self._followed: list[tuple[Any, str, str]] = []
         """Objects whose own code does not change them, with their name and user."""
         self._changed_attributes = set[str]()
         """Attributes that the user's functions assign, on objects that the analysis cannot identify."""
 
     def visit(self, thing: Any, name: str, user: str) -> None:
         """Queue `thing` for inspection, once."""
-        if id(thing) in self._seen:
+        if id(thing) in self._visited:
             return
-        self._seen[id(thing)] = thing
-        self._waiting.append(lambda: self._look(thing, name, user))
+        self._visited[id(thing)] = thing
+        self._queue.append(lambda: self._inspect(thing, name, user))
 
     def visit_all(self, things: Iterable[Any], user: str) -> None:
         """Queue each of `things` for inspection."""
@@ -142,9 +142,9 @@ class _Walk:
 
     def finish(self) -> None:
         """Inspect all queued objects."""
-        while self._waiting and len(self.found) < _MOST_FOUND:
-            self._waiting.pop()()
-        for thing, name, user in self._kept:
+        while self._queue and len(self.found) < _MOST_FOUND:
+            self._queue.pop()()
+        for thing, name, user in self._followed:
             if any(_has_attribute(thing, attribute) for attribute in self._changed_attributes):
                 self._add(name, thing, user)
 
@@ -157,7 +157,7 @@ class _Walk:
 
     # --- Things
 
-    def _look(self, thing: Any, name: str, user: str) -> None:
+    def _inspect(self, thing: Any, name: str, user: str) -> None:
         try:
             followed = self._follow(thing, name, user)
         except Exception:  # any access to a user's object may raise
@@ -165,7 +165,7 @@ class _Walk:
         if not followed:
             self._add(name, thing, user)
         elif not isinstance(thing, (type, types.ModuleType, types.FunctionType, *_IMMUTABLE)):
-            self._kept.append((thing, name, user))
+            self._followed.append((thing, name, user))
 
     def _follow(self, thing: Any, name: str, user: str) -> bool:
         """Inspect `thing`. Returns False where it may change or cannot be inspected."""
@@ -296,7 +296,7 @@ class _Walk:
 _NOTHING = FunctionNames()
 _EMPTY = object()
 _METHODS = (types.FunctionType, classmethod, staticmethod, property)
-_MAKING = frozenset({"__init__", "__new__", "__post_init__", "__set_name__", "model_post_init"})
+_CONSTRUCTORS = frozenset({"__init__", "__new__", "__post_init__", "__set_name__", "model_post_init"})
 
 
 def _class_of(thing: Any) -> Any:
@@ -368,7 +368,7 @@ def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:
 def _methods(cls: type) -> Iterator[types.FunctionType]:
     for name, value in vars(cls).items():
         function = value.fget if isinstance(value, property) else inspect.unwrap(value) if callable(value) else None
-        if isinstance(function, types.FunctionType) and name not in _MAKING:
+        if isinstance(function, types.FunctionType) and name not in _CONSTRUCTORS:
             yield function
 
 

@@ -58,7 +58,7 @@ class WorkerPool:
         self._prefix = worker_prefix(spec.store_token, name)
         self._started = 0
         self._workers: dict[int, WorkerProcess] = {}
-        self._keeping: list[asyncio.Task[None]] = []
+        self._keep_alive_tasks: list[asyncio.Task[None]] = []
         self._lost = OrphanedAttempts(self._store)
         if not isinstance(spec.agent, str):
             remember_words(list(spec.agent))
@@ -93,7 +93,7 @@ class WorkerPool:
         if failures:
             await self.stop()
             raise failures[0]
-        self._keeping = [asyncio.create_task(self._keep(slot)) for slot in range(self._size)]
+        self._keep_alive_tasks = [asyncio.create_task(self._keep_alive(slot)) for slot in range(self._size)]
 
     async def check(self) -> None:
         """Raise LeydenError when no worker is alive and none can be started."""
@@ -102,9 +102,9 @@ class WorkerPool:
 
     async def stop(self) -> None:
         """Stop every worker. Their running rollouts go back to the queue. Takes about two seconds, at most five."""
-        for task in self._keeping:
+        for task in self._keep_alive_tasks:
             task.cancel()
-        await asyncio.gather(*self._keeping, return_exceptions=True)
+        await asyncio.gather(*self._keep_alive_tasks, return_exceptions=True)
         await self._lost.stop()
         workers, self._workers = list(self._workers.values()), {}
         await asyncio.gather(*(worker.stop() for worker in workers))
@@ -177,7 +177,7 @@ class WorkerPool:
         self._set_aside.update(worker.worker_id for worker in others)
         await asyncio.gather(*(worker.stop() for worker in others))
 
-    async def _keep(self, slot: int) -> None:
+    async def _keep_alive(self, slot: int) -> None:
         """Replace the worker of one slot whenever it dies."""
         short_lives = 0
         while True:

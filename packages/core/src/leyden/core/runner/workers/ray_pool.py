@@ -26,7 +26,7 @@ from leyden.core.runner.workers.runner_host import RunnerHost
 from leyden.core.runner.workers.spec import WorkerSpec
 from leyden.core.store.http.client import HttpStore
 
-PLACE_SECONDS = 60.0
+SCHEDULING_SECONDS = 60.0
 """Seconds that Ray gets to place an actor before `NoActorInTime` is raised."""
 ALONE_SECONDS = 300.0
 """Longest time that a run continues without any actor."""
@@ -65,9 +65,9 @@ class RayPool:
         self._store = HttpStore(spec.store_url, spec.store_token)
         self._lost = OrphanedAttempts(self._store)
         self._actors: dict[int, _Actor] = {}
-        self._keeping: list[asyncio.Task[None]] = []
+        self._keep_alive_tasks: list[asyncio.Task[None]] = []
         self._broken: LeydenError | None = None
-        self._seen = time.monotonic()
+        self._last_seen = time.monotonic()
 
     async def workers(self) -> list[str]:
         """Return the ids of the live workers in the store."""
@@ -84,7 +84,7 @@ class RayPool:
         if failures:
             await self.stop()
             raise failures[0]
-        self._keeping = [asyncio.create_task(self._keep(slot)) for slot in range(len(self._shares))]
+        self._keep_alive_tasks = [asyncio.create_task(self._keep_alive(slot)) for slot in range(len(self._shares))]
 
     async def check(self) -> None:
         """Raise LeydenError when no worker is alive and none can be started.
@@ -93,17 +93,17 @@ class RayPool:
         """
         now = time.monotonic()
         if self._actors:
-            self._seen = now
+            self._last_seen = now
         elif self._broken is not None:
             raise self._broken
-        elif now - self._seen > ALONE_SECONDS:
+        elif now - self._last_seen > ALONE_SECONDS:
             raise LeydenError(f"Ray has had no room for a runner for {ALONE_SECONDS:.0f} s; see `ray status`")
 
     async def stop(self) -> None:
         """Stop every worker. Their running rollouts go back to the queue."""
-        for task in self._keeping:
+        for task in self._keep_alive_tasks:
             task.cancel()
-        await asyncio.gather(*self._keeping, return_exceptions=True)
+        await asyncio.gather(*self._keep_alive_tasks, return_exceptions=True)
         actors, self._actors = list(self._actors.values()), {}
         await asyncio.gather(*(actor.end() for actor in actors))
         await self._lost.stop()
@@ -118,7 +118,7 @@ class RayPool:
             raise
         self._actors[slot] = actor
 
-    async def _keep(self, slot: int) -> None:
+    async def _keep_alive(self, slot: int) -> None:
         """Replace the actor of one slot whenever it dies."""
         short_lives = 0
         while True:
@@ -174,7 +174,7 @@ class _Actor:
         self._prefix = worker_prefix(spec.store_token, self._name)
         self._node = ""
         self._log = Path(spec.log_file) if spec.log_file else None
-        self._following: asyncio.Task[None] | None = None
+        self._log_task: asyncio.Task[None] | None = None
         self.began = time.monotonic()
         remote: Any = ray.remote(RunnerHost)
         given = msgspec.json.encode(spec), share, self._name, str(Path.cwd())
@@ -190,7 +190,7 @@ class _Actor:
     async def begin(self) -> None:
         """Wait until the workers are ready. Raises a worker's error, NoActorInTime or ActorLost."""
         try:
-            self._node = await asyncio.wait_for(self._call("where"), PLACE_SECONDS)
+            self._node = await asyncio.wait_for(self._call("machine"), SCHEDULING_SECONDS)
         except (TimeoutError, self._ray.exceptions.ActorUnschedulableError):
             free = self._ray.available_resources().get("CPU", 0.0)
             raise NoActorInTime(
@@ -202,7 +202,7 @@ class _Actor:
             raise same_error(refused)
         self.began = time.monotonic()
         if self._log is not None:
-            self._following = asyncio.create_task(self._follow())
+            self._log_task = asyncio.create_task(self._copy_output())
 
     async def workers(self) -> list[str]:
         """Return the ids of the actor's live workers."""
@@ -221,14 +221,14 @@ class _Actor:
             try:
                 async with asyncio.timeout(END_SECONDS):
                     last = await self._call("end")
-                    if self._following is not None:
-                        await self._following
+                    if self._log_task is not None:
+                        await self._log_task
                 self._print(last)
             except (LeydenError, TimeoutError) as error:
                 logger.info("%s did not end in order: %r", self, error)
         self._ray.kill(self._handle)
 
-    async def _follow(self) -> None:
+    async def _copy_output(self) -> None:
         """Copy the workers' output to the log until the actor ends. `ended` reports the reason."""
         with contextlib.suppress(LeydenError):
             while (piece := await self._call("printed")) is not None:

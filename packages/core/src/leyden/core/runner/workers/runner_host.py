@@ -37,23 +37,23 @@ class RunnerHost:
         self._printed: PipeBuffer | None = None
         self._pool: WorkerPool | None = None
 
-    async def where(self) -> str:
+    async def machine(self) -> str:
         """Return the name of the host's machine."""
         return socket.gethostname()
 
     async def begin(self) -> WorkerRefused | None:
         """Start the workers and wait until each is ready. Returns the reason where they cannot start, else None."""
         try:
-            self._enter()
-            await self._reach()
+            self._change_folder()
+            await self._check_reachable()
             self._printed = await PipeBuffer.open()
             self._pool = WorkerPool(
                 msgspec.structs.replace(self._spec, log_file=self._printed.path), self._size, name=self._name
             )
             await self._pool.start()
         except LeydenError as error:
-            see = f"; see {self._printed.path}" if self._printed is not None else ""
-            return WorkerRefused(type(error).__name__, str(error).replace(see, ""))
+            log_hint = f"; see {self._printed.path}" if self._printed is not None else ""
+            return WorkerRefused(type(error).__name__, str(error).replace(log_hint, ""))
         return None
 
     async def ended(self) -> str:
@@ -86,7 +86,7 @@ class RunnerHost:
             raise LeydenError("the host has not begun")
         return self._pool
 
-    def _enter(self) -> None:
+    def _change_folder(self) -> None:
         try:
             os.chdir(self._folder)
         except OSError as error:
@@ -95,7 +95,7 @@ class RunnerHost:
                 "there on every machine, as on a shared disk, or be part of what it has installed"
             ) from None
 
-    async def _reach(self) -> None:
+    async def _check_reachable(self) -> None:
         store = HttpStore(self._spec.store_url, self._spec.store_token, patience=REACH_SECONDS)
         try:
             await store.add_many_spans([])  # an empty request changes nothing
@@ -117,7 +117,7 @@ class PipeBuffer(asyncio.Protocol):
     def __init__(self) -> None:
         self.path = ""
         self._bytes, self._lost = bytearray(), 0
-        self._some = asyncio.Event()
+        self._has_output = asyncio.Event()
         self.is_closed = False
         self._reading = self._writing = -1
         self._transport: asyncio.BaseTransport | None = None
@@ -142,12 +142,12 @@ class PipeBuffer(asyncio.Protocol):
         if beyond > 0:
             self._lost += beyond
             del self._bytes[:beyond]
-        self._some.set()
+        self._has_output.set()
 
     async def take(self) -> bytes:
         """Return at most `PIECE` bytes of the buffer. Waits up to `LOOK_SECONDS` for data."""
         try:
-            await asyncio.wait_for(self._some.wait(), LOOK_SECONDS)
+            await asyncio.wait_for(self._has_output.wait(), LOOK_SECONDS)
         except TimeoutError:
             return b""
         return self._cut(PIECE)
@@ -169,5 +169,5 @@ class PipeBuffer(asyncio.Protocol):
         del self._bytes[:size]
         self._lost = 0
         if not self._bytes:
-            self._some.clear()
+            self._has_output.clear()
         return note + piece

@@ -39,7 +39,7 @@ NO_TELEMETRY = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
 }
 """Environment variables that stop the frameworks' own network calls, such as telemetry."""
-BEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0
 MESSAGE_CHARACTERS = 4000
 GRACE_SECONDS = 3.0
 """Longest time that the process lives after its parent."""
@@ -62,12 +62,12 @@ def main() -> None:
         choice = choose(spec.isolation, loaded)
         is_command = choice.is_command
         shares = not choice.processes and not choice.is_command
-        left_open = isolated.left_open() if shares else ""
+        open_resources = isolated.open_resources() if shares else ""
         processes = isolated.keep(loaded) if choice.processes else isolated.discard()
         token = pipes.read_line().decode().strip()  # read only now: hidden from forked processes
         remember_secret(token)
         spec = msgspec.structs.replace(spec, store_token=token)
-        ready = WorkerReady(loaded.source.adapter.name, choice.reason(isolated.imports_again), shares, left_open)
+        ready = WorkerReady(loaded.source.adapter.name, choice.reason(isolated.imports_again), shares, open_resources)
         asyncio.Runner(loop_factory=loop_factory()).run(_serve(spec, loaded, pipes, ready, processes))
         code = 0
     except UsageError as error:
@@ -145,14 +145,14 @@ async def _serve(
     )
     runner = Runner(store, loaded.source, config=config, recorder=recorder, processes=processes)
     pipes.send(ready)
-    beating = asyncio.create_task(_beat(runner, pipes))
+    heartbeats = asyncio.create_task(_send_heartbeats(runner, pipes))
     server_watch = None if processes is None else asyncio.create_task(_stop_when_server_ends(processes, stopped))
     try:
         await runner.run_until(stopped)
         if processes is not None and processes.gone.is_set():
             raise LeydenError("the process that forks the agents' processes has ended")
     finally:
-        beating.cancel()
+        heartbeats.cancel()
         if server_watch is not None:
             server_watch.cancel()
         if processes is not None:
@@ -167,10 +167,10 @@ async def _stop_when_server_ends(processes: ForkServer, stopped: asyncio.Event) 
     stopped.set()
 
 
-async def _beat(runner: Runner, pipes: ParentPipes) -> None:
+async def _send_heartbeats(runner: Runner, pipes: ParentPipes) -> None:
     while True:
         pipes.send(WorkerHeartbeat(runner.finished))
-        await asyncio.sleep(BEAT_SECONDS)
+        await asyncio.sleep(HEARTBEAT_SECONDS)
 
 
 if __name__ == "__main__":

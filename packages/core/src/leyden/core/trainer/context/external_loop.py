@@ -152,7 +152,7 @@ class ExternalLoopRun(RecordedRun, ExternalLoopContext):
             self._alert_detector = AlertDetector(lines, self.policies, self.config.off_policy)
             self.display.show(f"going on after step {step} of {self.steps}")
         self.display.start(self.steps, step)
-        await self._recording.begin(step)
+        await self._store_sync.begin(step)
 
     async def step_taken(self, step: int, metrics: Mapping[str, Any], *, kept: bool) -> None:
         """Write the metrics line of the step; if `kept`, also write the progress from which the loop can resume."""
@@ -175,7 +175,7 @@ class ExternalLoopRun(RecordedRun, ExternalLoopContext):
         self._selection.record(step)
         if kept:
             self._write_progress(step, learned_from)
-        await self._recording.catch_up()
+        await self._store_sync.catch_up()
         self._empty_step_guard.note(step, used, is_last=step >= self.steps)
 
     def _learned_from(self, step: int) -> Sequence[TaskRequest]:

@@ -28,7 +28,7 @@ from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.model_selection import ModelSelection, VersionScores
 from leyden.core.trainer.run_folder.report import HeldOutResult, KeptVersion, PolicyTotals, RaisedAlert, RunReport
 from leyden.core.trainer.run_folder.timing import TimeUsage
-from leyden.core.trainer.run_folder.versions import Evaluation, VersionFile, earned
+from leyden.core.trainer.run_folder.versions import Evaluation, VersionFile, reward_text
 from leyden.core.trainer.serving.serving import Serving
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ class RunContext(Context):
         when = f"after step {self.step}" if label == "during" else label
         each = {side: own.success for side, own in sides.items()}
         scores = {f"{side} ": own for side, own in sides.items()} or {"": found}
-        means = ", ".join(f"{side}{earned(own.success, is_share=own.is_share)}" for side, own in scores.items())
+        means = ", ".join(f"{side}{reward_text(own.success, is_share=own.is_share)}" for side, own in scores.items())
         self.display.show(f"held out, {when}: {means} on {name}{note}")
         line = {"step": self.step, "held_out": name, how: found.success}
         self.folder.append_metrics({**line, "sides": each} if each else line)
@@ -385,7 +385,7 @@ class RunContext(Context):
 
         Returns 1.0 or 0.0 for each alert raised so far, by whether it is active.
         """
-        begun = self._alert_detector.see(line)
+        begun = self._alert_detector.add(line)
         for alert in self.report.alerts:
             if alert.until is None and alert.name not in self._alert_detector.active:
                 alert.until = self.step

@@ -172,7 +172,7 @@ class RolloutOutcome:
     fate: RolloutFate | None = None
     """Outcome of the rollout and its calls; None if unknown."""
 
-    def of(self, attempt: Attempt) -> list[Span]:
+    def spans_of(self, attempt: Attempt) -> list[Span]:
         """Return the spans of one attempt."""
         return [span for span in self.spans if span.attempt_id == attempt.attempt_id]
 
@@ -184,7 +184,7 @@ class RolloutOutcome:
     @cached_property
     def trajectories(self) -> Sequence[tuple[Attempt, Trajectory]]:
         """Each attempt with its trajectory, in order."""
-        return [(one, assemble(self.rollout, one, self.of(one), _ALL)) for one in self.attempts]
+        return [(one, assemble(self.rollout, one, self.spans_of(one), _ALL)) for one in self.attempts]
 
     @property
     def left_out(self) -> Iterable[str]:
@@ -201,7 +201,7 @@ def rollout_rows(outcome: RolloutOutcome) -> Iterable[Row]:
     """Yield one row: the rollout with its latest attempt and that attempt's reward."""
     rollout = outcome.rollout
     latest = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
-    reward, dimensions = last_reward(outcome.of(latest)) if latest is not None else (None, {})
+    reward, dimensions = last_reward(outcome.spans_of(latest)) if latest is not None else (None, {})
     yield {
         "rollout_id": rollout.rollout_id,
         "status": rollout.status,
@@ -268,7 +268,7 @@ def transition_rows(outcome: RolloutOutcome) -> Iterable[Row]:
     """Yield a row for each trainable call of every attempt, in the order they were made."""
     rollout = outcome.rollout
     for attempt, trajectory in outcome.trajectories:
-        by_id = {span.span_id: span for span in outcome.of(attempt)}
+        by_id = {span.span_id: span for span in outcome.spans_of(attempt)}
         for turn, call in enumerate(trajectory.transitions):
             span = by_id[call.span_id]
             yield {

@@ -96,7 +96,7 @@ class WandbTracker(Tracker):
                 project=os.environ.get("WANDB_PROJECT", "leyden"),
                 name=name,
                 group=os.environ.get("WANDB_RUN_GROUP") or settings.get("experiment"),
-                id=remembered(tracker_folder / "run_id", lambda: secrets.token_hex(4)),
+                id=read_or_create(tracker_folder / "run_id", lambda: secrets.token_hex(4)),
                 dir=str(folder),
                 mode=mode,
                 resume=None if mode == "offline" else "allow",
@@ -146,7 +146,7 @@ class MLflowTracker(Tracker):
         self._metric: Any = entities.Metric
         uri = os.environ.get("MLFLOW_TRACKING_URI") or local_uri(tracker_folder)
         self._client: Any = mlflow.MlflowClient(tracking_uri=uri)
-        self._id: str = remembered(
+        self._id: str = read_or_create(
             tracker_folder / "run_id", lambda: self._begin(tracker_folder, mlflow.exceptions.MlflowException)
         )
         self._client.update_run(self._id, status="RUNNING")
@@ -250,7 +250,7 @@ def local_uri(folder: Path) -> str:
     return f"sqlite:///{folder.resolve() / 'mlflow.db'}"
 
 
-def remembered(path: Path, make: Callable[[], str]) -> str:
+def read_or_create(path: Path, make: Callable[[], str]) -> str:
     """Return the content of the file `path`; if it does not exist, write the result of `make` first."""
     if not path.exists():
         path.write_text(make())

@@ -32,7 +32,7 @@ def check_rollouts(evidence: Evidence) -> CheckResult:
     if not failed:
         return ok("rollouts", f"{count} of {count} ended well")
     verdict = failure if failed == count else warning
-    advice = f"`{evidence.look_closer}` names each, `leyden dev` shows every span; {evidence.agents_output}"
+    advice = f"`{evidence.why_command}` names each, `leyden dev` shows every span; {evidence.agents_output}"
     return verdict("rollouts", f"{failed} of {count} failed: {with_key_advice(evidence.failures.line())}", advice)
 
 

@@ -83,11 +83,8 @@ def _need_of_one(config: RunConfig, options: Any, size: "PolicySize") -> MemoryN
     }
     tokens = min(TOKENS_OF_A_CALL, size.context_length or TOKENS_OF_A_CALL)
     concurrent_calls = min(MOST_AT_ONCE, config.workers * config.concurrency)
-    likely = {
-        f"keys and values of {concurrent_calls} calls of {tokens:,} tokens": size.key_values
-        * tokens
-        * concurrent_calls,
-    }
+    key_values = size.key_values * tokens * concurrent_calls
+    likely = {f"keys and values of {concurrent_calls} calls of {tokens:,} tokens": key_values}
     return MemoryNeed(certain=certain, likely=likely)
 
 

@@ -39,7 +39,7 @@ ENOUGH_ROLLOUTS = 96
 MOST_BATCHES = 7
 """Maximum number of batches, one less than `lightning_rl` takes before it gives up. A pattern not found by then is
 reported as possible chance."""
-LOOKED_INTO = 32
+MOST_INSPECTED = 32
 """Maximum number of rollouts with problems whose spans are read."""
 FAR = 10.0
 """Factor by which served weights must differ from old ones, relative to the limit of rounding, so that old weights are
@@ -88,7 +88,7 @@ class TrialContext(Context):
         with self.real.phase("rollouts"):
             collected = await self._batch(len(done))
         done.append(collected)
-        await self._look_into(collected)
+        await self._inspect(collected)
         if len(done) == 1:
             await self._read_all(collected)
         return collected.groups
@@ -144,11 +144,11 @@ class TrialContext(Context):
             whole.include(collected)
         return whole
 
-    async def _look_into(self, collected: Collected) -> None:
-        looked_into = self.evidence.looked_into
+    async def _inspect(self, collected: Collected) -> None:
+        inspected = self.evidence.inspected
         odd = [t for group in collected.groups for t in group.trajectories if _is_odd(t)]
-        for trajectory in odd[: LOOKED_INTO - len(looked_into)]:
-            looked_into.append(await read_rollout(self.real.serving.store, trajectory.rollout_id))
+        for trajectory in odd[: MOST_INSPECTED - len(inspected)]:
+            inspected.append(await read_rollout(self.real.serving.store, trajectory.rollout_id))
 
     async def _read_all(self, collected: Collected) -> None:
         store = self.real.serving.store

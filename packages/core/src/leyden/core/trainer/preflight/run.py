@@ -93,7 +93,7 @@ async def preflight(context: "RunContext", before: Sequence[CheckResult]) -> Che
         config,
         context.serving.context_length,
         agents_output=context.collector.agents_output,
-        look_closer=context.folder.command("why"),
+        why_command=context.folder.command("why"),
     )
     option_reads = OptionReads(config.algorithm, config.algorithm_config)
     await rehearse(option_reads.algorithm.rehearsed(), context, evidence)

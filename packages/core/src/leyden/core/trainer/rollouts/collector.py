@@ -28,7 +28,7 @@ from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.rollouts.idle_timer import IdleTimer
-from leyden.core.trainer.rollouts.interrupted import fatal_error, take_up
+from leyden.core.trainer.rollouts.interrupted import fatal_error, requeue
 from leyden.core.trainer.rollouts.selection import make_selector
 from leyden.core.trainer.rollouts.tasks import batch
 from leyden.core.trajectory.assemble import assemble
@@ -79,17 +79,17 @@ class Collected:
 
         Excludes rollouts without a reward, and rollouts in which Leyden itself failed, which do not measure the policy.
         """
-        rewards = [reward for group in self.groups for reward in _earned(group)]
+        rewards = [reward for group in self.groups for reward in _rewards_of(group)]
         return sum(rewards) / len(rewards) if rewards else float("nan")
 
     @property
     def rewards(self) -> dict[str, float]:
         """Mean reward of each task by its id, computed like `success`. Excludes tasks without any reward."""
-        earned = {group.task_id: _earned(group) for group in self.groups}
-        return {task: sum(rewards) / len(rewards) for task, rewards in earned.items() if rewards}
+        rewards_by_task = {group.task_id: _rewards_of(group) for group in self.groups}
+        return {task: sum(rewards) / len(rewards) for task, rewards in rewards_by_task.items() if rewards}
 
 
-def _earned(group: TrajectoryGroup) -> list[float]:
+def _rewards_of(group: TrajectoryGroup) -> list[float]:
     rewarded = [t for t in group.trajectories if t.reward is not None or not t.succeeded]
     own = [t for t in rewarded if t.failure is None or t.failure.kind != "leyden"]
     return [0.0 if t.reward is None else t.reward for t in own]
@@ -252,7 +252,7 @@ class Collector:
         ids = [request.rollout_id or "" for request in requests]
         collected = Collected()
         with self.idle.busy():
-            await take_up(self.store, await self.store.enqueue_many_rollouts(requests))
+            await requeue(self.store, await self.store.enqueue_many_rollouts(requests))
             trajectories = await self._finish(ids, on_finished, collected)
         tasks = {request.rollout_id or "": str((request.metadata or {})["task"]) for request in requests}
         in_order = [trajectories[rollout_id] for rollout_id in ids if rollout_id in trajectories]
@@ -293,7 +293,7 @@ class Collector:
             collected.rollouts += 1
             if rollout.status != "succeeded":
                 collected.failed += 1
-                collected.failures.add(failed_as(rollout), rollout.rollout_id)
+                collected.failures.add(failure_text(rollout), rollout.rollout_id)
             if isinstance(rollout, AttemptedRollout):
                 spans = (await self.store.query_spans(rollout.rollout_id)).items
                 trajectories[rollout.rollout_id] = self._trajectory(rollout, rollout.attempt, spans, collected)
@@ -311,7 +311,7 @@ class Collector:
         return trajectory
 
 
-def failed_as(rollout: Rollout) -> str:
+def failure_text(rollout: Rollout) -> str:
     """Return in one line why a finished rollout did not succeed."""
     failure = failure_of(rollout.attempt) if isinstance(rollout, AttemptedRollout) else None
     return f"the rollout was {rollout.status}" if failure is None else failure.text

@@ -104,9 +104,9 @@ class OneAheadBatches(Batches):
 
     async def next(self) -> Collected:
         """Wait for the batch in flight and return it; start the next one if a step remains to learn from it."""
-        begun = self._ahead or self._begin_next()
-        self._ahead = begun
-        collected = await begun.collected
+        in_flight = self._ahead or self._begin_next()
+        self._ahead = in_flight
+        collected = await in_flight.collected
         self._ahead = self._begin_next() if self._progress.step + 1 < self._progress.steps else None
         return collected
 
@@ -126,9 +126,9 @@ class OneAheadBatches(Batches):
             await _end([self._ahead.collected])
 
     def _begin_next(self) -> _BatchInFlight:
-        begun = self._begin(self._batch, self._progress.step)
+        in_flight = self._begin(self._batch, self._progress.step)
         self._batch += 1
-        return begun
+        return in_flight
 
     def _begin(self, batch: int, version: int) -> _BatchInFlight:
         collecting = self._collector.train(batch, version=version, on_finished=_ignore)

@@ -7,7 +7,7 @@ import msgspec
 
 from leyden.core.data.tally import CountedMessage, Tally
 from leyden.core.trainer.monitoring.as_it_is import CAPTION, TITLE, as_it_is
-from leyden.core.trainer.run_folder.versions import Evaluation, SideScores, earned
+from leyden.core.trainer.run_folder.versions import Evaluation, SideScores, reward_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -41,7 +41,7 @@ class HeldOutResult(msgspec.Struct, kw_only=True):
 
     def described(self, field: str) -> str:
         """Return the mean reward in `field` as text for display."""
-        return earned(getattr(self, field), is_share=self.is_share)
+        return reward_text(getattr(self, field), is_share=self.is_share)
 
 
 class KeptVersion(msgspec.Struct, frozen=True, kw_only=True):

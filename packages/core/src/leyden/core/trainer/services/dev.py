@@ -148,7 +148,7 @@ def _agents(
         return _live_agents(plan, live, address)
     if isinstance(agent, str | tuple):
         reference = cast(AgentReference, agent)
-        given = AgentPlan(
+        agent_plan = AgentPlan(
             agent=reference,
             reward=reward,
             input=plan.input,
@@ -157,7 +157,7 @@ def _agents(
             concurrency=plan.concurrency,
             isolation=plan.isolation,
         )
-        return worker_agents(given)(address)
+        return worker_agents(agent_plan)(address)
     return _commands(plan, agent, reward, store, address)
 
 

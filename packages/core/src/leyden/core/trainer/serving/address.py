@@ -49,7 +49,7 @@ async def open_gateway(
     others: "Mapping[str, ServedPolicy] | None" = None,
     limits: "GatewayLimits | None" = None,
     mounts: "Mapping[str, ASGIApp] | None" = None,
-    beside: "Mapping[str, Measure] | None" = None,
+    other_metrics: "Mapping[str, Measure] | None" = None,
     endpoint: RunnerEndpoint | None = None,
 ) -> AsyncGenerator[tuple[RunAddress, "Gateway"]]:
     """Context manager: starts the gateway on a free loopback port, with the store's server and further mounts.
@@ -82,7 +82,7 @@ async def open_gateway(
         key,
         others=others,
         mounts={"/store": stores, **(mounts or {}), **runner_mounts},
-        beside={"store": partial(counted.collect, store), **(beside or {})},
+        beside={"store": partial(counted.collect, store), **(other_metrics or {})},
         limits=limits,
     )
     placement = RunnerPlacement() if endpoint is None else endpoint.runners

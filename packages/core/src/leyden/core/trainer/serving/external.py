@@ -50,10 +50,10 @@ async def serve_external(folder: RunFolder, config: RunConfig, algorithm: Algori
         limits = GatewayLimits(records=SpanWriterLimits(within=config.record_within))
         external_replicas = ExternalReplicas(engine)
         closing.push_async_callback(external_replicas.close)
-        beside = {"run": RunMetrics(folder, config).measure}
+        other_metrics = {"run": RunMetrics(folder, config).measure}
         mounts = {PATH: external_replicas}
         opening = open_gateway(
-            store, policy, limits=limits, mounts=mounts, beside=beside, endpoint=RunnerEndpoint(config)
+            store, policy, limits=limits, mounts=mounts, other_metrics=other_metrics, endpoint=RunnerEndpoint(config)
         )
         address, gateway = await closing.enter_async_context(opening)
         # not the store's token, which workers and therefore agents have: the loop's token controls where the policy is

@@ -158,8 +158,8 @@ async def serve_policies(
         store = await open_store(folder.store_uri)
         closing.push_async_callback(store.close)
         limits = GatewayLimits(records=SpanWriterLimits(within=config.record_within))
-        beside = {"run": RunMetrics(folder, config).measure}
-        opening = open_gateway(store, limits=limits, beside=beside, endpoint=RunnerEndpoint(config))
+        other_metrics = {"run": RunMetrics(folder, config).measure}
+        opening = open_gateway(store, limits=limits, other_metrics=other_metrics, endpoint=RunnerEndpoint(config))
         address, gateway = await closing.enter_async_context(opening)
         address = replace(address, routes=config.routes)
         starting = closing.enter_async_context(agents(address))
