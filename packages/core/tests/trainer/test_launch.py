@@ -1,4 +1,4 @@
-"""What a run that is gone on with may be told anew, and what is refused."""
+"""Settings that a resumed run may change, and those that are refused."""
 
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ def test_a_run_that_is_being_trained_is_not_changed(tmp_path: Path) -> None:
     before = folder.config_file.read_bytes()
 
     def run_session(_: RunFolder, config: RunConfig) -> Any:
-        pytest.fail(f"a sitting begins: {config}")
+        pytest.fail(f"a session begins: {config}")
 
     with folder.locked(), pytest.raises(RunError, match="being trained by another process"):
         resume(tmp_path, "r", run_session, ResumeChanges(settings={LIMIT: 512}))
@@ -119,4 +119,4 @@ def test_a_run_whose_command_held_a_secret_is_not_resumed_with_a_mask(tmp_path: 
     folder = RunFolder.create(tmp_path, RunConfig(name="r", policy="p", agent=command), [{"question": "?"}], {})
     assert key not in folder.config_file.read_text()
     with pytest.raises(RunError, match=r"its command held a secret \('[^']*\*\*\*'\).*--env NAME"):
-        resume(tmp_path, "r", lambda _, config: pytest.fail(f"a sitting begins: {config}"))
+        resume(tmp_path, "r", lambda _, config: pytest.fail(f"a session begins: {config}"))

@@ -1,4 +1,4 @@
-"""What a run with sides asks of the trainer: who answers, who is measured, which version is kept, and what is told."""
+"""Run with sides: which side answers, which is measured, which version is kept, and what is displayed."""
 
 import math
 from collections import Counter
@@ -94,8 +94,8 @@ def test_a_check_has_the_sides_too(tmp_path: Path) -> None:
     assert looked[0].sides == ("grpo", "best")
 
 
-class Asked:
-    """A store that notes what it is asked to run, and goes no further."""
+class RequestStore:
+    """A store that records the rollouts that it is to queue, and then raises."""
 
     class Enough(Exception):
         """Rollouts were put into the queue."""
@@ -108,8 +108,8 @@ class Asked:
         raise self.Enough
 
 
-async def asked_of(config: RunConfig, verb: str, *what: Any, **how: Any) -> list[Any]:
-    store, rows = Asked(), cast("list[Task]", [{"question": str(n)} for n in range(3)])
+async def requests_of(config: RunConfig, verb: str, *what: Any, **how: Any) -> list[Any]:
+    store, rows = RequestStore(), cast("list[Task]", [{"question": str(n)} for n in range(3)])
     unused: Any = None
     collector = Collector(
         cast(Any, store),
@@ -120,7 +120,7 @@ async def asked_of(config: RunConfig, verb: str, *what: Any, **how: Any) -> list
         check_workers=unused,
         flush=unused,
     )
-    with pytest.raises(Asked.Enough):
+    with pytest.raises(RequestStore.Enough):
         await getattr(collector, verb)(*what, **how)
     return store.requests
 
@@ -130,13 +130,13 @@ def answered(requests: list[Any]) -> list[Any]:
 
 
 async def test_the_side_that_acts_answers_every_rollout() -> None:
-    requests = await asked_of(with_sides(CONFIG), "train", 0, version=0)
+    requests = await requests_of(with_sides(CONFIG), "train", 0, version=0)
     assert answered(requests) == ["grpo"] * 12
 
 
 async def test_a_run_without_sides_says_nothing_of_who_answers() -> None:
     plain = replace(CONFIG, algorithm="lightning_rl", algorithm_config={})
-    requests = await asked_of(plain, "train", 0, version=0)
+    requests = await requests_of(plain, "train", 0, version=0)
     assert answered(requests) == [None] * 12
 
 
@@ -147,7 +147,7 @@ async def test_in_turns_every_group_has_as_many_rollouts_of_each_as_it_divides_i
     config = replace(with_sides(TURNS), group_size=size, tasks_per_step=2)
     whole: Counter[str] = Counter()
     for index in range(3):
-        requests = await asked_of(config, "train", index, version=7)
+        requests = await requests_of(config, "train", index, version=7)
         for place in range(2):
             own = Counter(answered(requests[place * size : (place + 1) * size]))
             assert set(own) == {"grpo", "best"} and set(own.values()) <= shares
@@ -159,14 +159,16 @@ async def test_in_turns_every_group_has_as_many_rollouts_of_each_as_it_divides_i
 
 async def test_groups_that_are_collected_as_they_finish_take_turns_likewise() -> None:
     config = replace(with_sides(TURNS), group_size=3)
-    groups = [await asked_of(config, "group", n, print) for n in range(2)]
+    groups = [await requests_of(config, "group", n, print) for n in range(2)]
     assert list(map(answered, groups)) == [["grpo", "best", "grpo"], ["best", "grpo", "best"]]
 
 
 async def test_a_side_that_does_not_act_is_measured_by_rollouts_of_its_own() -> None:
     found: dict[str | None, list[Any]] = {}
     for side in ("grpo", "best", None):
-        found[side] = await asked_of(with_sides(CONFIG), "evaluate", "val", "after", sampled=True, version=4, side=side)
+        found[side] = await requests_of(
+            with_sides(CONFIG), "evaluate", "val", "after", sampled=True, version=4, side=side
+        )
     assert answered(found["grpo"]) == ["grpo"] * 3 and answered(found["best"]) == ["best"] * 3
     plain, grpo, best = ([request.rollout_id for request in found[side]] for side in (None, "grpo", "best"))
     assert plain == grpo == [f"val-val-after-v4-policy-{row}" for row in range(3)], "as of a run of it alone"

@@ -1,4 +1,4 @@
-"""Workers that come from elsewhere: `work_for`, and the desk of a run as its server answers."""
+"""Remote workers: `work_for`, and the runner endpoint of a run as its server answers."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ def score(task, result):
 
 
 class ServedRun:
-    """A run's store and gateway with its desk."""
+    """Store and gateway of a run, with its runner endpoint."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.agents = folder / "agents.py"

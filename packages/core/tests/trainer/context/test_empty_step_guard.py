@@ -1,4 +1,4 @@
-"""Steps of a loop elsewhere that taught nothing are told of, and many in a row end the run."""
+"""Steps of an external loop that learned nothing are logged, and many in a row end the run."""
 
 import pytest
 

@@ -16,7 +16,7 @@ MASKED = {"optimizer_steps": 0, "optimizer_steps_masked": 2}
 SOUND = {"optimizer_steps": 2, "optimizer_steps_masked": 0}
 
 
-class Said(Display):
+class LineDisplay(Display):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -37,7 +37,7 @@ class Noted(Tracker):
 
 def test_an_alert_is_said_once_kept_in_the_report_and_followed_by_trackers(tmp_path: Path) -> None:
     unused: Any = cast(Any, None)
-    config, display, tracker = RunConfig(name="r", agent="a", policy="p"), Said(), Noted()
+    config, display, tracker = RunConfig(name="r", agent="a", policy="p"), LineDisplay(), Noted()
     folder = RunFolder(tmp_path)
     context = RunContext(folder, config, unused, unused, display, trackers=Trackers([tracker]), began=TimeUsage.now())
     for step, found in enumerate((SOUND, MASKED, MASKED, SOUND), 1):

@@ -34,14 +34,14 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def log_twice(folder: Path, *names: str, **settings: str) -> None:
-    """Two sittings, of a step each."""
+    """Two sessions, of a step each."""
     for number, line in enumerate(STEPS, 1):
         opened = open_trackers(names, folder, "mine", {"steps": 2, "policy": "tiny", **settings})
         opened.log(number, line)
         opened.close()
 
 
-SITTING = """
+SESSION = """
 import json, pathlib, sys
 from leyden.core.trainer.monitoring.trackers import open_trackers
 settings = {"steps": 2, "policy": "tiny", "experiment": "rates"}
@@ -102,10 +102,10 @@ def test_wandb_stays_offline_and_keeps_one_identity(tmp_path: Path, monkeypatch:
     for number, line in enumerate(STEPS, 1):
         arguments = [str(tmp_path), str(number), json.dumps(line)]
         environment = {**os.environ, "TMPDIR": str(tmp_path)}  # it leaves folders there
-        subprocess.run([sys.executable, "-c", SITTING, *arguments], check=True, env=environment)
+        subprocess.run([sys.executable, "-c", SESSION, *arguments], check=True, env=environment)
     files = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
     assert len(files) == 2
-    assert len({file.stem for file in files}) == 1, "both sittings are one run"
+    assert len({file.stem for file in files}) == 1, "both sessions are one run"
     records = [record for file in files for record in wandb_records(file)]
     histories = [
         {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}

@@ -1,4 +1,4 @@
-"""What a killed sitting left behind: every state a rollout can be in, over the store that runs have."""
+"""What a killed session left behind: every state a rollout can be in, over the store that runs have."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -40,7 +40,7 @@ async def claimed(store: LightningStore, name: str) -> tuple[str, str]:
     return name, rollout.attempt.attempt_id
 
 
-async def asked_again(store: LightningStore, *names: str) -> list[AttemptedRollout]:
+async def request_again(store: LightningStore, *names: str) -> list[AttemptedRollout]:
     """What is claimable once a batch with these rollouts is collected again."""
     await requeue(store, await store.enqueue_many_rollouts([request(name) for name in names]))
     return await store.dequeue_many_rollouts(limit=10, worker_id="later")
@@ -60,7 +60,7 @@ async def test_nothing_is_queued_until_it_is_asked_for(tmp_path: Path) -> None:
     await set_aside(f"sqlite:///{tmp_path / 'store.db'}")
     async with session(tmp_path) as store:
         assert await store.dequeue_many_rollouts(limit=10, worker_id="eager") == []
-        again = await asked_again(store, "running", "preparing", "queued")
+        again = await request_again(store, "running", "preparing", "queued")
         assert [(rollout.rollout_id, rollout.attempt.sequence_id) for rollout in again] == [
             ("running", 2),
             ("preparing", 2),
@@ -76,7 +76,7 @@ async def test_what_was_finished_stays_finished(tmp_path: Path) -> None:
         before = [await rollout_of(store, name) for name in ("done", "failed")]
     await set_aside(f"sqlite:///{tmp_path / 'store.db'}")
     async with session(tmp_path) as store:
-        assert await asked_again(store, "done", "failed") == []
+        assert await request_again(store, "done", "failed") == []
         assert [await rollout_of(store, name) for name in ("done", "failed")] == before
 
 
@@ -86,7 +86,7 @@ async def test_being_killed_uses_up_no_attempt_however_often_and_for_how_long(tm
     for killed in range(4):
         await set_aside(f"sqlite:///{tmp_path / 'store.db'}")
         async with session(tmp_path, LONG_AGO * (killed + 2)) as store:
-            (rollout,) = await asked_again(store, "unlucky")
+            (rollout,) = await request_again(store, "unlucky")
             assert rollout.attempt.sequence_id == killed + 2
     async with session(tmp_path, LONG_AGO * 5) as store:
         await store.update_attempt("unlucky", "latest", status="unresponsive")
@@ -102,7 +102,7 @@ async def test_a_lost_worker_does_use_up_an_attempt(tmp_path: Path) -> None:
         assert (await rollout_of(store, "dropped")).status == "requeuing"
     await set_aside(f"sqlite:///{tmp_path / 'store.db'}")
     async with session(tmp_path) as store:
-        (rollout,) = await asked_again(store, "dropped")
+        (rollout,) = await request_again(store, "dropped")
         assert rollout.config.max_attempts == CONFIG.max_attempts
         assert (await store.query_attempts("dropped")).items[0].status == "unresponsive"
 
@@ -112,7 +112,7 @@ async def test_the_attempt_says_why_it_ended(tmp_path: Path) -> None:
         ids = await claimed(store, "running")
     await set_aside(f"sqlite:///{tmp_path / 'store.db'}")
     async with session(tmp_path) as store:
-        await asked_again(store, "running")
+        await request_again(store, "running")
         first = (await store.query_attempts("running")).items[0]
     assert (first.attempt_id, first.status) == (ids[1], "failed")
     assert "the run was stopped" in first.metadata["error"]["message"]
@@ -123,10 +123,10 @@ async def test_what_the_user_has_mended_is_tried_again(tmp_path: Path, kind: str
     error: dict[str, Any] = {"error": {"kind": kind, "message": "mend it"}}
     async with session(tmp_path, LONG_AGO) as store:
         await store.update_attempt(*await claimed(store, "mended"), status="failed", metadata=error)
-    for _ in range(2):  # a sitting may be killed before it comes to this rollout
+    for _ in range(2):  # a session may be killed before it comes to this rollout
         await set_aside(f"sqlite:///{tmp_path / 'store.db'}")
     async with session(tmp_path) as store:
-        (rollout,) = await asked_again(store, "mended")
+        (rollout,) = await request_again(store, "mended")
     assert (rollout.attempt.sequence_id, rollout.config.max_attempts) == (2, CONFIG.max_attempts + 1)
 
 
@@ -139,7 +139,7 @@ async def test_killed_between_the_two_it_can_be_done_again(tmp_path: Path, monke
             await set_aside(f"sqlite:///{tmp_path / 'store.db'}")
     await set_aside(f"sqlite:///{tmp_path / 'store.db'}")
     async with session(tmp_path) as store:
-        (rollout,) = await asked_again(store, "running")
+        (rollout,) = await request_again(store, "running")
     assert (rollout.attempt.sequence_id, rollout.config.max_attempts) == (2, CONFIG.max_attempts + 1)
 
 

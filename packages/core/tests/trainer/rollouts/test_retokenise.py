@@ -1,4 +1,4 @@
-"""Calls that somebody else answered, told in the tokens of a codec: its own template, read by eye."""
+"""Calls that another model answered, converted into the tokens of a codec: its own template, read by eye."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Checkpoints that are written while a run goes on: one at a time, noted once they are whole, failures told."""
+"""Checkpoints that are written during a run: one at a time, recorded once complete; failures are raised or logged."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Serving for a loop that runs elsewhere: its door opens to the token alone, and replicas come and go as it says."""
+"""Serving for an external loop: its endpoint accepts only the token, and replicas come and go as the loop requests."""
 
 import json
 import re
@@ -39,7 +39,7 @@ POLICY = Path(__file__).parents[5] / "examples/calculator_langgraph/policy"
 
 
 class Replicas:
-    """Notes what an engine over replicas is told."""
+    """Records the calls that an engine over replicas receives."""
 
     def __init__(self) -> None:
         self.replicas: dict[str, int] = {}
