@@ -60,7 +60,7 @@ class AttemptRunner(HookRunner, Protocol):
         ...
 
     @property
-    def resources(self) -> ResourceCache:
+    def resource_cache(self) -> ResourceCache:
         """Cache of the resources that rollouts run with."""
         ...
 
@@ -249,7 +249,7 @@ class AttemptRun:
         }
         return {
             name: msgspec.structs.replace(resource, **own_fields) if isinstance(resource, LLM) else resource
-            for name, resource in (await self._runner.resources.of(self.rollout)).items()
+            for name, resource in (await self._runner.resource_cache.of(self.rollout)).items()
         }
 
     # --- The record

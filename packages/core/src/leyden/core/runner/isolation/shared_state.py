@@ -209,58 +209,60 @@ class _Walk:
                 self._visit_value(value, cell_name, user, _NOTHING if library else read_code(function))
         if library or _is_generated(function):
             return True
-        reading = read_code(function)
-        self._changed_attributes |= reading.changed_attributes
-        self._visit_names(function, reading, user)
+        function_names = read_code(function)
+        self._changed_attributes |= function_names.changed_attributes
+        self._visit_names(function, function_names, user)
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.visit(value, f"a default of {function.__name__}()", user)
         for key, value in vars(function).items():
             self.visit(value, f"{function.__name__}.{key}", user)
-        if not reading.has_source:
+        if not function_names.has_source:
             self._add(f"{function.__name__}()", function, "the run", "calls and whose source cannot be read")
         return True
 
-    def _visit_names(self, function: types.FunctionType, reading: FunctionNames, user: str) -> None:
+    def _visit_names(self, function: types.FunctionType, function_names: FunctionNames, user: str) -> None:
         """Inspect all outside names that a function uses."""
         names = function.__globals__
-        for name in sorted(reading.assigned | {*reading.written} & reading.global_names):
+        for name in sorted(function_names.assigned | {*function_names.written} & function_names.global_names):
             self._add(name, names.get(name), user, "changes")
-        if reading.writes_class:
+        if function_names.writes_class:
             self._add("a class", type, user, "changes")
-        for name in sorted(reading.global_names & _DYNAMIC - names.keys() | reading.attributes & {"import_module"}):
+        for name in sorted(
+            function_names.global_names & _DYNAMIC - names.keys() | function_names.attributes & {"import_module"}
+        ):
             self._add(f"{name}()", vars, user, "may reach anything with")
-        for name in changed_by(reading, names):
+        for name in changed_by(function_names, names):
             self._add(f"{name}()", types, user, "calls: it changes the whole process")
-        for name in sorted(reading.global_names & names.keys()):
-            self._visit_value(names[name], name, user, reading)
-        for module in self._modules_of(function, reading, user):
-            self._visit_module(module, reading, user)
+        for name in sorted(function_names.global_names & names.keys()):
+            self._visit_value(names[name], name, user, function_names)
+        for module in self._modules_of(function, function_names, user):
+            self._visit_module(module, function_names, user)
 
-    def _visit_value(self, value: Any, name: str, user: str, reading: FunctionNames) -> None:
+    def _visit_value(self, value: Any, name: str, user: str, function_names: FunctionNames) -> None:
         """Inspect the value of a name. A container that is only read is a constant."""
-        if name in reading.written:
+        if name in function_names.written:
             self._add(name, value, user, "changes")
-        elif type(value) in _CONTAINERS and _is_constant(value, _depth_of(name, value, reading)):
+        elif type(value) in _CONTAINERS and _is_constant(value, _depth_of(name, value, function_names)):
             self.visit_all(_leaves(value), user)
         else:
             self.visit(value, name, user)
 
     def _modules_of(
-        self, function: types.FunctionType, reading: FunctionNames, user: str
+        self, function: types.FunctionType, function_names: FunctionNames, user: str
     ) -> Iterator[types.ModuleType]:
         """Yield the user's own modules among those that a function names or imports."""
-        for name in reading.global_names:
+        for name in function_names.global_names:
             if isinstance(module := function.__globals__.get(name), types.ModuleType) and _is_users_module(module):
                 yield module
-        for name in reading.imports:
+        for name in function_names.imports:
             if name in sys.modules:
                 if _is_users_module(sys.modules[name]):
                     yield sys.modules[name]
             elif _would_be_users(name, function):
                 self._add(name, types, user, "imports when it runs")
 
-    def _visit_module(self, module: types.ModuleType, reading: FunctionNames, user: str) -> None:
-        for name in sorted(reading.attributes & vars(module).keys()):
+    def _visit_module(self, module: types.ModuleType, function_names: FunctionNames, user: str) -> None:
+        for name in sorted(function_names.attributes & vars(module).keys()):
             self.visit(vars(module)[name], f"{module.__name__}.{name}", user)
 
     # --- Classes and their instances
@@ -376,8 +378,8 @@ def _changes_itself(method: types.FunctionType) -> bool:
     """Return whether a method assigns attributes or items of its first argument. Assumed where it has no source."""
     if is_library(method.__code__.co_filename) or _is_generated(method):
         return False
-    reading = read_code(method)
-    return not reading.has_source or not reading.written.isdisjoint(method.__code__.co_varnames[:1])
+    function_names = read_code(method)
+    return not function_names.has_source or not function_names.written.isdisjoint(method.__code__.co_varnames[:1])
 
 
 def _is_generated(function: types.FunctionType) -> bool:
@@ -444,10 +446,10 @@ def _is_constant(value: Any, depth: int) -> bool:
     return isinstance(value, (*code, *_IMMUTABLE)) or type(value).__module__ in _IMMUTABLE_MODULES
 
 
-def _depth_of(name: str, container: Any, reading: FunctionNames) -> int:
+def _depth_of(name: str, container: Any, function_names: FunctionNames) -> int:
     """Return the smallest depth at which a function lets a part of a container escape."""
-    depth = reading.escape_depth.get(name, _DEEPEST)
-    return min(depth, 1) if name in reading.iterated and not isinstance(container, dict) else depth
+    depth = function_names.escape_depth.get(name, _DEEPEST)
+    return min(depth, 1) if name in function_names.iterated and not isinstance(container, dict) else depth
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -59,7 +59,7 @@ class WorkerPool:
         self._started = 0
         self._workers: dict[int, WorkerProcess] = {}
         self._keep_alive_tasks: list[asyncio.Task[None]] = []
-        self._lost = OrphanedAttempts(self._store)
+        self._orphaned_attempts = OrphanedAttempts(self._store)
         if not isinstance(spec.agent, str):
             remember_words(list(spec.agent))
         self._log = MaskedLog(spec.log_file, self._secrets)
@@ -105,7 +105,7 @@ class WorkerPool:
         for task in self._keep_alive_tasks:
             task.cancel()
         await asyncio.gather(*self._keep_alive_tasks, return_exceptions=True)
-        await self._lost.stop()
+        await self._orphaned_attempts.stop()
         workers, self._workers = list(self._workers.values()), {}
         await asyncio.gather(*(worker.stop() for worker in workers))
         await self._log.stop()
@@ -193,7 +193,7 @@ class WorkerPool:
                 if self._shares(worker):
                     await self._isolate(worker, why)
                     why += SHARED
-            self._lost.sweep_worker(f"worker {worker.worker_id}", why, worker.worker_id.__eq__)
+            self._orphaned_attempts.sweep_worker(f"worker {worker.worker_id}", why, worker.worker_id.__eq__)
             short = worker.finished == 0 and time.monotonic() - worker.began < SHORT_LIFE_SECONDS
             short_lives = short_lives + 1 if short else 0
             if short_lives >= SHORT_LIVES:

@@ -63,7 +63,7 @@ class RayPool:
         self._spec = msgspec.structs.replace(spec, python_path=(*spec.python_path, *filter(None, sys.path)))
         self._shares = [size // hosts + (slot < size % hosts) for slot in range(hosts)]
         self._store = HttpStore(spec.store_url, spec.store_token)
-        self._lost = OrphanedAttempts(self._store)
+        self._orphaned_attempts = OrphanedAttempts(self._store)
         self._actors: dict[int, _Actor] = {}
         self._keep_alive_tasks: list[asyncio.Task[None]] = []
         self._broken: LeydenError | None = None
@@ -106,7 +106,7 @@ class RayPool:
         await asyncio.gather(*self._keep_alive_tasks, return_exceptions=True)
         actors, self._actors = list(self._actors.values()), {}
         await asyncio.gather(*(actor.end() for actor in actors))
-        await self._lost.stop()
+        await self._orphaned_attempts.stop()
         await self._store.close()
 
     async def _start_one(self, slot: int) -> None:
@@ -131,7 +131,7 @@ class RayPool:
             except ActorLost as error:
                 del self._actors[slot]
                 logger.warning("%s is replaced: %s", actor, error)
-                self._lost.sweep_worker(str(actor), str(error), actor.has_worker)
+                self._orphaned_attempts.sweep_worker(str(actor), str(error), actor.has_worker)
                 await actor.end()
                 short_lives = short_lives + 1 if time.monotonic() - actor.began < SHORT_LIFE_SECONDS else 0
                 if short_lives >= SHORT_LIVES:
@@ -231,7 +231,7 @@ class _Actor:
     async def _copy_output(self) -> None:
         """Copy the workers' output to the log until the actor ends. `ended` reports the reason."""
         with contextlib.suppress(LeydenError):
-            while (piece := await self._call("printed")) is not None:
+            while (piece := await self._call("read_output")) is not None:
                 self._print(piece)
 
     def _print(self, piece: bytes) -> None:

@@ -34,7 +34,7 @@ class RunnerHost:
     def __init__(self, spec: bytes, size: int, name: str, folder: str) -> None:
         self._spec = msgspec.json.decode(spec, type=WorkerSpec)
         self._size, self._name, self._folder = size, name, folder
-        self._printed: PipeBuffer | None = None
+        self._output: PipeBuffer | None = None
         self._pool: WorkerPool | None = None
 
     async def machine(self) -> str:
@@ -46,13 +46,13 @@ class RunnerHost:
         try:
             self._change_folder()
             await self._check_reachable()
-            self._printed = await PipeBuffer.open()
+            self._output = await PipeBuffer.open()
             self._pool = WorkerPool(
-                msgspec.structs.replace(self._spec, log_file=self._printed.path), self._size, name=self._name
+                msgspec.structs.replace(self._spec, log_file=self._output.path), self._size, name=self._name
             )
             await self._pool.start()
         except LeydenError as error:
-            log_hint = f"; see {self._printed.path}" if self._printed is not None else ""
+            log_hint = f"; see {self._output.path}" if self._output is not None else ""
             return WorkerRefused(type(error).__name__, str(error).replace(log_hint, ""))
         return None
 
@@ -69,17 +69,17 @@ class RunnerHost:
         """Return the ids of the live workers in the store."""
         return self._started().worker_ids
 
-    async def printed(self) -> bytes | None:
+    async def read_output(self) -> bytes | None:
         """Return the workers' output since the last call; waits up to `LOOK_SECONDS` for some. None after the end."""
-        if self._printed is None or self._printed.is_closed:
+        if self._output is None or self._output.is_closed:
             return None
-        return await self._printed.take()
+        return await self._output.take()
 
     async def end(self) -> bytes:
         """Stop the workers. Returns their output since the last fetch."""
         if self._pool is not None:
             await self._pool.stop()
-        return b"" if self._printed is None else self._printed.close()
+        return b"" if self._output is None else self._output.close()
 
     def _started(self) -> WorkerPool:
         if self._pool is None:
@@ -119,7 +119,7 @@ class PipeBuffer(asyncio.Protocol):
         self._bytes, self._lost = bytearray(), 0
         self._has_output = asyncio.Event()
         self.is_closed = False
-        self._reading = self._writing = -1
+        self._read_end = self._write_end = -1
         self._transport: asyncio.BaseTransport | None = None
 
     @classmethod
@@ -127,13 +127,13 @@ class PipeBuffer(asyncio.Protocol):
         """Open the pipe and begin to read. Raises UsageError on a system without `/proc`."""
         if not Path("/proc/self/fd").is_dir():
             raise UsageError(f"runners on other machines need Linux there; {socket.gethostname()} has no /proc")
-        reading, writing = os.pipe()
-        printed = cls()
-        printed._reading, printed._writing = reading, writing
-        printed.path = f"/proc/{os.getpid()}/fd/{writing}"
+        read_end, write_end = os.pipe()
+        buffer = cls()
+        buffer._read_end, buffer._write_end = read_end, write_end
+        buffer.path = f"/proc/{os.getpid()}/fd/{write_end}"
         loop = asyncio.get_running_loop()
-        printed._transport, _ = await loop.connect_read_pipe(lambda: printed, os.fdopen(reading, "rb", buffering=0))
-        return printed
+        buffer._transport, _ = await loop.connect_read_pipe(lambda: buffer, os.fdopen(read_end, "rb", buffering=0))
+        return buffer
 
     def data_received(self, data: bytes) -> None:
         """Append data to the buffer. Drops the oldest bytes beyond `MOST_PRINTED`."""
@@ -157,10 +157,10 @@ class PipeBuffer(asyncio.Protocol):
         if self._transport is not None and not self.is_closed:
             self.is_closed = True
             with contextlib.suppress(BlockingIOError):  # the loop may not have read the rest yet
-                while piece := os.read(self._reading, PIECE):
+                while piece := os.read(self._read_end, PIECE):
                     self.data_received(piece)
             self._transport.close()
-            os.close(self._writing)
+            os.close(self._write_end)
         return self._cut(MOST_PRINTED)
 
     def _cut(self, size: int) -> bytes:

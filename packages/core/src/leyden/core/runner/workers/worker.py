@@ -57,18 +57,18 @@ def main() -> None:
     try:
         spec = msgspec.json.decode(pipes.read_line(), type=WorkerSpec)
         _prepare(spec)
-        isolated = Processes(lambda: _load(spec), pipes.close)
-        loaded = isolated.load()
+        processes = Processes(lambda: _load(spec), pipes.close)
+        loaded = processes.load()
         choice = choose(spec.isolation, loaded)
         is_command = choice.is_command
         shares = not choice.processes and not choice.is_command
-        open_resources = isolated.open_resources() if shares else ""
-        processes = isolated.keep(loaded) if choice.processes else isolated.discard()
+        open_resources = processes.open_resources() if shares else ""
+        fork_server = processes.keep(loaded) if choice.processes else processes.discard()
         token = pipes.read_line().decode().strip()  # read only now: hidden from forked processes
         remember_secret(token)
         spec = msgspec.structs.replace(spec, store_token=token)
-        ready = WorkerReady(loaded.source.adapter.name, choice.reason(isolated.imports_again), shares, open_resources)
-        asyncio.Runner(loop_factory=loop_factory()).run(_serve(spec, loaded, pipes, ready, processes))
+        ready = WorkerReady(loaded.source.adapter.name, choice.reason(processes.imports_again), shares, open_resources)
+        asyncio.Runner(loop_factory=loop_factory()).run(_serve(spec, loaded, pipes, ready, fork_server))
         code = 0
     except UsageError as error:
         pipes.send(_refused(error))
@@ -123,7 +123,7 @@ def _set_aside() -> None:
 
 
 async def _serve(
-    spec: WorkerSpec, loaded: LoadedAgent, pipes: ParentPipes, ready: WorkerReady, processes: ForkServer | None
+    spec: WorkerSpec, loaded: LoadedAgent, pipes: ParentPipes, ready: WorkerReady, fork_server: ForkServer | None
 ) -> None:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     loop.set_default_executor(AgentThreads())  # for sync agents: asyncio's own pool limits threads
@@ -143,27 +143,27 @@ async def _serve(
         hooks=loaded.hooks,
         isolation=ready.isolation,
     )
-    runner = Runner(store, loaded.source, config=config, recorder=recorder, processes=processes)
+    runner = Runner(store, loaded.source, config=config, recorder=recorder, fork_server=fork_server)
     pipes.send(ready)
     heartbeats = asyncio.create_task(_send_heartbeats(runner, pipes))
-    server_watch = None if processes is None else asyncio.create_task(_stop_when_server_ends(processes, stopped))
+    server_watch = None if fork_server is None else asyncio.create_task(_stop_when_server_ends(fork_server, stopped))
     try:
         await runner.run_until(stopped)
-        if processes is not None and processes.gone.is_set():
+        if fork_server is not None and fork_server.gone.is_set():
             raise LeydenError("the process that forks the agents' processes has ended")
     finally:
         heartbeats.cancel()
         if server_watch is not None:
             server_watch.cancel()
-        if processes is not None:
-            processes.end()
+        if fork_server is not None:
+            fork_server.end()
         await recorder.stop()
         await store.close()
 
 
-async def _stop_when_server_ends(processes: ForkServer, stopped: asyncio.Event) -> None:
+async def _stop_when_server_ends(fork_server: ForkServer, stopped: asyncio.Event) -> None:
     """Stop the worker when the fork server has ended. Its pool starts another worker."""
-    await processes.gone.wait()
+    await fork_server.gone.wait()
     stopped.set()
 
 

@@ -82,7 +82,7 @@ class RunnerEndpoint:
     """Runner endpoint of one session of a run."""
 
     def __init__(self, config: "RunConfig") -> None:
-        self.runners: RunnerPlacement = config.runners
+        self.placement: RunnerPlacement = config.runners
         self._config = config
         self._session_id = secrets.token_hex(8)
         self._ended, self._closed = False, asyncio.Event()

@@ -85,7 +85,7 @@ async def open_gateway(
         beside={"store": partial(counted.collect, store), **(other_metrics or {})},
         limits=limits,
     )
-    placement = RunnerPlacement() if endpoint is None else endpoint.runners
+    placement = RunnerPlacement() if endpoint is None else endpoint.placement
     server = GatewayServer(gateway.app, placement.host, placement.port, allowed_hosts=placement.known_hosts)
     url = placement.url(await server.start())
     ended = False
