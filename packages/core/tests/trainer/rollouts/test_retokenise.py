@@ -135,15 +135,15 @@ class Forgetful(ByteCodec):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"said": []}, NO_ANSWER),
-        ({"said": [{"role": "assistant", "content": ""}]}, NO_ANSWER),
-        ({"said": [SAID, SAID]}, SEVERAL_ANSWERS),
-        ({"asked": []}, NOT_RENDERED),
-        ({"asked": "not messages"}, NOT_RENDERED),
+        ({"answer": []}, NO_ANSWER),
+        ({"answer": [{"role": "assistant", "content": ""}]}, NO_ANSWER),
+        ({"answer": [SAID, SAID]}, SEVERAL_ANSWERS),
+        ({"request": []}, NOT_RENDERED),
+        ({"request": "not messages"}, NOT_RENDERED),
         ({"SAMPLING_ASKED": "{"}, NOT_RENDERED),
         ({"SAMPLING_ASKED": json.dumps({"tool_choice": "required"})}, NOT_RENDERED),
-        ({"asked": [{"role": "user", "content": None}, {"content": "nobody"}]}, NOT_RENDERED),
-        ({"asked": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, MORE_THAN_TEXT),
+        ({"request": [{"role": "user", "content": None}, {"content": "nobody"}]}, NOT_RENDERED),
+        ({"request": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, MORE_THAN_TEXT),
         ({"DIALECT": "responses", "SAMPLING_ASKED": json.dumps({"previous_response_id": "resp_1"})}, CONTINUED),
     ],
 )
