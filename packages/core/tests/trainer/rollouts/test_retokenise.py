@@ -143,7 +143,10 @@ class Forgetful(ByteCodec):
         ({"SAMPLING_ASKED": "{"}, NOT_RENDERED),
         ({"SAMPLING_ASKED": json.dumps({"tool_choice": "required"})}, NOT_RENDERED),
         ({"request": [{"role": "user", "content": None}, {"content": "nobody"}]}, NOT_RENDERED),
-        ({"request": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, MORE_THAN_TEXT),
+        (
+            {"request": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            MORE_THAN_TEXT,
+        ),
         ({"DIALECT": "responses", "SAMPLING_ASKED": json.dumps({"previous_response_id": "resp_1"})}, CONTINUED),
     ],
 )
