@@ -172,7 +172,7 @@ async def recorded(unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> Asy
     )
     read = Recorded([], {})
     policy = ServedPolicy(name="policy", engine=engine, codec=codec)
-    async with open_gateway(store, policy, desk=RunnerEndpoint(config)) as (address, _):
+    async with open_gateway(store, policy, endpoint=RunnerEndpoint(config)) as (address, _):
         async with aiohttp.ClientSession(base_url=address.url) as session:
             for what, asked in (("offer", "offer"), ("standing", "standing ")):
                 async with session.get(f"/runners/{what}") as answer:

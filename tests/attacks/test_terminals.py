@@ -115,7 +115,7 @@ def test_text_of_agents_is_no_markup() -> None:
     console.print(closing_table(report))
     console.print(check_table(found))
     bars = Bars(console)
-    bars.say(f"check: failure: rollouts: 1 failed: {MARKUP}\x1b[2J")
+    bars.show(f"check: failure: rollouts: 1 failed: {MARKUP}\x1b[2J")
     assert isinstance(console.file, StringIO)
     text = console.file.getvalue()
     assert text.count("[/nope] [bold]not bold[/] [link=https://evil.example]here[/link] :bomb:") >= 6

@@ -36,7 +36,7 @@ THIEF = """
 import json, os, sys, urllib.error, urllib.request
 from urllib.parse import urlsplit
 
-from leyden.core.trainer.agents.run_proof import Exchange, read_challenge
+from leyden.core.trainer.agents.run_proof import ProofExchange, read_challenge
 
 seen, process = [dict(os.environ)], os.getppid()
 for _ in range(2):  # what supervises it, and the worker
@@ -61,7 +61,7 @@ def ask(path, authorization):
 for value in {value for variables in seen for value in variables.values() if value.isprintable() and value.isascii()}:
     for path, what in (("/runners/offer", "offer"), ("/runners/standing", "standing ")):
         nonce, _ = read_challenge(ask(path, "Bearer " + value))
-        ask(path, Exchange(what, nonce).authorization(value))
+        ask(path, ProofExchange(what, nonce).authorization(value))
         asked += 1
 assert asked
 with open(sys.argv[1], "w") as file:
@@ -81,7 +81,7 @@ async def test_a_command_finds_no_token_that_opens_more_than_its_attempt(
     (tmp_path / "thief.py").write_text(THIEF)
     command = (sys.executable, str(tmp_path / "thief.py"), str(tmp_path / "found.json"))
     config = RunConfig(name="run", policy="p", agent=command)
-    async with open_gateway(store, policy, desk=RunnerEndpoint(config)) as (address, _):
+    async with open_gateway(store, policy, endpoint=RunnerEndpoint(config)) as (address, _):
         given: dict[str, Any] = {"store_url": f"{address.url}/store", "store_token": address.token}
         key = address.key.hex()
         spec = WorkerSpec(

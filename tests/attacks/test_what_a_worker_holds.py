@@ -263,7 +263,7 @@ async def test_the_process_of_a_live_agent_is_given_no_key(site: Site, monkeypat
     async def closed() -> None:
         return
 
-    monkeypatch.setattr(local, "tell_parent", send)
+    monkeypatch.setattr(local, "send_to_parent", send)
     monkeypatch.setattr(local, "_input_closed", closed)
     async with parent_agents(-1, os.getppid())(site.address):
         pass

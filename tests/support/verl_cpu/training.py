@@ -16,7 +16,7 @@ from verl_cpu.tutorial import TUTORIAL
 from leyden.core.algorithm.verl.algorithm import VERL, VERLConfig
 from leyden.core.algorithm.verl.driver.settings import merged
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.launch import ResumeChanges, resume, sit_here
+from leyden.core.trainer.launch import ResumeChanges, resume, train_here
 from leyden.core.trainer.monitoring.display import make_display
 from leyden.core.trainer.rollouts.tasks import load_tasks
 from leyden.core.trainer.trainer import Trainer
@@ -88,7 +88,7 @@ class KeepingTrainer(Trainer):
 def main(address: str, runs: str, name: str, agent: str, steps: int, words: list[str]) -> None:
     """Train one of the examples' agents, or go on with it."""
     if "resume" in words:
-        resume(Path(runs), name, sit_here(make_display(quiet=True)), ResumeChanges(steps=steps))
+        resume(Path(runs), name, train_here(make_display(quiet=True)), ResumeChanges(steps=steps))
         return
     tasks, example = EXAMPLES / "calculator_langgraph", EXAMPLES / agent
     overrides = tuple(word for word in words if word != "tutorial")

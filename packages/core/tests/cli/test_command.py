@@ -119,8 +119,8 @@ def test_an_empty_text_is_not_the_same_as_none(
     capfd: pytest.CaptureFixture[str], folder: Path, path: tuple[str, ...], name: str, option: str
 ) -> None:
     for given in ([option, ""], [f"{option}="]):
-        said = refused(capfd, folder, path, *given)
-        assert said == f"leyden: {option} must not be empty: give it a value, or leave it out\n"
+        error = refused(capfd, folder, path, *given)
+        assert error == f"leyden: {option} must not be empty: give it a value, or leave it out\n"
 
 
 @pytest.mark.parametrize("command", [["show", ""], ["show", "r", ""], ["why", ""], ["models", "export", "r", ""]])
@@ -184,5 +184,5 @@ def test_an_address_that_no_request_could_be_sent_to_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     option = "--server" if command == ("run",) else "--endpoint"
-    said = refused(capfd, tmp_path, command, option, url)
-    assert f"{option} must be http(s)://HOST[:PORT][/PATH], not {url!r}" in said
+    error = refused(capfd, tmp_path, command, option, url)
+    assert f"{option} must be http(s)://HOST[:PORT][/PATH], not {url!r}" in error

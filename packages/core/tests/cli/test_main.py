@@ -82,16 +82,16 @@ def test_resume_ignores_no_option(capsys: pytest.CaptureFixture[str], option: li
 
 
 def test_resume_hands_on_what_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
+    changes: list[object] = []
 
     def note(*given: object) -> None:
-        told.append(given[3])
+        changes.append(given[3])
         raise UsageError("no more is wanted")
 
     monkeypatch.setattr(launch, "resume", note)
     options = ["--steps", "4", "--ray-address", "a:1", "--device", "cpu", "--set", "b.c=2"]
     assert cli.run(["train", "--resume", "old", *options]) == 2
-    assert told == [launch.ResumeChanges(steps=4, ray_address="a:1", device="cpu", settings={"b.c": 2})]
+    assert changes == [launch.ResumeChanges(steps=4, ray_address="a:1", device="cpu", settings={"b.c": 2})]
 
 
 @pytest.mark.parametrize(

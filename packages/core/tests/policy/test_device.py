@@ -63,10 +63,10 @@ def test_the_name_of_a_run_stays_free(tmp_path: Path) -> None:
         begin(tmp_path, config(device="cuda"), [{"question": "?"}], {}, no_sitting)
     begun: list[RunConfig] = []
 
-    def sit(_: RunFolder, given: RunConfig) -> Any:
+    def run_session(_: RunFolder, given: RunConfig) -> Any:
         begun.append(given)
 
-    begin(tmp_path, config(), [{"question": "?"}], {}, sit)
+    begin(tmp_path, config(), [{"question": "?"}], {}, run_session)
     assert [given.device for given in begun] == ["cpu"]
 
 
@@ -77,11 +77,11 @@ def test_a_run_of_another_machine_goes_on_with_the_device_that_is_here(tmp_path:
         resume(tmp_path, "r", no_sitting)
     begun: list[str] = []
 
-    def sit(_: RunFolder, given: RunConfig) -> Any:
+    def run_session(_: RunFolder, given: RunConfig) -> Any:
         begun.append(given.device)
 
-    resume(tmp_path, "r", sit, ResumeChanges(device="cpu"))
-    resume(tmp_path, "r", sit)
+    resume(tmp_path, "r", run_session, ResumeChanges(device="cpu"))
+    resume(tmp_path, "r", run_session)
     assert begun == ["cpu", "cpu"]
 
 

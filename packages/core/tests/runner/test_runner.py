@@ -166,15 +166,15 @@ async def test_resources_are_the_attempts_own() -> None:
 
 
 async def test_a_silent_agent_stays_alive_by_heartbeats() -> None:
-    store, heard = MemoryStore(), set[float]()
+    store, heartbeats = MemoryStore(), set[float]()
 
     async def silent(task: Any) -> str:
         async with asyncio.timeout(20):
-            while len(heard) < 3:
+            while len(heartbeats) < 3:
                 (rollout,) = (await store.query_rollouts()).items
                 assert isinstance(rollout, AttemptedRollout)
                 if (last := rollout.attempt.last_heartbeat_time) is not None:
-                    heard.add(last)
+                    heartbeats.add(last)
                 await asyncio.sleep(0.01)
         return "done"
 

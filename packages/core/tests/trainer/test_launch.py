@@ -1,4 +1,4 @@
-"""What a run that is gone on with may be told anew, and what is refused."""
+"""Settings that a resumed run may change, and those that are refused."""
 
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,14 @@ def test_nothing_is_changed_unasked() -> None:
 
 def test_changes_are_the_runs_from_then_on_and_the_number_of_steps_is_not(tmp_path: Path) -> None:
     RunFolder.create(tmp_path, verl_run(), [{"question": "?"}], {})
-    told: list[RunConfig] = []
+    configs: list[RunConfig] = []
 
-    def sit(_: RunFolder, config: RunConfig) -> Any:
-        told.append(config)
+    def run_session(_: RunFolder, config: RunConfig) -> Any:
+        configs.append(config)
 
-    resume(tmp_path, "r", sit, ResumeChanges(steps=9, settings={LIMIT: 512}))
-    resume(tmp_path, "r", sit)
-    first, second = told
+    resume(tmp_path, "r", run_session, ResumeChanges(steps=9, settings={LIMIT: 512}))
+    resume(tmp_path, "r", run_session)
+    first, second = configs
     assert (first.steps, second.steps) == (9, verl_run().steps)
     assert first.algorithm_config == second.algorithm_config == {**verl_run().algorithm_config, LIMIT: 512}
 
@@ -45,11 +45,11 @@ def test_a_run_that_is_being_trained_is_not_changed(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, verl_run(), [{"question": "?"}], {})
     before = folder.config_file.read_bytes()
 
-    def sit(_: RunFolder, config: RunConfig) -> Any:
-        pytest.fail(f"a sitting begins: {config}")
+    def run_session(_: RunFolder, config: RunConfig) -> Any:
+        pytest.fail(f"a session begins: {config}")
 
     with folder.locked(), pytest.raises(RunError, match="being trained by another process"):
-        resume(tmp_path, "r", sit, ResumeChanges(settings={LIMIT: 512}))
+        resume(tmp_path, "r", run_session, ResumeChanges(settings={LIMIT: 512}))
     assert folder.config_file.read_bytes() == before
 
 
@@ -119,4 +119,4 @@ def test_a_run_whose_command_held_a_secret_is_not_resumed_with_a_mask(tmp_path: 
     folder = RunFolder.create(tmp_path, RunConfig(name="r", policy="p", agent=command), [{"question": "?"}], {})
     assert key not in folder.config_file.read_text()
     with pytest.raises(RunError, match=r"its command held a secret \('[^']*\*\*\*'\).*--env NAME"):
-        resume(tmp_path, "r", lambda _, config: pytest.fail(f"a sitting begins: {config}"))
+        resume(tmp_path, "r", lambda _, config: pytest.fail(f"a session begins: {config}"))

@@ -1,4 +1,4 @@
-"""What a run with sides asks of the trainer: who answers, who is measured, which version is kept, and what is told."""
+"""Run with sides: which side answers, which is measured, which version is kept, and what is displayed."""
 
 import math
 from collections import Counter
@@ -85,17 +85,17 @@ def test_agents_may_be_sent_elsewhere_beside_sides() -> None:
 def test_a_check_has_the_sides_too(tmp_path: Path) -> None:
     looked: list[RunConfig] = []
 
-    def look(_: RunFolder, config: RunConfig) -> CheckReport:
+    def run_check(_: RunFolder, config: RunConfig) -> CheckReport:
         looked.append(config)
         return CheckReport(results=(ok("rollouts", "4 of 4 ended well"),))
 
-    check_run(tmp_path, replace(CONFIG, held_out=()), [{"question": "?"}], look)
+    check_run(tmp_path, replace(CONFIG, held_out=()), [{"question": "?"}], run_check)
     assert list(tmp_path.iterdir()) == [], "nothing is kept of a check that is passed"
     assert looked[0].sides == ("grpo", "best")
 
 
-class Asked:
-    """A store that notes what it is asked to run, and goes no further."""
+class RequestStore:
+    """A store that records the rollouts that it is to queue, and then raises."""
 
     class Enough(Exception):
         """Rollouts were put into the queue."""
@@ -108,8 +108,8 @@ class Asked:
         raise self.Enough
 
 
-async def asked_of(config: RunConfig, verb: str, *what: Any, **how: Any) -> list[Any]:
-    store, rows = Asked(), cast("list[Task]", [{"question": str(n)} for n in range(3)])
+async def requests_of(config: RunConfig, verb: str, *what: Any, **how: Any) -> list[Any]:
+    store, rows = RequestStore(), cast("list[Task]", [{"question": str(n)} for n in range(3)])
     unused: Any = None
     collector = Collector(
         cast(Any, store),
@@ -120,7 +120,7 @@ async def asked_of(config: RunConfig, verb: str, *what: Any, **how: Any) -> list
         check_workers=unused,
         flush=unused,
     )
-    with pytest.raises(Asked.Enough):
+    with pytest.raises(RequestStore.Enough):
         await getattr(collector, verb)(*what, **how)
     return store.requests
 
@@ -130,13 +130,13 @@ def answered(requests: list[Any]) -> list[Any]:
 
 
 async def test_the_side_that_acts_answers_every_rollout() -> None:
-    requests = await asked_of(with_sides(CONFIG), "train", 0, version=0)
+    requests = await requests_of(with_sides(CONFIG), "train", 0, version=0)
     assert answered(requests) == ["grpo"] * 12
 
 
 async def test_a_run_without_sides_says_nothing_of_who_answers() -> None:
     plain = replace(CONFIG, algorithm="lightning_rl", algorithm_config={})
-    requests = await asked_of(plain, "train", 0, version=0)
+    requests = await requests_of(plain, "train", 0, version=0)
     assert answered(requests) == [None] * 12
 
 
@@ -147,7 +147,7 @@ async def test_in_turns_every_group_has_as_many_rollouts_of_each_as_it_divides_i
     config = replace(with_sides(TURNS), group_size=size, tasks_per_step=2)
     whole: Counter[str] = Counter()
     for index in range(3):
-        requests = await asked_of(config, "train", index, version=7)
+        requests = await requests_of(config, "train", index, version=7)
         for place in range(2):
             own = Counter(answered(requests[place * size : (place + 1) * size]))
             assert set(own) == {"grpo", "best"} and set(own.values()) <= shares
@@ -159,14 +159,16 @@ async def test_in_turns_every_group_has_as_many_rollouts_of_each_as_it_divides_i
 
 async def test_groups_that_are_collected_as_they_finish_take_turns_likewise() -> None:
     config = replace(with_sides(TURNS), group_size=3)
-    groups = [await asked_of(config, "group", n, print) for n in range(2)]
+    groups = [await requests_of(config, "group", n, print) for n in range(2)]
     assert list(map(answered, groups)) == [["grpo", "best", "grpo"], ["best", "grpo", "best"]]
 
 
 async def test_a_side_that_does_not_act_is_measured_by_rollouts_of_its_own() -> None:
     found: dict[str | None, list[Any]] = {}
     for side in ("grpo", "best", None):
-        found[side] = await asked_of(with_sides(CONFIG), "evaluate", "val", "after", sampled=True, version=4, side=side)
+        found[side] = await requests_of(
+            with_sides(CONFIG), "evaluate", "val", "after", sampled=True, version=4, side=side
+        )
     assert answered(found["grpo"]) == ["grpo"] * 3 and answered(found["best"]) == ["best"] * 3
     plain, grpo, best = ([request.rollout_id for request in found[side]] for side in (None, "grpo", "best"))
     assert plain == grpo == [f"val-val-after-v4-policy-{row}" for row in range(3)], "as of a run of it alone"
@@ -205,19 +207,19 @@ def evaluated(runs: Path) -> tuple[RunFolder, RunConfig, ModelSelection]:
     folder.checkpoints.mkdir(parents=True)
     save_config(config, folder.config_file)
     folder.tasks_file("val").write_bytes(b"".join(b'{"question": "%d"}\n' % row for row in range(10)))
-    standing = ModelSelection(folder, config)
-    standing.begin()
-    standing.score(scored(0, config.acting, grpo=0.3, best=0.3))
+    selection = ModelSelection(folder, config)
+    selection.begin()
+    selection.score(scored(0, config.acting, grpo=0.3, best=0.3))
     numbers = {"reward": 0.5, "grpo/reward": 0.4, "best/reward": 0.6, "grpo/loss": 1.0, "best/loss": 2.0}
-    standing.note({"step": 1, **numbers})
-    standing.score(scored(1, config.acting, grpo=0.4, best=0.8))
-    standing.record(1)
-    return folder, config, standing
+    selection.note({"step": 1, **numbers})
+    selection.score(scored(1, config.acting, grpo=0.4, best=0.8))
+    selection.record(1)
+    return folder, config, selection
 
 
 def test_a_record_holds_every_side_and_the_best_is_kept(tmp_path: Path) -> None:
-    folder, config, standing = evaluated(tmp_path)
-    kept = standing.kept(1)
+    folder, config, selection = evaluated(tmp_path)
+    kept = selection.kept(1)
     assert (kept.version, kept.success) == (1, 0.8)
     assert kept.why == "the best of 2 that were evaluated on val, with 80.0 % (best)"
     record = Models(folder, config).versions[1]
@@ -226,7 +228,7 @@ def test_a_record_holds_every_side_and_the_best_is_kept(tmp_path: Path) -> None:
     again = ModelSelection(folder, config)
     checkpoint = folder.checkpoints / "step-00000001"
     checkpoint.mkdir()
-    again.restore(1, checkpoint, standing.progress(1))
+    again.restore(1, checkpoint, selection.progress(1))
     assert again.scores is not None and again.scores.sides.keys() == {"grpo", "best"}
 
 
@@ -267,9 +269,9 @@ async def test_a_run_that_evaluates_nothing_has_versions_with_sides(tmp_path: Pa
     began = TimeUsage.now()
     context = RunContext(folder, config, unused, unused, Display(), trackers=Trackers([]), began=began)
     await context.evaluate("before")
-    standing = ModelSelection(folder, config)
-    standing.begin()
-    standing.record(1)
+    selection = ModelSelection(folder, config)
+    selection.begin()
+    selection.record(1)
     assert context.report.sides == {"grpo": {}, "best": {}}
     assert find_version(tmp_path, "r:best")[1].label == "r:1:best"
 
@@ -279,21 +281,21 @@ class Measuring:
 
     def __init__(self, script: dict[tuple[str | None, bool], float]) -> None:
         self.script = script
-        self.asked: list[tuple[str | None, bool]] = []
+        self.evaluated: list[tuple[str | None, bool]] = []
 
     async def evaluate(self, name: str, label: str, *, sampled: bool, version: int, side: str | None) -> Collected:
-        self.asked.append((side, sampled))
+        self.evaluated.append((side, sampled))
         share = self.script[side, sampled]
         rewards = [None if math.isnan(share) else float(row < 8 * share) for row in range(8)]
         tried = [(str(row), trajectory(reward, [])) for row, reward in enumerate(rewards)]
         return Collected(groups=[TrajectoryGroup(task_id=row, trajectories=(one,)) for row, one in tried])
 
 
-class Said(Display):
+class LineDisplay(Display):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         self.lines.append(text)
 
 
@@ -302,15 +304,15 @@ async def test_every_side_is_measured_and_before_the_first_step_one_for_all(tmp_
     collector = Measuring(
         {("grpo", False): 0.25, ("best", False): 0.5, ("grpo", True): 0.125, ("best", True): math.nan}
     )
-    folder, display = RunFolder(tmp_path), Said()
+    folder, display = RunFolder(tmp_path), LineDisplay()
     context = RunContext(
         folder, with_sides(CONFIG), unused, cast(Any, collector), display, trackers=Trackers([]), began=TimeUsage.now()
     )
     await context.evaluate("before")
-    assert collector.asked == [("grpo", False), ("grpo", True)]
+    assert collector.evaluated == [("grpo", False), ("grpo", True)]
     context.step = 3
     await context.evaluate("after")
-    assert collector.asked[2:] == [("grpo", False), ("best", False), ("grpo", True), ("best", True)]
+    assert collector.evaluated[2:] == [("grpo", False), ("best", False), ("grpo", True), ("best", True)]
     assert display.lines[0] == "held out, before: grpo 25.0 %, best 25.0 % on val"
     assert display.lines[-1] == "held out, after: grpo 12.5 %, best – on val (sampled, temperature 1)"
     lines = folder.metrics()

@@ -74,9 +74,9 @@ def test_the_output_is_the_commands_own_and_the_tree_goes_beside_it(
     assert "dev-0  failed" in err
     assert "ended with exit code 3" in " ".join(err.replace("│", "").split()), "the tree breaks lines"
     assert "upstream" in err
-    (asked,) = endpoint.seen
-    assert json.loads(asked["body"])["model"] == "local"
-    assert "authorization" not in asked["headers"]
+    (request,) = endpoint.seen
+    assert json.loads(request["body"])["model"] == "local"
+    assert "authorization" not in request["headers"]
 
 
 def test_a_task_is_filled_in_and_rewarded(
@@ -142,8 +142,8 @@ def test_a_terminal_is_lent_to_the_command(endpoint: Endpoint) -> None:
     assert terminal.stdout.readline() == "name?\n"
     terminal.stdin.write("Ada\n")
     terminal.stdin.flush()
-    said = [terminal.stdout.readline() for _ in range(2)]  # the terminal echoes what is typed
-    assert said == ["Ada\n", "hello Ada\n"]
+    lines = [terminal.stdout.readline() for _ in range(2)]  # the terminal echoes what is typed
+    assert lines == ["Ada\n", "hello Ada\n"]
     terminal.communicate(timeout=60)
     assert terminal.returncode == 0
 

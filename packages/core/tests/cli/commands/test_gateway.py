@@ -64,12 +64,14 @@ def recorded(path: Path) -> tuple[AttemptedRollout, list[Span]]:
 
 
 def test_a_policy_answers_an_agent_and_its_run_is_a_rollout_with_tokens(start: Start, tmp_path: Path) -> None:
-    process, said = start("--policy", str(POLICY), "--store", "sqlite:///kept.db")
-    assert said["store"] == "sqlite:///kept.db"
-    environment = said["environment"]
+    process, started = start("--policy", str(POLICY), "--store", "sqlite:///kept.db")
+    assert started["store"] == "sqlite:///kept.db"
+    environment = started["environment"]
     assert environment["LEYDEN_CAPTURE"] == "production"
-    assert environment["LEYDEN_GATEWAY_URL"] == said["url"]
-    with leyden.core.capture({"q": "hello"}, gateway=said["url"], token=environment["LEYDEN_CAPTURE_TOKEN"]) as attempt:
+    assert environment["LEYDEN_GATEWAY_URL"] == started["url"]
+    with leyden.core.capture(
+        {"q": "hello"}, gateway=started["url"], token=environment["LEYDEN_CAPTURE_TOKEN"]
+    ) as attempt:
         assert attempt is not None
         assert ask() == 200
         leyden.core.emit_reward(0.5)
@@ -86,12 +88,12 @@ def test_a_sampled_rollout_is_counted_and_its_spans_are_not_kept(
     start: Start, tmp_path: Path, endpoint: Endpoint
 ) -> None:
     options = ["--endpoint", f"{endpoint.url}/v1", "--base-rate", "0", "--reward-threshold", "1"]
-    process, said = start(*options, LEYDEN_CAPTURE_TOKEN="chosen")
-    with leyden.core.capture(gateway=said["url"], token="chosen"):
+    process, started = start(*options, LEYDEN_CAPTURE_TOKEN="chosen")
+    with leyden.core.capture(gateway=started["url"], token="chosen"):
         assert ask() == 200
         leyden.core.emit_reward(0.5)
     wait_for_ends()
-    counts = httpx.get(f"{said['url']}/capture/metrics", timeout=SECONDS).text
+    counts = httpx.get(f"{started['url']}/capture/metrics", timeout=SECONDS).text
     assert ends(process, signal.SIGTERM) == 0
     assert "leyden_capture_dropped_spans_total 2.0" in counts
     rollout, spans = recorded(tmp_path / "captures.db")
@@ -101,11 +103,11 @@ def test_a_sampled_rollout_is_counted_and_its_spans_are_not_kept(
 
 def test_an_endpoint_answers_with_its_own_key(start: Start, tmp_path: Path, endpoint: Endpoint) -> None:
     options = ["--endpoint", f"{endpoint.url}/v1", "--model", "local", "--api-key-env", "UPSTREAM_KEY"]
-    process, said = start(*options, UPSTREAM_KEY="sk-upstream", LEYDEN_CAPTURE_TOKEN="chosen")
-    assert "LEYDEN_CAPTURE_TOKEN" not in said["environment"]  # what was given is not printed
-    with leyden.core.capture(gateway=said["url"], token="wrong") as attempt:
+    process, started = start(*options, UPSTREAM_KEY="sk-upstream", LEYDEN_CAPTURE_TOKEN="chosen")
+    assert "LEYDEN_CAPTURE_TOKEN" not in started["environment"]  # what was given is not printed
+    with leyden.core.capture(gateway=started["url"], token="wrong") as attempt:
         assert attempt is None
-    with leyden.core.capture(gateway=said["url"], token="chosen") as attempt:
+    with leyden.core.capture(gateway=started["url"], token="chosen") as attempt:
         assert attempt is not None
         assert ask() == 200
     wait_for_ends()

@@ -69,9 +69,9 @@ def test_a_dry_run_against_an_endpoint_shows_every_span(
     assert "9 → 1 tokens  upstream" in shown
     assert "reward 1.0" in shown
     assert "not asked" not in shown
-    (asked,) = seen
-    assert asked["body"]["model"] == "local"
-    assert asked["key"] == "Bearer sk-of-the-endpoint"
+    (request,) = seen
+    assert request["body"]["model"] == "local"
+    assert request["key"] == "Bearer sk-of-the-endpoint"
 
 
 def test_a_failed_rollout_makes_the_exit_code_1(
@@ -130,7 +130,7 @@ def test_a_dry_run_takes_an_input_and_hooks(
     shown = capfd.readouterr()
     assert "reward 1.0" in shown.out
     assert "dev-0 left 3 spans" in shown.out + shown.err
-    assert [asked["body"]["messages"][0]["content"] for asked in seen] == ["What is 2+2?"]
+    assert [request["body"]["messages"][0]["content"] for request in seen] == ["What is 2+2?"]
 
 
 def says_it_again(task: Any) -> Any:

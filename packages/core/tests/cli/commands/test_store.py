@@ -26,8 +26,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 async def test_what_one_server_took_the_next_one_has(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process, said = start("--uri", "sqlite:///kept.db")
-    assert said == {"url": said["url"], "store": "sqlite:///kept.db", "token": "in leyden-store.token"}
+    process, started = start("--uri", "sqlite:///kept.db")
+    assert started == {"url": started["url"], "store": "sqlite:///kept.db", "token": "in leyden-store.token"}
     kept = tmp_path / "leyden-store.token"
     token = kept.read_text().strip()
     for file in (kept, tmp_path / "kept.db"):
@@ -35,18 +35,18 @@ async def test_what_one_server_took_the_next_one_has(
     assert len(token) >= 40
 
     monkeypatch.setenv("LEYDEN_STORE_TOKEN", token)
-    store = await open_store(said["url"])
+    store = await open_store(started["url"])
     assert store.capabilities == {"durable": True, "multi_process": True, "otlp_traces": True}
-    assert store.otlp_traces_endpoint() == f"{said['url']}/v1/traces"
+    assert store.otlp_traces_endpoint() == f"{started['url']}/v1/traces"
     got = await claimed(store)
     await store.add_span(span_of(got.attempt))
     await store.close()
     assert ends(process, signal.SIGTERM) == 0
 
-    process, said = start("--uri", "sqlite:///kept.db")
+    process, started = start("--uri", "sqlite:///kept.db")
     monkeypatch.delenv("LEYDEN_STORE_TOKEN")
     assert kept.read_text().strip() == token
-    store = await open_store(said["url"].replace("://", f"://{token}@"))
+    store = await open_store(started["url"].replace("://", f"://{token}@"))
     assert [span.name for span in await store.query_spans(got.rollout_id)] == ["chat"]
     await store.close()
     assert ends(process, signal.SIGINT) == 130
@@ -57,8 +57,8 @@ async def test_a_server_that_is_killed_has_what_it_acknowledged(
 ) -> None:
     options = ["--uri", "sqlite:///kept.db", "--port", str(unused_tcp_port)]
     monkeypatch.setenv("LEYDEN_STORE_TOKEN", "chosen")
-    process, said = start(*options, LEYDEN_STORE_TOKEN="chosen")
-    store = await open_store(said["url"])
+    process, started = start(*options, LEYDEN_STORE_TOKEN="chosen")
+    store = await open_store(started["url"])
     attempt = (await claimed(store)).attempt
     acknowledged = list[str]()
 
@@ -82,13 +82,13 @@ async def test_a_server_that_is_killed_has_what_it_acknowledged(
 
 
 async def test_a_token_from_the_environment_is_not_written_down(start: Start, tmp_path: Path) -> None:
-    _, said = start("--uri", "memory://", LEYDEN_STORE_TOKEN="chosen")
-    assert said["token"] == "in LEYDEN_STORE_TOKEN"
+    _, started = start("--uri", "memory://", LEYDEN_STORE_TOKEN="chosen")
+    assert started["token"] == "in LEYDEN_STORE_TOKEN"
     assert not list(tmp_path.iterdir())
-    store = await open_store(said["url"].replace("://", "://any:chosen@"))
+    store = await open_store(started["url"].replace("://", "://any:chosen@"))
     await store.close()
     with pytest.raises(StoreError, match="valid bearer token"):
-        await open_store(said["url"].replace("://", "://wrong@"))
+        await open_store(started["url"].replace("://", "://wrong@"))
 
 
 async def test_a_server_needs_a_token(monkeypatch: pytest.MonkeyPatch) -> None:

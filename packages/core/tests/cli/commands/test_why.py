@@ -69,7 +69,7 @@ def broken(folder: RunFolder) -> RunFolder:
     return folder
 
 
-def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def run_why(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert run(["why", *arguments]) == 0, capsys.readouterr().err
     return capsys.readouterr().out
 
@@ -83,8 +83,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_a_run_is_told_in_counts_with_examples(broken: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    said = asked(capsys, "broken", "--runs", str(broken.path.parent))
-    assert said.startswith("Run broken (not finished)\n7 training rollouts: 0 trained, 7 not\n2 held-out rollouts:")
+    text = run_why(capsys, "broken", "--runs", str(broken.path.parent))
+    assert text.startswith("Run broken (not finished)\n7 training rollouts: 0 trained, 7 not\n2 held-out rollouts:")
     for line in (
         "      3  agent error: the agent raised",
         "3 × LookupError: no luck with 0",
@@ -95,11 +95,11 @@ def test_a_run_is_told_in_counts_with_examples(broken: RunFolder, capsys: pytest
         "Held-out rollouts that failed\n      1  LookupError: no luck with 1 (such as val-1)",
         f"what the agents print is in {broken.worker_log}",
     ):
-        assert line in said, said
+        assert line in text, text
 
 
 def test_a_run_as_json(broken: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    found = msgspec.json.decode(asked(capsys, "broken", "--runs", str(broken.path.parent), "--json"))
+    found = msgspec.json.decode(run_why(capsys, "broken", "--runs", str(broken.path.parent), "--json"))
     assert (found["state"], found["rollouts"], found["held_out"]) == ("not finished", 7, 2)
     counts = {one["reason"]: one["count"] for one in found["rollouts_left_out"]}
     assert counts == {"agent error": 3, "timeout": 1, "no call": 2, "never begun": 1}
@@ -112,11 +112,11 @@ def test_a_run_as_json(broken: RunFolder, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_one_rollout_is_told_whole(broken: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    said = asked(capsys, "broken", "train-1", "--runs", str(broken.path.parent))
-    assert said.startswith("Rollout train-1 (train, failed, no reward)\nnot trained: agent error\n")
-    assert "  LookupError: no luck with 1\n" in said
-    assert said.endswith(f"see it with: leyden show broken train-1 --runs {broken.path.parent}\n")
-    found = msgspec.json.decode(asked(capsys, "broken", "train-1", "--runs", str(broken.path.parent), "--json"))
+    text = run_why(capsys, "broken", "train-1", "--runs", str(broken.path.parent))
+    assert text.startswith("Rollout train-1 (train, failed, no reward)\nnot trained: agent error\n")
+    assert "  LookupError: no luck with 1\n" in text
+    assert text.endswith(f"see it with: leyden show broken train-1 --runs {broken.path.parent}\n")
+    found = msgspec.json.decode(run_why(capsys, "broken", "train-1", "--runs", str(broken.path.parent), "--json"))
     assert (found["reason"], found["detail"], found["steps"]) == ("agent error", "LookupError: no luck with 1", [])
 
 
@@ -124,22 +124,22 @@ def test_what_steps_learned_is_told(broken: RunFolder, capsys: pytest.CaptureFix
     broken.append_metrics({"step": 1, "reward": 0.5})
     broken.append_learned(1, [Account(trained=["train-4"], rollouts={"no spread": ["train-5"]})])
     broken.append_learned(2, [Account(trained=["train-4"])])
-    said = asked(capsys, "broken", "--runs", str(broken.path.parent))
-    assert "7 training rollouts: 1 trained in 2 steps, 6 not" in said
-    assert "      1  no spread: " in said
-    assert "\ntrained in step 1, step 2\n" in asked(capsys, "broken", "train-4", "--runs", str(broken.path.parent))
+    text = run_why(capsys, "broken", "--runs", str(broken.path.parent))
+    assert "7 training rollouts: 1 trained in 2 steps, 6 not" in text
+    assert "      1  no spread: " in text
+    assert "\ntrained in step 1, step 2\n" in run_why(capsys, "broken", "train-4", "--runs", str(broken.path.parent))
 
 
 def test_a_run_that_goes_on_says_so(broken: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     with broken.locked():
-        assert asked(capsys, "broken", "--runs", str(broken.path.parent)).startswith("Run broken (running)\n")
+        assert run_why(capsys, "broken", "--runs", str(broken.path.parent)).startswith("Run broken (running)\n")
     assert not broken.is_in_use()
 
 
 def test_a_run_that_ended_before_it_began_says_why(broken: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     broken.note_failure(RuntimeError("the check says:\n  spread: all earned 1"))
-    said = asked(capsys, "broken", "--runs", str(broken.path.parent))
-    assert said.startswith("Run broken (ended before its first step): the check says: spread: all earned 1\n")
+    text = run_why(capsys, "broken", "--runs", str(broken.path.parent))
+    assert text.startswith("Run broken (ended before its first step): the check says: spread: all earned 1\n")
 
 
 def test_a_run_with_steps_and_no_record_of_them_says_that_it_is_not_known(
@@ -158,9 +158,9 @@ def test_a_run_with_steps_and_no_record_of_them_says_that_it_is_not_known(
 
     broken.append_metrics({"step": 1, "reward": 0.5})
     asyncio.run(rewarded())
-    said = asked(capsys, "broken", "--runs", str(broken.path.parent))
-    assert "      1  no call left: " in said
-    assert "1 model call: 0 trained, 1 not" in said
+    text = run_why(capsys, "broken", "--runs", str(broken.path.parent))
+    assert "      1  no call left: " in text
+    assert "1 model call: 0 trained, 1 not" in text
 
 
 def test_rollouts_of_another_store_are_told_with_those_of_the_run(
@@ -170,19 +170,19 @@ def test_rollouts_of_another_store_are_told_with_those_of_the_run(
     asyncio.run(ran(other, ["well", "raises"], mode="val"))
     broken.note_rollouts("other", ["val-0", "val-1"])
     broken.note_rollouts("sqlite:///nowhere/store.db", ["x", "y", "z"])
-    said = asked(capsys, "broken", "--runs", str(broken.path.parent))
-    assert "      2  held out there: " in said
-    assert "3 rollouts of sqlite:///nowhere/store.db cannot be read: there is no store" in said
+    text = run_why(capsys, "broken", "--runs", str(broken.path.parent))
+    assert "      2  held out there: " in text
+    assert "3 rollouts of sqlite:///nowhere/store.db cannot be read: there is no store" in text
 
 
 def test_what_cannot_be_told_is_one_line(broken: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = ("--runs", str(tmp_path))
     assert "no run 'none'" in refused(capsys, "none", *runs)
     assert "has no rollout 'nothing'; its 9 rollouts are called like" in refused(capsys, "broken", "nothing", *runs)
-    said = refused(capsys, "broken", "train-", *runs)
-    assert "'train-' could be any of 7 rollouts: train-" in said
-    assert said.endswith(" and 2 more; give more of the id")
-    assert said.count("train-") == 6
+    text = refused(capsys, "broken", "train-", *runs)
+    assert "'train-' could be any of 7 rollouts: train-" in text
+    assert text.endswith(" and 2 more; give more of the id")
+    assert text.count("train-") == 6
     RunFolder.create(tmp_path, RunConfig(name="new", policy="p"), [{"question": "?"}], {})
     assert refused(capsys, "new", *runs) == "leyden: run 'new' has no rollouts: it has not begun"
 
@@ -197,7 +197,7 @@ def test_an_empty_run_is_one_line(folder: RunFolder, capsys: pytest.CaptureFixtu
 
 def test_looking_at_a_run_changes_nothing_in_it(broken: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.read_bytes() for path in sorted(broken.path.iterdir()) if path.suffix in (".jsonl", ".yaml")}
-    asked(capsys, "broken", "--runs", str(broken.path.parent))
+    run_why(capsys, "broken", "--runs", str(broken.path.parent))
 
     async def left() -> str:
         store = await open_store(broken.store_uri)

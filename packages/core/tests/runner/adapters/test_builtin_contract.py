@@ -190,16 +190,16 @@ class Solver(LitAgent[Any]):
 
     def __init__(self, base_url: str, stream: bool, retries: int) -> None:
         self.settings = base_url, stream, retries
-        self.asked: list[str] = []
+        self.questions: list[str] = []
 
     def rollout(self, task: Any, resources: NamedResources, rollout: AttemptedRollout) -> dict[str, float]:
-        self.asked.append(task["question"])
-        said = solve(*self.settings, {"question": " and ".join(self.asked)})
-        return {"number": number_in(said), "words": float(len(said.split()))}
+        self.questions.append(task["question"])
+        answer = solve(*self.settings, {"question": " and ".join(self.questions)})
+        return {"number": number_in(answer), "words": float(len(answer.split()))}
 
 
-def number_in(said: str) -> float:
-    return float(said.removeprefix("It is ").removesuffix("."))
+def number_in(answer: str) -> float:
+    return float(answer.removeprefix("It is ").removesuffix("."))
 
 
 class TestLitAgentContract(AsksOnce, PlainContract):
@@ -342,21 +342,21 @@ def started(model: Answer) -> Generator[GatewayBench]:
         bench.stop()
 
 
-def as_number(said: str) -> Any:
-    return number_in(said)
+def as_number(answer: str) -> Any:
+    return number_in(answer)
 
 
-def as_dimensions(said: str) -> Any:
-    return {"number": number_in(said), "words": 3.0}
+def as_dimensions(answer: str) -> Any:
+    return {"number": number_in(answer), "words": 3.0}
 
 
-def as_spans(said: str) -> Any:
-    attributes: Attributes = {semconv.REWARD_VALUE: number_in(said)}
+def as_spans(answer: str) -> Any:
+    attributes: Attributes = {semconv.REWARD_VALUE: number_in(answer)}
     return [span(semconv.REWARD, attributes, rollout_id="", attempt_id="", sequence_id=0, span_id="2" * 16)]
 
 
-def as_nothing(said: str) -> None:
-    emit_reward(number_in(said))
+def as_nothing(answer: str) -> None:
+    emit_reward(number_in(answer))
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

@@ -9,10 +9,10 @@ from leyden.core.store.memory import MemoryStore
 
 
 class CountingStore(MemoryStore):
-    asked = 0
+    requests = 0
 
     async def get_resources_by_id(self, resources_id: str, version: int | None = None) -> ResourcesUpdate | None:
-        self.asked += 1
+        self.requests += 1
         return await super().get_resources_by_id(resources_id, version)
 
 
@@ -29,7 +29,7 @@ async def test_a_version_is_asked_for_once_and_each_rollout_has_the_one_it_noted
     for _ in range(3):
         assert await known.of(before) == {"prompt": PromptTemplate(template="first")}
         assert await known.of(after) == {"prompt": PromptTemplate(template="second")}
-    assert store.asked == 2
+    assert store.requests == 2
 
 
 async def test_what_a_rollout_does_to_its_resources_no_other_sees() -> None:
@@ -57,5 +57,5 @@ async def test_only_so_many_versions_are_kept() -> None:
         await store.update_resources("r", {"prompt": template})
         await known.of(await queued(store))
     first = await store.update_resources("s", {"prompt": template})
-    assert (first.version, store.asked) == (1, MOST + 1)
+    assert (first.version, store.requests) == (1, MOST + 1)
     assert len(known._known) == 1  # pyright: ignore[reportPrivateUsage]  # the bound cannot be seen from outside

@@ -288,10 +288,10 @@ async def test_too_much_output_is_cut_and_said(
     result = await result_of(shell(script))
     assert len(result) <= 10_000
     assert result.endswith("line\nthe answer")
-    said = capsys.readouterr().err
-    assert "it writes more, which is left out" in said
-    assert "the first 190011 bytes that it printed are left out" in said
-    assert len(said) < 10_000
+    errors = capsys.readouterr().err
+    assert "it writes more, which is left out" in errors
+    assert "the first 190011 bytes that it printed are left out" in errors
+    assert len(errors) < 10_000
 
 
 async def test_bytes_that_are_no_text_are_no_failure() -> None:

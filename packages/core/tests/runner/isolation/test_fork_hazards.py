@@ -17,7 +17,7 @@ folder = Path(sys.argv[1])
 """
 
 
-def said(folder: Path, script: str) -> list[str]:
+def printed(folder: Path, script: str) -> list[str]:
     """The lines that the script prints."""
     command = [sys.executable, "-c", BEGIN + script, str(folder)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -33,7 +33,7 @@ go_on.set()
 thread.join()
 print(hazards.found())
 """
-    assert said(tmp_path, script) == ["['1 thread (of the agent)']", "[]"]
+    assert printed(tmp_path, script) == ["['1 thread (of the agent)']", "[]"]
 
 
 def test_a_thread_that_python_did_not_start_is_found_until_it_ends(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ while number in sys._current_frames():
     time.sleep(0.01)
 print(any(thread.name == "of a library" for thread in threading.enumerate()), hazards.found())
 """
-    assert said(tmp_path, script) == ["['1 thread (of a library)']", "True []"]
+    assert printed(tmp_path, script) == ["['1 thread (of a library)']", "True []"]
 
 
 def test_connections_and_files_that_are_written_to_are_found(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ with ours, theirs, (folder / "table").open("w"):
     print(*sorted(hazards.found()), sep="; ")
 print(hazards.found())
 """
-    assert said(tmp_path, script) == ["[]", f"{tmp_path}/table, open for writing; an open connection", "[]"]
+    assert printed(tmp_path, script) == ["[]", f"{tmp_path}/table, open for writing; an open connection", "[]"]
 
 
 @pytest.mark.parametrize("of_a_library", [True, False])
@@ -87,4 +87,4 @@ with hazards.watching():
     import hazards_agent
 print(hazards.found())
 """
-    assert said(tmp_path, script) == ["[]" if of_a_library else "['an open connection']"]
+    assert printed(tmp_path, script) == ["[]" if of_a_library else "['an open connection']"]

@@ -241,9 +241,9 @@ async def test_each_attempt_finds_the_agent_as_it_was_imported(site: Site) -> No
     ended = await site.run(f"{site.agents}:run", [{"do": "count"}] * 12, concurrency=6)
     assert [await site.result(one) for one in ended] == ["1"] * 12
     (worker,) = await site.store.query_workers()
-    said = worker.heartbeat_stats["isolation"]
-    assert said.startswith("each rollout runs in a process of its own, because they would share ")
-    assert "agents.py" in said
+    seen = worker.heartbeat_stats["isolation"]
+    assert seen.startswith("each rollout runs in a process of its own, because they would share ")
+    assert "agents.py" in seen
 
 
 @quick
@@ -268,10 +268,10 @@ async def test_what_an_attempt_leaves_there_may_hold_anything(site: Site) -> Non
     spans = {span.name: span for span in await site.spans(odd)}
     assert len(spans) == 6
     assert spans[semconv.MESSAGE].attributes[semconv.CONTENT] == "a\ufffd"
-    said = spans[semconv.OBJECT].attributes
-    assert str(said[semconv.CONTENT]).startswith('{"held": [1, ["\\u2026"]], "large": [0, 1, 2, ')
-    assert str(said[semconv.CONTENT]).endswith(', 399999], "float": 0.5}')
-    assert said[semconv.REDUCED] == [f"{semconv.CONTENT}.held[1]: it holds itself"]
+    seen = spans[semconv.OBJECT].attributes
+    assert str(seen[semconv.CONTENT]).startswith('{"held": [1, ["\\u2026"]], "large": [0, 1, 2, ')
+    assert str(seen[semconv.CONTENT]).endswith(', 399999], "float": 0.5}')
+    assert seen[semconv.REDUCED] == [f"{semconv.CONTENT}.held[1]: it holds itself"]
     assert spans[semconv.EXCEPTION].status.description == "b\ufffd"
     assert spans["odd \ufffd"].attributes["c"] == 0.5
     assert "d\ufffde" in spans
@@ -351,7 +351,7 @@ async def test_a_timeout_ends_the_process_and_keeps_what_it_left(site: Site, tmp
 
 
 @pytest.mark.parametrize(
-    ("seconds", "limit", "said"),
+    ("seconds", "limit", "message"),
     [
         (60.0, 4.0, r"no result within 4\.0 s: its process was still importing the agent"),
         pytest.param(
@@ -363,7 +363,7 @@ async def test_a_timeout_ends_the_process_and_keeps_what_it_left(site: Site, tmp
     ],
 )
 async def test_a_timeout_names_the_import_that_each_process_repeats(
-    site: Site, seconds: float, limit: float, said: str
+    site: Site, seconds: float, limit: float, message: str
 ) -> None:
     again = "Path(__file__).with_suffix('.imports').read_text().count('imported') > 1"
     slow = f"if {again}:\n    time.sleep({seconds})"
@@ -371,7 +371,7 @@ async def test_a_timeout_names_the_import_that_each_process_repeats(
     async with site.worker(f"{site.leaves_open}:hangs", isolation="process"):
         config = RolloutConfig(timeout_seconds=limit)
         (ended,) = await site.ended([(await site.store.enqueue_rollout({}, config=config)).rollout_id])
-    assert re.fullmatch(said, error_of(ended)["message"])
+    assert re.fullmatch(message, error_of(ended)["message"])
 
 
 async def test_an_async_agent_that_is_cancelled_may_clean_up(site: Site, tmp_path: Path) -> None:

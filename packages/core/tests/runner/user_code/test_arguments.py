@@ -96,11 +96,11 @@ def test_a_parameter_named_like_a_text_gets_the_text_under_whatever_name() -> No
 
 
 def test_messages_are_given_as_messages() -> None:
-    said = [{"role": "user", "content": "2+2?"}]
-    assert given_to(lambda messages: messages) == said
-    assert given_to(typed(list[dict[str, str]], "messages")) == said
-    assert given_to(typed(list, "history"), {"messages": said, "id": 1}) is said
-    assert given_to(lambda task: task, said) is said
+    messages = [{"role": "user", "content": "2+2?"}]
+    assert given_to(lambda messages: messages) == messages
+    assert given_to(typed(list[dict[str, str]], "messages")) == messages
+    assert given_to(typed(list, "history"), {"messages": messages, "id": 1}) is messages
+    assert given_to(lambda task: task, messages) is messages
 
 
 def test_several_parameters_get_the_keys_of_their_names() -> None:

@@ -1,4 +1,4 @@
-"""Workers that come from elsewhere: `work_for`, and the desk of a run as its server answers."""
+"""Remote workers: `work_for`, and the runner endpoint of a run as its server answers."""
 
 import asyncio
 import contextlib
@@ -47,8 +47,8 @@ def score(task, result):
 """
 
 
-class Sitting:
-    """A run's store and gateway with its desk."""
+class ServedRun:
+    """Store and gateway of a run, with its runner endpoint."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.agents = folder / "agents.py"
@@ -57,12 +57,12 @@ class Sitting:
         self.url = f"http://127.0.0.1:{port}"
 
     @contextlib.asynccontextmanager
-    async def sits(self, **changes: Any) -> AsyncGenerator[str]:
+    async def serve(self, **changes: Any) -> AsyncGenerator[str]:
         codec = ByteCodec()
         policy = ServedPolicy(name="policy", engine=ScriptedEngine(lambda request: codec.answer("hi")), codec=codec)
         given: dict[str, Any] = {"agent": f"{self.agents}:asks", "reward": f"{self.agents}:score", **changes}
         config = RunConfig(name="run", policy="p", runners=RunnerPlacement(where="remote", port=self._port), **given)
-        async with open_gateway(self.store, policy, desk=RunnerEndpoint(config)) as (address, _):
+        async with open_gateway(self.store, policy, endpoint=RunnerEndpoint(config)) as (address, _):
             yield address.url
 
     async def runs(self, count: int) -> None:
@@ -75,9 +75,9 @@ class Sitting:
 
 
 @pytest.fixture
-def sitting(tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> Sitting:
+def served_run(tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> ServedRun:
     monkeypatch.setenv(TOKEN, GIVEN)
-    return Sitting(tmp_path, unused_tcp_port)
+    return ServedRun(tmp_path, unused_tcp_port)
 
 
 def plan(url: str, **changes: Any) -> RemoteWorkersPlan:
@@ -85,37 +85,39 @@ def plan(url: str, **changes: Any) -> RemoteWorkersPlan:
     return RemoteWorkersPlan(**given)
 
 
-async def test_workers_do_what_the_run_wants_and_end_with_it(sitting: Sitting) -> None:
-    told: list[str] = []
-    async with sitting.sits() as url:
-        working = asyncio.create_task(work_for(plan(url), told.append, asyncio.Event()))
-        await sitting.runs(5)
+async def test_workers_do_what_the_run_wants_and_end_with_it(served_run: ServedRun) -> None:
+    messages: list[str] = []
+    async with served_run.serve() as url:
+        working = asyncio.create_task(work_for(plan(url), messages.append, asyncio.Event()))
+        await served_run.runs(5)
     await asyncio.wait_for(working, 20)
-    assert told[-1] == "no more to do for run"
+    assert messages[-1] == "no more to do for run"
 
 
-async def test_workers_go_on_with_a_run_that_is_gone_on_with(sitting: Sitting) -> None:
-    told: list[str] = []
-    working = asyncio.create_task(work_for(plan(sitting.url), told.append, asyncio.Event()))
+async def test_workers_go_on_with_a_run_that_is_gone_on_with(served_run: ServedRun) -> None:
+    messages: list[str] = []
+    working = asyncio.create_task(work_for(plan(served_run.url), messages.append, asyncio.Event()))
     with pytest.raises(KeyError):
-        async with sitting.sits():
-            await sitting.runs(2)
+        async with served_run.serve():
+            await served_run.runs(2)
             raise KeyError("the run fails")
     assert not working.done()
-    async with sitting.sits():
-        await sitting.runs(2)
+    async with served_run.serve():
+        await served_run.runs(2)
     await asyncio.wait_for(working, 20)
-    assert "run was gone on with" in told
+    assert "run was gone on with" in messages
 
 
-async def test_workers_stop_when_they_are_told_to(sitting: Sitting) -> None:
+async def test_workers_stop_when_they_are_told_to(served_run: ServedRun) -> None:
     stopped = asyncio.Event()
-    async with sitting.sits() as url:
+    async with served_run.serve() as url:
         working = asyncio.create_task(work_for(plan(url), lambda text: stopped.set(), stopped))
         await asyncio.wait_for(working, 30)
 
 
-async def test_a_run_that_is_gone_for_too_long_is_an_error(sitting: Sitting, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_that_is_gone_for_too_long_is_an_error(
+    served_run: ServedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(remote_workers, "PAUSE_SECONDS", 0.05)
     with pytest.raises(NoServer, match="nobody has answered at http://127"):
         await work_for(plan("http://127.0.0.1:9", patience=0.3), lambda text: None, asyncio.Event())
@@ -131,17 +133,17 @@ async def test_a_run_that_is_gone_for_too_long_is_an_error(sitting: Sitting, mon
     ],
 )
 async def test_what_cannot_work_is_said_at_once(
-    sitting: Sitting, changes: dict[str, Any], offer: dict[str, Any], kind: type[LeydenError], says: str
+    served_run: ServedRun, changes: dict[str, Any], offer: dict[str, Any], kind: type[LeydenError], says: str
 ) -> None:
-    async with sitting.sits(**offer) as url:
+    async with served_run.serve(**offer) as url:
         with pytest.raises(kind, match=says):
             await work_for(plan(url, **changes), lambda text: None, asyncio.Event())
 
 
 async def test_the_desk_answers_nobody_without_a_proof_and_names_versions_to_older_runners(
-    sitting: Sitting, caplog: pytest.LogCaptureFixture
+    served_run: ServedRun, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with sitting.sits() as url, aiohttp.ClientSession() as session:
+    async with served_run.serve() as url, aiohttp.ClientSession() as session:
         for path in ("offer", "standing"):
             async with session.get(f"{url}/runners/{path}") as answer:
                 assert (answer.status, await answer.text()) == (401, "prove that you have the run's token")
@@ -153,7 +155,7 @@ async def test_the_desk_answers_nobody_without_a_proof_and_names_versions_to_old
     assert caplog.text.count("a runner was refused that sends the run's token itself") == 1
 
 
-async def test_a_run_of_an_older_version_is_named(sitting: Sitting) -> None:
+async def test_a_run_of_an_older_version_is_named(served_run: ServedRun) -> None:
     async def refuse(request: Request) -> Response:
         return Response(status_code=401)
 
@@ -164,7 +166,9 @@ async def test_a_run_of_an_older_version_is_named(sitting: Sitting) -> None:
     await server.stop()
 
 
-async def test_a_nonce_that_was_too_old_is_asked_for_again(sitting: Sitting, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_nonce_that_was_too_old_is_asked_for_again(
+    served_run: ServedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(remote_workers, "PAUSE_SECONDS", 0.01)
     real, uses = NonceIssuer.use, list[str]()
 
@@ -174,13 +178,13 @@ async def test_a_nonce_that_was_too_old_is_asked_for_again(sitting: Sitting, mon
 
     monkeypatch.setattr(NonceIssuer, "use", use)
     stopped = asyncio.Event()
-    async with sitting.sits() as url:
+    async with served_run.serve() as url:
         await work_for(plan(url), lambda text: stopped.set(), stopped)
     assert len(uses) > 1
 
 
-async def test_machines_get_tokens_of_their_own_and_no_key(sitting: Sitting) -> None:
-    async with sitting.sits() as url, aiohttp.ClientSession() as session:
+async def test_machines_get_tokens_of_their_own_and_no_key(served_run: ServedRun) -> None:
+    async with served_run.serve() as url, aiohttp.ClientSession() as session:
         offers: list[dict[str, Any]] = []
         for _ in range(2):
             async with session.get(f"{url}/runners/offer") as answer:

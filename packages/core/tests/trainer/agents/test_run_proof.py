@@ -11,7 +11,7 @@ TOKEN = "the-token-of-the-run"
 EXCHANGE = ProofExchange("offer", "of-the-server", "of-the-client")
 
 
-@pytest.mark.parametrize("changed", ["asked", "server_nonce", "client_nonce"])
+@pytest.mark.parametrize("changed", ["item", "server_nonce", "client_nonce"])
 def test_proofs_are_of_one_exchange(changed: str) -> None:
     other = dataclasses.replace(EXCHANGE, **{changed: "another"})
     assert other.proof(TOKEN) != EXCHANGE.proof(TOKEN)

@@ -35,11 +35,11 @@ async def test_rollouts_of_later_versions_than_the_one_gone_on_from_are_lost(
     store = MemoryStore()
     await ran(store, "early", (1,))
     await ran(store, "late", versions)
-    asked = [request("early"), request("late"), request("never-run")]
-    assert await are_lost(store, asked, 2) is lost
+    requests = [request("early"), request("late"), request("never-run")]
+    assert await are_lost(store, requests, 2) is lost
     marked = {one.rollout_id for one in await store.query_rollouts() if LOST in one.metadata}
     assert marked == ({"late"} if lost else set())
-    assert await are_lost(store, asked, 9) is lost  # when the version is reached again, too
+    assert await are_lost(store, requests, 9) is lost  # when the version is reached again, too
     await store.close()
 
 

@@ -1,4 +1,4 @@
-"""Steps of a loop elsewhere that taught nothing are told of, and many in a row end the run."""
+"""Steps of an external loop that learned nothing are logged, and many in a row end the run."""
 
 import pytest
 
@@ -12,26 +12,26 @@ ONE_CALL = [*NO_SPREAD, TaskUsage(asked=ASKED, calls=1, tokens=3)]
 
 
 def test_a_step_that_taught_nothing_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    taught = EmptyStepGuard()
-    taught.note(1, ONE_CALL, is_last=False)
+    guard = EmptyStepGuard()
+    guard.note(1, ONE_CALL, is_last=False)
     assert not caplog.messages
-    taught.note(2, [*NO_SPREAD, TaskUsage(asked=ASKED, calls=0, tokens=0)], is_last=False)
+    guard.note(2, [*NO_SPREAD, TaskUsage(asked=ASKED, calls=0, tokens=0)], is_last=False)
     assert caplog.messages == ["step 2 taught nothing (2 × no spread, 1 × no call left)"]
 
 
 def test_many_in_a_row_end_the_run() -> None:
-    taught = EmptyStepGuard()
+    guard = EmptyStepGuard()
     for step in range(1, MOST_EMPTY):
-        taught.note(step, NO_SPREAD, is_last=False)
+        guard.note(step, NO_SPREAD, is_last=False)
     with pytest.raises(NothingToLearn, match=f"in {MOST_EMPTY} steps in a row; of the last one's tasks: 2 × no spread"):
-        taught.note(MOST_EMPTY, NO_SPREAD, is_last=False)
+        guard.note(MOST_EMPTY, NO_SPREAD, is_last=False)
 
 
 def test_a_step_that_teaches_begins_the_count_again_and_the_last_step_ends_a_run_well() -> None:
-    taught = EmptyStepGuard()
+    guard = EmptyStepGuard()
     for step in range(1, MOST_EMPTY):
-        taught.note(step, NO_SPREAD, is_last=False)
-    taught.note(MOST_EMPTY, ONE_CALL, is_last=False)
+        guard.note(step, NO_SPREAD, is_last=False)
+    guard.note(MOST_EMPTY, ONE_CALL, is_last=False)
     for step in range(1, MOST_EMPTY):
-        taught.note(MOST_EMPTY + step, NO_SPREAD, is_last=False)
-    taught.note(2 * MOST_EMPTY, NO_SPREAD, is_last=True)
+        guard.note(MOST_EMPTY + step, NO_SPREAD, is_last=False)
+    guard.note(2 * MOST_EMPTY, NO_SPREAD, is_last=True)

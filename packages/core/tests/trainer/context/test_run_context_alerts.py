@@ -16,11 +16,11 @@ MASKED = {"optimizer_steps": 0, "optimizer_steps_masked": 2}
 SOUND = {"optimizer_steps": 2, "optimizer_steps_masked": 0}
 
 
-class Said(Display):
+class LineDisplay(Display):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         self.lines.append(text)
 
 
@@ -37,15 +37,15 @@ class Noted(Tracker):
 
 def test_an_alert_is_said_once_kept_in_the_report_and_followed_by_trackers(tmp_path: Path) -> None:
     unused: Any = cast(Any, None)
-    config, display, tracker = RunConfig(name="r", agent="a", policy="p"), Said(), Noted()
+    config, display, tracker = RunConfig(name="r", agent="a", policy="p"), LineDisplay(), Noted()
     folder = RunFolder(tmp_path)
     context = RunContext(folder, config, unused, unused, display, trackers=Trackers([tracker]), began=TimeUsage.now())
     for step, found in enumerate((SOUND, MASKED, MASKED, SOUND), 1):
         context.step = step
         context.log({"tokens_trained": 0, "transitions_trained": 0, **found})
     assert tracker.states == [None, 1.0, 1.0, 0.0]
-    (said,) = display.lines
-    assert said.startswith("alert, step 2: the correction masked every token")
+    (line,) = display.lines
+    assert line.startswith("alert, step 2: the correction masked every token")
     (alert,) = context.report.alerts
     assert (alert.name, alert.since, alert.until) == ("all_masked", 2, 4)
     (line,) = [line for line in folder.metrics() if "alert" in line]

@@ -73,9 +73,9 @@ async def test_json_lines_hold_every_table_and_need_no_library(tmp_path: Path, m
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     uri = await filled(tmp_path / "store.db")
     to = tmp_path / "out" / "there"
-    told: list[tuple[int, int]] = []
-    exported = await export_run(uri, to, format="jsonl", progress=lambda done, of: told.append((done, of)))
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    progress: list[tuple[int, int]] = []
+    exported = await export_run(uri, to, format="jsonl", progress=lambda done, of: progress.append((done, of)))
+    assert progress == [(1, 3), (2, 3), (3, 3)]
     assert exported.rows == {"rollouts": 3, "spans": 6, "transitions": 2}
     assert msgspec.json.decode((to / MANIFEST).read_bytes(), type=Exported) == exported
     rollouts, spans, transitions = (lines(to / f"{table}.jsonl") for table in TABLES)

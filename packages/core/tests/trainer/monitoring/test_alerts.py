@@ -126,28 +126,28 @@ def test_a_fall_of_the_reward_counts_from_what_its_noise_allows(groups: int, lea
 def test_chance_alone_hardly_ever_raises_a_collapse_of_the_reward(groups: int) -> None:
     """The worst case: a group's rollouts all earn the same, 0 or 1."""
     chance = random.Random(groups)
-    watch, raised = AlertDetector(), list[str]()
+    detector, raised = AlertDetector(), list[str]()
     for step in range(400):
         reward = sum(chance.random() < 0.5 for _ in range(groups)) / groups
-        raised += watch.see({"step": step, "reward": reward, "reward_std": 0.5, "groups": groups})
+        raised += detector.add({"step": step, "reward": reward, "reward_std": 0.5, "groups": groups})
     assert raised == []
 
 
 def test_an_alert_is_told_when_it_begins_and_again_only_after_it_ended() -> None:
-    watch = AlertDetector()
-    told = [list(watch.see(line)) for line in history() + RUINED["entropy_collapse"][-4:] + history()[:4]]
-    assert [number for number, names in enumerate(told) if names] == [STEPS + 1]
-    assert watch.active == frozenset()
+    detector = AlertDetector()
+    raised = [list(detector.add(line)) for line in history() + RUINED["entropy_collapse"][-4:] + history()[:4]]
+    assert [number for number, names in enumerate(raised) if names] == [STEPS + 1]
+    assert detector.active == frozenset()
     for line in RUINED["entropy_collapse"][-4:]:
-        told.append(list(watch.see(line)))
-    assert sum(map(len, told)) == 2
+        raised.append(list(detector.add(line)))
+    assert sum(map(len, raised)) == 2
 
 
 def test_a_later_sitting_does_not_tell_again_what_is_on() -> None:
     lines = RUINED["entropy_collapse"]
-    watch = AlertDetector(lines[:-1])
-    assert watch.active == {"entropy_collapse"}
-    assert watch.see(lines[-1]) == {}
+    detector = AlertDetector(lines[:-1])
+    assert detector.active == {"entropy_collapse"}
+    assert detector.add(lines[-1]) == {}
 
 
 def test_what_is_wrong_with_one_of_several_policies_is_told_under_its_name() -> None:

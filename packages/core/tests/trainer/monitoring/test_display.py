@@ -13,7 +13,7 @@ def drive(shown: Display) -> None:
     shown.start(steps=10, done=2)
     shown.phase("rollouts", 128)
     shown.advance(64)
-    shown.say("held out, before: 40.0 %")
+    shown.show("held out, before: 40.0 %")
     shown.step(3, STEP)
     shown.stop()
     shown.stop()

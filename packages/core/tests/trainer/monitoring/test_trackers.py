@@ -34,14 +34,14 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def log_twice(folder: Path, *names: str, **settings: str) -> None:
-    """Two sittings, of a step each."""
+    """Two sessions, of a step each."""
     for number, line in enumerate(STEPS, 1):
         opened = open_trackers(names, folder, "mine", {"steps": 2, "policy": "tiny", **settings})
         opened.log(number, line)
         opened.close()
 
 
-SITTING = """
+SESSION = """
 import json, pathlib, sys
 from leyden.core.trainer.monitoring.trackers import open_trackers
 settings = {"steps": 2, "policy": "tiny", "experiment": "rates"}
@@ -102,10 +102,10 @@ def test_wandb_stays_offline_and_keeps_one_identity(tmp_path: Path, monkeypatch:
     for number, line in enumerate(STEPS, 1):
         arguments = [str(tmp_path), str(number), json.dumps(line)]
         environment = {**os.environ, "TMPDIR": str(tmp_path)}  # it leaves folders there
-        subprocess.run([sys.executable, "-c", SITTING, *arguments], check=True, env=environment)
+        subprocess.run([sys.executable, "-c", SESSION, *arguments], check=True, env=environment)
     files = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
     assert len(files) == 2
-    assert len({file.stem for file in files}) == 1, "both sittings are one run"
+    assert len({file.stem for file in files}) == 1, "both sessions are one run"
     records = [record for file in files for record in wandb_records(file)]
     histories = [
         {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
@@ -156,15 +156,15 @@ class Noted(Tracker):
     extra = "noted"
 
     def __init__(self, fails: bool) -> None:
-        self.fails, self.heard = fails, list[str]()
+        self.fails, self.calls = fails, list[str]()
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        self.heard.append(f"log {step}")
+        self.calls.append(f"log {step}")
         if self.fails:
             raise ConnectionError("nobody is there")
 
     def close(self, *, failed: bool = False) -> None:
-        self.heard.append(f"close {failed}")
+        self.calls.append(f"close {failed}")
 
 
 def test_a_tracker_that_fails_is_told_of_once_and_the_run_goes_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -174,11 +174,11 @@ def test_a_tracker_that_fails_is_told_of_once_and_the_run_goes_on(caplog: pytest
         both.log(1, {})
         both.log(2, {})
         both.close(failed=True)
-    assert bad.heard == ["log 1"]
-    assert good.heard == ["log 1", "log 2", "close True"]
-    (said,) = caplog.messages
-    assert "tracker noted failed in log" in said
-    assert "nobody is there" in said
+    assert bad.calls == ["log 1"]
+    assert good.calls == ["log 1", "log 2", "close True"]
+    (message,) = caplog.messages
+    assert "tracker noted failed in log" in message
+    assert "nobody is there" in message
 
 
 def test_what_was_opened_is_closed_when_the_next_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,4 +193,4 @@ def test_what_was_opened_is_closed_when_the_next_cannot_be(tmp_path: Path, monke
     monkeypatch.setattr(trackers, "TRACKERS", {"first": open_first, "second": refuse})
     with pytest.raises(UsageError, match="not installed"):
         open_trackers(("first", "second"), tmp_path)
-    assert first.heard == ["close True"]
+    assert first.calls == ["close True"]

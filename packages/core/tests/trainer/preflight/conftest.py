@@ -61,7 +61,7 @@ def even(task: Any, result: str) -> float:
 
 
 @dataclass
-class Look:
+class CheckRun:
     """Checks a run of the tiny policy; calling it changes what is given."""
 
     policy: Path
@@ -118,5 +118,5 @@ class Look:
 
 
 @pytest.fixture
-def look(policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
-    return Look(policy, tmp_path, monkeypatch)
+def check_run(policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckRun:
+    return CheckRun(policy, tmp_path, monkeypatch)

@@ -8,7 +8,7 @@ from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Span
 from leyden.core.runner.isolation.choice import NOTHING_SHARED
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.preflight.crossings import check_isolation, crossings, own_words
+from leyden.core.trainer.preflight.crossings import check_isolation, leaks, own_words
 from leyden.core.trainer.preflight.evidence import Evidence
 from leyden.core.trainer.rollouts.recorded import RecordedRollout
 
@@ -73,7 +73,7 @@ def test_another_tasks_question_in_a_prompt_or_a_result_fails_the_run(where: str
 
 def test_a_question_in_other_words_is_certain_when_nearly_all_of_its_own_words_are_there() -> None:
     rollouts = [recorded(PARIS, 0, user="what currency, krone, Norway has"), recorded(OSLO, 1), recorded(CAIRO, 2)]
-    (found,) = crossings(rollouts)
+    (found,) = leaks(rollouts)
     assert (found.rollout_id, found.words, found.is_certain) == ("r0", ("currency", "krone", "norway", "what"), True)
 
 
@@ -88,8 +88,8 @@ def test_what_the_model_wrote_and_what_every_prompt_holds_is_no_crossing() -> No
     guessed = recorded(PARIS, 0, assistant="Norway, currency and krone", wrote="pyramids", result="pyramids")
     example = "Example: Who built the pyramids near Cairo? The pharaohs."
     everywhere = [recorded(task, n, user=example) for n, task in enumerate([PARIS, OSLO, CAIRO] * 2)]
-    assert crossings([guessed, recorded(OSLO, 1), recorded(CAIRO, 2)]) == []
-    assert crossings(everywhere) == []
+    assert leaks([guessed, recorded(OSLO, 1), recorded(CAIRO, 2)]) == []
+    assert leaks(everywhere) == []
 
 
 def test_where_there_is_nothing_to_compare_it_is_said() -> None:
@@ -103,5 +103,5 @@ def test_where_there_is_nothing_to_compare_it_is_said() -> None:
 
 def test_short_words_are_found_as_a_whole_sentence() -> None:
     rollouts = [recorded("What is 1 + 2?", 0, user="what is 3 + 4?"), recorded("What is 3 + 4?", 1)]
-    (found,) = crossings(rollouts)
+    (found,) = leaks(rollouts)
     assert (found.rollout_id, found.words, found.is_certain) == ("r0", ("what is 3 + 4?",), True)

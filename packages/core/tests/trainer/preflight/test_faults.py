@@ -14,7 +14,7 @@ from leyden.core.engine.base import GenerateRequest, TokenChunk
 from leyden.core.engine.embedded.engine import EmbeddedEngine
 from leyden.core.trainer.preflight.report import CheckReport, CheckResult
 
-Look = Callable[..., CheckReport]
+CheckRun = Callable[..., CheckReport]
 
 
 def half(task: Any, result: str) -> float:
@@ -39,8 +39,8 @@ def only_failure(report: CheckReport) -> CheckResult:
     return failure
 
 
-def test_nothing_is_found_where_nothing_is_wrong(look: Look) -> None:
-    report = look()
+def test_nothing_is_found_where_nothing_is_wrong(check_run: CheckRun) -> None:
+    report = check_run()
     assert [result.name for result in report.results if result.status != "ok"] == []
     assert report.proven
     assert report.rollouts == 16, "one batch says enough"
@@ -64,34 +64,34 @@ class Careless(EmbeddedEngine):
 
 
 @pytest.mark.parametrize("engine", [Mute, Careless])
-def test_missing_ids_or_log_probabilities(look: Any, engine: type[EmbeddedEngine]) -> None:
-    look.served_by(engine)
-    report = look()
+def test_missing_ids_or_log_probabilities(check_run: Any, engine: type[EmbeddedEngine]) -> None:
+    check_run.served_by(engine)
+    report = check_run()
     assert only_failure(report).name == "tokens"
     assert "16 of 16 calls" in only_failure(report).seen
     assert report.rollouts == 16, "a certain failure is not looked at twice"
 
 
-def test_no_reward(look: Look) -> None:
-    failure = only_failure(look(reward=None))
+def test_no_reward(check_run: CheckRun) -> None:
+    failure = only_failure(check_run(reward=None))
     assert (failure.name, failure.seen) == ("rewards", "none of 16 rollouts has a reward")
 
 
-def test_a_constant_reward_is_a_failure_once_it_is_no_chance(look: Look) -> None:
-    report = look(reward=half)
+def test_a_constant_reward_is_a_failure_once_it_is_no_chance(check_run: CheckRun) -> None:
+    report = check_run(reward=half)
     assert only_failure(report).name == "spread"
     assert "all 96 rollouts of 24 tasks earned 0.5" in only_failure(report).seen
     assert report.result("gradient").status == "unchecked"
 
 
-def test_a_reward_of_the_task_alone_never_varies_within_one(look: Look) -> None:
-    failure = only_failure(look(reward=length, tasks_per_step=12, group_size=8))
+def test_a_reward_of_the_task_alone_never_varies_within_one(check_run: CheckRun) -> None:
+    failure = only_failure(check_run(reward=length, tasks_per_step=12, group_size=8))
     assert failure.name == "spread"
     assert "rewards differ between tasks, but never within one" in failure.seen
 
 
-def test_a_constant_reward_of_a_few_rollouts_is_a_warning(look: Look) -> None:
-    report = look(reward=half, tasks_per_step=1, group_size=2)
+def test_a_constant_reward_of_a_few_rollouts_is_a_warning(check_run: CheckRun) -> None:
+    report = check_run(reward=half, tasks_per_step=1, group_size=2)
     assert report.failures == []
     assert report.result("spread").status == "warning"
     assert "49 %" in report.result("spread").seen, "0.95^14"
@@ -108,28 +108,28 @@ class Greedy(EmbeddedEngine):
             yield chunk
 
 
-def test_greedy_sampling(look: Any) -> None:
-    look.served_by(Greedy)
-    report = look()
+def test_greedy_sampling(check_run: Any) -> None:
+    check_run.served_by(Greedy)
+    report = check_run()
     assert {failure.name for failure in report.failures} == {"sampling", "spread"}
     assert "the same answer each time" in report.result("sampling").seen
 
 
-def test_a_wrong_agent_match_is_told_who_was_there(look: Any) -> None:
-    failure = only_failure(look(look.two_roles, agent_match="editor"))
+def test_a_wrong_agent_match_is_told_who_was_there(check_run: Any) -> None:
+    failure = only_failure(check_run(check_run.two_roles, agent_match="editor"))
     assert failure.name == "selection"
     assert "agent 'writer', node 'draft' (16 calls)" in failure.seen
     assert "agent 'judge' (16 calls)" in failure.seen
 
 
-def test_a_right_agent_match_is_told_what_it_leaves_out(look: Any) -> None:
-    report = look(look.two_roles, agent_match="^writer$")
+def test_a_right_agent_match_is_told_what_it_leaves_out(check_run: Any) -> None:
+    report = check_run(check_run.two_roles, agent_match="^writer$")
     assert report.proven
     assert "leaves out 16 of 32 calls" in report.result("selection").seen
 
 
-def test_prompts_over_the_limit(look: Look) -> None:
-    report = look(tasks=[{"question": "two " * 400}])
+def test_prompts_over_the_limit(check_run: CheckRun) -> None:
+    report = check_run(tasks=[{"question": "two " * 400}])
     assert {failure.name for failure in report.failures} == {"rollouts", "prompts"}
     assert "over the limit of 256 tokens" in report.result("prompts").seen
 
@@ -154,9 +154,9 @@ class StaleHead(EmbeddedEngine):
 
 
 @pytest.mark.parametrize(("engine", "learning_rate"), [(Frozen, 1e-6), (StaleHead, 1e-6), (Frozen, 1e-3)])
-def test_an_engine_that_serves_old_weights(look: Any, engine: type[EmbeddedEngine], learning_rate: float) -> None:
-    look.served_by(engine)
-    failure = only_failure(look(algorithm_config={"learning_rate": learning_rate}))
+def test_an_engine_that_serves_old_weights(check_run: Any, engine: type[EmbeddedEngine], learning_rate: float) -> None:
+    check_run.served_by(engine)
+    failure = only_failure(check_run(algorithm_config={"learning_rate": learning_rate}))
     assert failure.name == "served weights"
     assert "old weights are served after an update" in failure.seen
 
@@ -172,48 +172,48 @@ class Deaf(LightningRL):
     Config = DeafConfig
 
 
-def test_an_option_that_nothing_reads(look: Look) -> None:
+def test_an_option_that_nothing_reads(check_run: CheckRun) -> None:
     config = {"volume": 2.0, "learning_rate": 1e-3}
-    failure = only_failure(look(algorithm=f"{__file__}:Deaf", algorithm_config=config))
+    failure = only_failure(check_run(algorithm=f"{__file__}:Deaf", algorithm_config=config))
     assert failure.name == "options"
     assert "volume was given" in failure.seen
     assert "learning_rate" not in failure.seen
 
 
-def test_a_frozen_policy_that_no_route_names(look: Look, policy: Path) -> None:
-    report = look(frozen={"critic": str(policy)})
+def test_a_frozen_policy_that_no_route_names(check_run: CheckRun, policy: Path) -> None:
+    report = check_run(frozen={"critic": str(policy)})
     assert only_failure(report).name == "options"
     assert report.rollouts == 0, "it is told before anything is loaded"
 
 
-def test_a_policy_too_large_for_memory_is_not_loaded(look: Look, policy: Path, tmp_path: Path) -> None:
+def test_a_policy_too_large_for_memory_is_not_loaded(check_run: CheckRun, policy: Path, tmp_path: Path) -> None:
     config = json.loads((policy / "config.json").read_text())
     large = {"hidden_size": 16384, "intermediate_size": 65536, "num_hidden_layers": 400, "head_dim": 512}
     (tmp_path / "large").mkdir()
     (tmp_path / "large" / "config.json").write_text(json.dumps({**config, **large, "layer_types": None}))
-    report = look(policy=str(tmp_path / "large"))
+    report = check_run(policy=str(tmp_path / "large"))
     assert only_failure(report).name == "memory"
     assert "is too large" in only_failure(report).seen
     assert report.result("rollouts").status == "unchecked"
 
 
-def test_an_agent_that_never_asks_a_model(look: Look) -> None:
-    failure = only_failure(look(silent))
+def test_an_agent_that_never_asks_a_model(check_run: CheckRun) -> None:
+    failure = only_failure(check_run(silent))
     assert failure.name == "calls"
     assert "no rollout of 16 made a model call" in failure.seen
 
 
-def test_an_agent_that_always_fails_is_told_why(look: Look) -> None:
+def test_an_agent_that_always_fails_is_told_why(check_run: CheckRun) -> None:
     def broken(task: Any) -> str:
         raise KeyError("answer")
 
-    failure = only_failure(look(broken))
+    failure = only_failure(check_run(broken))
     assert failure.name == "rollouts"
     assert "KeyError" in failure.seen
 
 
-def test_a_learning_rate_of_nothing(look: Look) -> None:
-    failure = only_failure(look(algorithm_config={"learning_rate": 0.0}))
+def test_a_learning_rate_of_nothing(check_run: CheckRun) -> None:
+    failure = only_failure(check_run(algorithm_config={"learning_rate": 0.0}))
     assert failure.name == "gradient"
     assert "the learning rate is 0" in failure.seen
 
@@ -227,9 +227,9 @@ class Foreign(EmbeddedEngine):
             yield msgspec.structs.replace(chunk, sampling_logprobs=shifted)
 
 
-def test_log_probabilities_of_another_model(look: Any) -> None:
-    look.served_by(Foreign)
-    assert only_failure(look()).name == "log-probabilities"
+def test_log_probabilities_of_another_model(check_run: Any) -> None:
+    check_run.served_by(Foreign)
+    assert only_failure(check_run()).name == "log-probabilities"
 
 
 AGENT = """
@@ -280,11 +280,11 @@ def places(policy: Path, tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("fault", BY_COMMAND)
 def test_leyden_check_names_the_fault(
-    fault: str, policy: Path, places: dict[str, str], look: Any, capfd: pytest.CaptureFixture[str]
+    fault: str, policy: Path, places: dict[str, str], check_run: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     name, given, engine = BY_COMMAND[fault]
     if engine is not None:
-        look.served_by(engine)
+        check_run.served_by(engine)
     options = {"--tasks": "{short}", "--reward": "{agent}:even", "--policy": str(policy), "--group-size": "4"}
     options |= dict(zip(given[::2], given[1::2], strict=True))
     arguments = [part.format(**places) for pair in options.items() if pair[1] for part in pair]

@@ -134,15 +134,15 @@ def test_every_option_of_every_algorithm_is_listed_here() -> None:
 
 @pytest.mark.parametrize(("algorithm", "option"), CASES)
 async def test_an_option_that_is_given_is_read_by_the_end_of_the_first_step(algorithm: str, option: str) -> None:
-    watched = OptionReads(algorithm, GIVEN[algorithm][option])
-    await watched.algorithm.run(Checked(watched.algorithm))
-    assert watched.unread == ()
+    option_reads = OptionReads(algorithm, GIVEN[algorithm][option])
+    await option_reads.algorithm.run(Checked(option_reads.algorithm))
+    assert option_reads.unread == ()
 
 
 @pytest.mark.parametrize(("name", "config"), [("lightning_rl", {}), ("sft", {"keep": "best"}), ("dpo", {})])
 async def test_what_python_gives_whole_with_its_defaults_is_not_taken_for_ignored(
     name: str, config: dict[str, Any]
 ) -> None:
-    watched = OptionReads(name, make_algorithm(name, config).settings())
-    await watched.algorithm.run(Checked(watched.algorithm))
-    assert watched.unread == ()
+    option_reads = OptionReads(name, make_algorithm(name, config).settings())
+    await option_reads.algorithm.run(Checked(option_reads.algorithm))
+    assert option_reads.unread == ()

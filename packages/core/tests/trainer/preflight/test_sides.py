@@ -16,19 +16,19 @@ BEST: dict[str, Any] = {"name": "best", "algorithm": "sft", "config": {"keep": "
 
 
 @pytest.mark.parametrize("acting", [("grpo",), ("grpo", "best")])
-def test_every_side_is_proven_whoever_acts(look: Any, acting: tuple[str, ...]) -> None:
+def test_every_side_is_proven_whoever_acts(check_run: Any, acting: tuple[str, ...]) -> None:
     config = {"sides": [GRPO, BEST], "acts": "turns" if len(acting) > 1 else "grpo", **RATE}
-    report = look(algorithm="side_by_side", algorithm_config=config, sides=("grpo", "best"), acting=acting)
+    report = check_run(algorithm="side_by_side", algorithm_config=config, sides=("grpo", "best"), acting=acting)
     assert report.proven, report.complaint()
     seen = report.result("gradient").seen
     changed, all_of_them = (int(number) for number in seen.split(" weight")[0].split(" of "))
     assert changed == all_of_them, seen
 
 
-def test_a_side_that_the_first_batch_teaches_nothing_is_named(look: Any) -> None:
+def test_a_side_that_the_first_batch_teaches_nothing_is_named(check_run: Any) -> None:
     out_of_reach = {**BEST, "config": {"above": 2.0}}
     config = {"sides": [GRPO, out_of_reach], **RATE}
-    report = look(algorithm="side_by_side", algorithm_config=config, sides=("grpo", "best"), acting=("grpo",))
+    report = check_run(algorithm="side_by_side", algorithm_config=config, sides=("grpo", "best"), acting=("grpo",))
     found = report.result("gradient")
     assert found.status == "warning"
     assert "best stayed as it was" in found.seen

@@ -145,10 +145,10 @@ async def test_the_same_batch_of_the_same_version_is_not_run_again() -> None:
 
 async def test_a_task_that_is_asked_for_by_itself_is_run_once_for_its_place_in_a_step() -> None:
     async with working([{"does": [1.0]}, {"does": [0.0]}]) as (collector, work):
-        asked = TaskRequest(step=3, place=1, row=0, copies=2)
-        (group,) = (await collector.task(asked)).groups
+        request = TaskRequest(step=3, place=1, row=0, copies=2)
+        (group,) = (await collector.task(request)).groups
         assert [one.reward for one in group.trajectories] == [1.0, 1.0]
-        await collector.task(asked)
+        await collector.task(request)
         assert sorted(work.ran) == ["train-s3-1-r0-0", "train-s3-1-r0-1"]
         await collector.task(TaskRequest(step=3, place=1, row=1, copies=2))
         await collector.task(TaskRequest(step=4, place=1, row=0, copies=2))

@@ -122,9 +122,9 @@ async def test_calls_that_others_answered_are_told_in_the_policys_tokens_and_cou
     (trajectory,) = found.groups[0].trajectories
     assert found.retokenised == {UPSTREAM: 1, FROZEN: 1, OTHER_TEMPLATE: 1}
     assert [call.retokenised for call in trajectory.transitions] == [True, True, False, True, False]
-    for told, said in zip(trajectory.transitions, ("one", "two", "three", "four", "five"), strict=True):
-        assert list(told.prompt_ids) == CODEC.encode([{"role": "user", "content": said}])
-        assert (list(told.response_ids), told.temperature) == ([*b"Yes.", END], 1.0)
+    for transition, said in zip(trajectory.transitions, ("one", "two", "three", "four", "five"), strict=True):
+        assert list(transition.prompt_ids) == CODEC.encode([{"role": "user", "content": said}])
+        assert (list(transition.response_ids), transition.temperature) == ([*b"Yes.", END], 1.0)
     assert found.calls_left_out == {DISCONNECTED: 1, "no answer recorded": 1} == trajectory.excluded
 
 

@@ -41,7 +41,7 @@ class Run:
     """Of tasks, by the name in the rollouts' metadata: their rollouts end when it is set."""
     broken: str = ""
     """The task whose reward function fails."""
-    news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def hold(self, task: str) -> asyncio.Event:
         return self.held.setdefault(task, asyncio.Event())
@@ -54,9 +54,9 @@ class Run:
 
     async def attempt(self, rollout: AttemptedRollout) -> None:
         ids, task = (rollout.rollout_id, rollout.attempt.attempt_id), str(rollout.metadata["task"])
-        async with self.news:
+        async with self.changed:
             self.ran[rollout.rollout_id] += 1
-            self.news.notify_all()
+            self.changed.notify_all()
         began = self.step
         if task in self.held:
             await self.held[task].wait()
@@ -79,8 +79,8 @@ class Run:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until `holds`, which only rollouts that begin can change."""
-        async with asyncio.timeout(PATIENCE), self.news:
-            await self.news.wait_for(holds)
+        async with asyncio.timeout(PATIENCE), self.changed:
+            await self.changed.wait_for(holds)
 
     @asynccontextmanager
     async def batches(self, pace: LoopKind, position: dict[str, Any] | None = None) -> AsyncGenerator[Batches]:
@@ -238,8 +238,8 @@ class Instant:
 
     config, display = CONFIG, Display()
 
-    async def group(self, number: int, told: Callable[[int], None]) -> Collected:
-        told(CONFIG.group_size)
+    async def group(self, number: int, on_finished: Callable[[int], None]) -> Collected:
+        on_finished(CONFIG.group_size)
         return Collected(rollouts=number)
 
 

@@ -80,8 +80,8 @@ def test_a_call_says_what_was_to_answer_it() -> None:
 
 
 def test_a_framework_s_view_of_a_call_gives_way_to_the_record_of_it() -> None:
-    said = '[{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"add","arguments":"{}"}}]}]'
-    call: Attributes = {semconv.CALL_ID: "c", semconv.OUTPUT_MESSAGES: said}
+    messages = '[{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"add","arguments":"{}"}}]}]'
+    call: Attributes = {semconv.CALL_ID: "c", semconv.OUTPUT_MESSAGES: messages}
     text = render(span(1, "chat gpt", None, {semconv.OPERATION: "chat"}), span(2, "chat", 1, call))
     assert "chat gpt" not in text
     assert "add({})" in text

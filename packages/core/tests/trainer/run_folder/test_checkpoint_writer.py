@@ -1,4 +1,4 @@
-"""Checkpoints that are written while a run goes on: one at a time, noted once they are whole, failures told."""
+"""Checkpoints that are written during a run: one at a time, recorded once complete; failures are raised or logged."""
 
 import logging
 from pathlib import Path
@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 @pytest.fixture
-def standing(folder: RunFolder) -> ModelSelection:
+def selection(folder: RunFolder) -> ModelSelection:
     return ModelSelection(folder, RunConfig(name="r", agent="a", policy="p"))
 
 
@@ -31,48 +31,48 @@ def updater() -> Updater:
     return Updater(tiny_policy(), UpdateConfig(learning_rate=1e-3))
 
 
-def kept(standing: ModelSelection) -> dict[int, str | None]:
-    return {number: version.weights for number, version in standing.versions.read().items()}
+def kept(selection: ModelSelection) -> dict[int, str | None]:
+    return {number: version.weights for number, version in selection.versions.read().items()}
 
 
 async def test_each_is_whole_and_noted_before_the_next_is_begun(
-    folder: RunFolder, standing: ModelSelection, updater: Updater
+    folder: RunFolder, selection: ModelSelection, updater: Updater
 ) -> None:
-    writer = CheckpointWriter(folder.checkpoints, standing, keep=2)
+    writer = CheckpointWriter(folder.checkpoints, selection, keep=2)
     await writer.begin(1, updater, {}, mark=False)
     await writer.begin(2, updater, {}, mark=False)
-    assert kept(standing)[1] == "checkpoints/step-00000001"
+    assert kept(selection)[1] == "checkpoints/step-00000001"
     await writer.finish()
-    assert kept(standing) == {number: f"checkpoints/step-0000000{number}" for number in (1, 2)}
+    assert kept(selection) == {number: f"checkpoints/step-0000000{number}" for number in (1, 2)}
     assert latest_checkpoint(folder.checkpoints) == folder.checkpoints / "step-00000002"
 
 
 async def test_an_update_follows_at_once_and_is_not_in_it(
-    folder: RunFolder, standing: ModelSelection, updater: Updater
+    folder: RunFolder, selection: ModelSelection, updater: Updater
 ) -> None:
-    writer = CheckpointWriter(folder.checkpoints, standing, keep=2)
+    writer = CheckpointWriter(folder.checkpoints, selection, keep=2)
     await writer.begin(1, updater, {"step": 1}, mark=False)
     updater.step(synthetic_rollouts(5, 64))  # waits for the writing thread, which needs nothing of this one
     await writer.close()
-    assert kept(standing) == {1: "checkpoints/step-00000001"}
+    assert kept(selection) == {1: "checkpoints/step-00000001"}
 
 
-@pytest.mark.parametrize("told_by", ["the next", "the end", "none of them"])
+@pytest.mark.parametrize("raised_by", ["the next", "the end", "none of them"])
 async def test_one_that_cannot_be_written_ends_the_run(
-    told_by: str, folder: RunFolder, standing: ModelSelection, updater: Updater, caplog: pytest.LogCaptureFixture
+    raised_by: str, folder: RunFolder, selection: ModelSelection, updater: Updater, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder.checkpoints.touch()  # a file where a folder is wanted
-    writer = CheckpointWriter(folder.checkpoints, standing, keep=2)
+    writer = CheckpointWriter(folder.checkpoints, selection, keep=2)
     await writer.begin(1, updater, {}, mark=False)
-    if told_by == "the next":
+    if raised_by == "the next":
         with pytest.raises(TrainingError, match="step-00000001 could not be written"):
             await writer.begin(2, updater, {}, mark=False)
-    elif told_by == "the end":
+    elif raised_by == "the end":
         with pytest.raises(TrainingError, match="step-00000001 could not be written"):
             await writer.finish()
     with caplog.at_level(logging.ERROR):
         await writer.close()
     logged = [record.getMessage() for record in caplog.records]
-    assert len(logged) == (told_by == "none of them")
+    assert len(logged) == (raised_by == "none of them")
     assert all("step-00000001 could not be written" in message for message in logged)
-    assert kept(standing) == {}
+    assert kept(selection) == {}

@@ -36,28 +36,28 @@ class Run:
         save_config(config, self.folder.config_file)
         rows = b"".join(b'{"question": "%d"}\n' % row for row in range(10))
         self.folder.tasks_file("val").write_bytes(rows)
-        self.standing = ModelSelection(self.folder, config)
+        self.selection = ModelSelection(self.folder, config)
 
     def scores(self, version: int) -> VersionScores:
         rewards = {str(task): float(task < self.solved[version]) for task in range(10)}
         return VersionScores(version, {"val": Evaluation(success=self.solved[version] / 10, rewards=rewards)})
 
     def begin(self) -> None:
-        self.standing.begin()
-        self.standing.score(self.scores(0))
+        self.selection.begin()
+        self.selection.score(self.scores(0))
 
     def step(self, version: int) -> str | None:
         """As `RunContext.checkpoint` does; returns why the run should stop."""
         why = None
-        self.standing.note({"step": version, "reward": version / 10, "name": "text"})
-        if self.standing.is_due(version, self.config.steps):
-            self.standing.score(self.scores(version))
-            why = self.standing.stop_early(version, self.config.steps)
-        self.standing.record(version)
+        self.selection.note({"step": version, "reward": version / 10, "name": "text"})
+        if self.selection.is_due(version, self.config.steps):
+            self.selection.score(self.scores(version))
+            why = self.selection.stop_early(version, self.config.steps)
+        self.selection.record(version)
         path = self.folder.checkpoints / f"step-{version:08d}"
         path.mkdir()
-        (path / "progress.json").write_text(json.dumps({"step": version, **self.standing.progress(version)}))
-        self.standing.saved(version, path)
+        (path / "progress.json").write_text(json.dumps({"step": version, **self.selection.progress(version)}))
+        self.selection.saved(version, path)
         self.folder.append_metrics({"step": version, "reward": version / 10})
         return why
 
@@ -77,7 +77,7 @@ def test_the_best_version_is_kept_and_marked_and_no_other(tmp_path: Path) -> Non
         marks.append(run.marked())
     second, fourth = ["step-00000002"], ["step-00000004"]
     assert marks == [[], second, second, fourth, fourth, fourth]
-    kept = run.standing.kept(6)
+    kept = run.selection.kept(6)
     assert (kept.version, kept.success) == (4, 0.9)
     assert kept.why == "the best of 4 that were evaluated on val, with 90.0 %; the last one, 6, is in policy-last/"
 
@@ -100,15 +100,15 @@ def test_the_policy_given_is_kept_where_training_only_made_it_worse(tmp_path: Pa
     run.step(1)
     run.step(2)
     assert run.marked() == []
-    assert run.standing.kept(2).version == 0
+    assert run.selection.kept(2).version == 0
 
 
 def test_it_stops_after_its_patience_and_stays_stopped_until_more_steps_are_planned(tmp_path: Path) -> None:
     run = Run(tmp_path, [2, 0, 8, 0, 8, 0, 7])
     run.begin()
-    said = [run.step(version) for version in range(1, 7)]
-    assert said[:5] == [None] * 5
-    assert said[5] == "no noticeable rise on val in 2 evaluations up to step 6, of 9 planned"
+    reasons = [run.step(version) for version in range(1, 7)]
+    assert reasons[:5] == [None] * 5
+    assert reasons[5] == "no noticeable rise on val in 2 evaluations up to step 6, of 9 planned"
     last = run.folder.checkpoints / "step-00000006"
     progress: dict[str, Any] = json.loads((last / "progress.json").read_text())
     again = ModelSelection(run.folder, run.config)
@@ -124,7 +124,7 @@ def test_a_later_sitting_forgets_versions_after_its_checkpoint_and_fills_in_a_lo
     run.begin()
     for version in (1, 2, 3):
         run.step(version)
-    run.standing.versions.rewind(1)
+    run.selection.versions.rewind(1)
     second = run.folder.checkpoints / "step-00000002"
     again = ModelSelection(run.folder, run.config)
     again.restore(2, second, json.loads((second / "progress.json").read_text()))
@@ -139,17 +139,17 @@ def test_without_evaluations_the_last_is_kept(tmp_path: Path) -> None:
     for version in (1, 2):
         run.step(version)
     assert run.marked() == []
-    run.standing.score(run.scores(2))
-    kept = run.standing.kept(2)
+    run.selection.score(run.scores(2))
+    kept = run.selection.kept(2)
     assert (kept.version, kept.success) == (2, 0.9)
     assert "--eval-every" in kept.why
 
 
 def test_versions_cannot_be_told_apart_by_no_reward_at_all(tmp_path: Path) -> None:
     run = Run(tmp_path, [0])
-    run.standing.begin()
+    run.selection.begin()
     with pytest.raises(TrainingError, match="no rollout of the held-out set 'val' was rewarded"):
-        run.standing.score(VersionScores(0, {"val": Evaluation(success=None)}))
+        run.selection.score(VersionScores(0, {"val": Evaluation(success=None)}))
 
 
 def test_a_rollback_sets_aside_what_came_after(tmp_path: Path) -> None:

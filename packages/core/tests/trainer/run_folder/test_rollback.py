@@ -120,9 +120,9 @@ def test_a_store_that_cannot_be_told_is_named_and_follows_when_the_run_goes_on(
     folder.store_file.write_bytes(b"no database" * 100)
     runs = str(folder.path.parent)
     assert run(["models", "rollback", "r", "3", "--runs", runs]) == 0
-    _, told, _ = capsys.readouterr().out.splitlines()
-    assert told.startswith("its store could not be told (") and "store.db" in told
-    assert told.endswith("); it will be when the run goes on")
+    _, line, _ = capsys.readouterr().out.splitlines()
+    assert line.startswith("its store could not be told (") and "store.db" in line
+    assert line.endswith("); it will be when the run goes on")
     assert run(["models", "rollback", "r", "2", "--runs", runs, "--json"]) == 0
     assert "store.db" in json.loads(capsys.readouterr().out)["untold"]
     folder.store_file.write_bytes(kept)

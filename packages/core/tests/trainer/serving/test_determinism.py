@@ -19,14 +19,14 @@ from leyden.core.trainer.serving.determinism import engine_config
 
 CONFIG = RunConfig(name="run", agent="agent.py:agent", policy="policy", deterministic=True)
 
-Said = tuple[list[int], list[float]]
+Answer = tuple[list[int], list[float]]
 
 
-async def answers(config: EmbeddedConfig, prompts: list[list[int]], before: list[list[int]]) -> list[Said]:
+async def answers(config: EmbeddedConfig, prompts: list[list[int]], before: list[list[int]]) -> list[Answer]:
     """What a fresh engine answers to `prompts` at once, each with a seed of its own, after it has answered `before`."""
     engine = EmbeddedEngine(tiny_model("qwen3"), name="tiny", config=config)
 
-    async def ask(prompt: list[int]) -> Said:
+    async def ask(prompt: list[int]) -> Answer:
         sampling = Sampling(max_tokens=12, seed=sum(prompt))
         request = GenerateRequest(request_id="call", prompt_ids=prompt, sampling=sampling)
         chunks: list[TokenChunk] = [chunk async for chunk in engine.generate(request)]

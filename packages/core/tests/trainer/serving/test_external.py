@@ -1,4 +1,4 @@
-"""Serving for a loop that runs elsewhere: its door opens to the token alone, and replicas come and go as it says."""
+"""Serving for an external loop: its endpoint accepts only the token, and replicas come and go as the loop requests."""
 
 import json
 import re
@@ -27,7 +27,7 @@ from leyden.core.testing.servers.vllm_double import VllmDouble
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.serving.address import RunAddress
-from leyden.core.trainer.serving.external import model_info, serve_elsewhere
+from leyden.core.trainer.serving.external import model_info, serve_external
 from leyden.core.trainer.serving.external_replicas import ExternalReplicas
 from leyden.core.trainer.serving.serving import Serving
 
@@ -39,12 +39,12 @@ POLICY = Path(__file__).parents[5] / "examples/calculator_langgraph/policy"
 
 
 class Replicas:
-    """Notes what an engine over replicas is told."""
+    """Records the calls that an engine over replicas receives."""
 
     def __init__(self) -> None:
         self.replicas: dict[str, int] = {}
         self.version = 0
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def check(self) -> None:
         if not self.replicas:
@@ -52,49 +52,49 @@ class Replicas:
 
     async def add(self, url: str) -> None:
         self.replicas[url] = 0
-        self.told.append(f"add {url}")
+        self.calls.append(f"add {url}")
 
     async def remove(self, url: str) -> None:
         del self.replicas[url]
-        self.told.append(f"remove {url}")
+        self.calls.append(f"remove {url}")
 
     @asynccontextmanager
     async def updating(self, version: int) -> AsyncGenerator[None]:
-        self.told.append("nothing is drawn")
+        self.calls.append("nothing is drawn")
         yield
         self.version = version
-        self.told.append(f"version {version}")
+        self.calls.append(f"version {version}")
 
 
-def elsewhere(engine: Replicas) -> ExternalReplicas:
+def external_replicas(engine: Replicas) -> ExternalReplicas:
     return ExternalReplicas(cast("ReplicaEngine", engine))
 
 
 async def test_replicas_are_those_that_the_loop_names() -> None:
     engine = Replicas()
-    served = elsewhere(engine)
+    served = external_replicas(engine)
     await served.serve_from(["http://a", "http://b"], 0)
     await served.serve_from(["http://a", "http://b"], 0)
     await served.serve_from(["http://b", "http://c"], 1)
-    assert engine.told[:3] == ["add http://a", "add http://b", "remove http://a"]
-    assert engine.told[3:] == ["nothing is drawn", "version 1", "add http://c"]
+    assert engine.calls[:3] == ["add http://a", "add http://b", "remove http://a"]
+    assert engine.calls[3:] == ["nothing is drawn", "version 1", "add http://c"]
 
 
 async def test_a_pause_lasts_until_it_is_said_what_serves_the_new_weights() -> None:
     engine = Replicas()
-    served = elsewhere(engine)
+    served = external_replicas(engine)
     await served.serve_from(["http://a"], 0)
     await served.pause(1)
     await served.pause(1)
-    assert (engine.told, engine.version) == (["add http://a", "nothing is drawn"], 0)
+    assert (engine.calls, engine.version) == (["add http://a", "nothing is drawn"], 0)
     await served.serve_from(["http://a", "http://b"], 1)
-    assert engine.told[2:] == ["add http://b", "version 1"]
+    assert engine.calls[2:] == ["add http://b", "version 1"]
     await served.serve_from(["http://a"], 1)
-    assert engine.told[4:] == ["remove http://b"]
+    assert engine.calls[4:] == ["remove http://b"]
 
 
 async def test_another_version_than_the_pause_was_for_is_an_error() -> None:
-    served = elsewhere(Replicas())
+    served = external_replicas(Replicas())
     await served.pause(1)
     with pytest.raises(TrainingError, match="version 1 was to be served, and 2 is"):
         await served.serve_from([], 2)
@@ -102,18 +102,18 @@ async def test_another_version_than_the_pause_was_for_is_an_error() -> None:
 
 async def test_a_pause_that_nobody_ends_leaves_the_version_as_it_was() -> None:
     engine = Replicas()
-    served = elsewhere(engine)
+    served = external_replicas(engine)
     await served.pause(1)
     await served.close()
-    assert (engine.told, engine.version) == (["nothing is drawn"], 0)
+    assert (engine.calls, engine.version) == (["nothing is drawn"], 0)
 
 
 async def test_a_run_whose_replicas_are_all_lost_is_told() -> None:
     engine = Replicas()
-    served = elsewhere(engine)
+    served = external_replicas(engine)
     await served.serve_from(["http://a"], 0)
     gateway, address, store = cast("Gateway", None), RunAddress(url="", token="", key=b""), MemoryStore()
-    serving = Serving(store, address, {}, gateway, elsewhere=served)
+    serving = Serving(store, address, {}, gateway, external_replicas=served)
     serving.check_engines()
     await engine.remove("http://a")
     with pytest.raises(EngineError, match="no replica is left"):
@@ -129,10 +129,10 @@ async def test_the_door_opens_to_the_token_alone(*, authorization: str, opened: 
     async def hello(_: Request) -> PlainTextResponse:
         return PlainTextResponse("hello")
 
-    served = elsewhere(Replicas())
-    served.door = RunEndpoint(url="", token="secret")
+    served = external_replicas(Replicas())
+    served.endpoint = RunEndpoint(url="", token="secret")
     if opened:
-        assert served.open(Starlette(routes=[Answered("/hello", hello)])) == served.door
+        assert served.open(Starlette(routes=[Answered("/hello", hello)])) == served.endpoint
     server = GatewayServer(Starlette(routes=[Mount("/loop", served)]))
     url = await server.start()
     async with (
@@ -170,7 +170,7 @@ def test_a_policy_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> No
 async def test_what_it_would_ignore_is_refused(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
     config = RunConfig(name="r", agent="a", policy=str(POLICY), algorithm="verl", **changes)
     with pytest.raises(UsageError, match=says):
-        async with serve_elsewhere(RunFolder(tmp_path), config, VERL()):
+        async with serve_external(RunFolder(tmp_path), config, VERL()):
             raise AssertionError("it was served")
 
 
@@ -186,10 +186,10 @@ async def run_with_replicas(path: Path, count: int) -> AsyncGenerator[tuple[str,
     folder.append_metrics({"step": 4, "held_out": "val", "success": 0.5})
     folder.append_metrics({"step": 4, "alert": "mismatch", "message": "it grew"})
     algorithm = VERL({"data": {"max_prompt_length": 60, "max_response_length": 60}})
-    async with serve_elsewhere(folder, config, algorithm) as serving:
-        assert serving.elsewhere is not None
-        assert serving.elsewhere.door.token not in ("", serving.address.token)
-        await serving.elsewhere.serve_from([replica.url for replica in replicas], 4)
+    async with serve_external(folder, config, algorithm) as serving:
+        assert serving.external_replicas is not None
+        assert serving.external_replicas.endpoint.token not in ("", serving.address.token)
+        await serving.external_replicas.serve_from([replica.url for replica in replicas], 4)
         yield serving.address.url, replicas
     for replica in replicas:
         await replica.stop()

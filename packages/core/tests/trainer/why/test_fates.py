@@ -59,7 +59,7 @@ def fate(
     mode: Any = "train",
     learning: Learning | None = RECORDED,
     metadata: dict[str, Any] | None = None,
-    **known: Any,
+    **facts: Any,
 ) -> RolloutFate:
     fields: dict[str, Any] = {
         "rollout_id": "ro",
@@ -70,7 +70,7 @@ def fate(
         "metadata": metadata or {},
     }
     rollout = AttemptedRollout(**fields, attempt=attempts[-1]) if attempts else Rollout(**fields)
-    return fate_of(rollout, attempts, spans, RunFacts(learning=learning, **known))
+    return fate_of(rollout, attempts, spans, RunFacts(learning=learning, **facts))
 
 
 def failed(kind: Any, status: Any = "failed") -> tuple[Attempt, ...]:

@@ -178,7 +178,7 @@ class RunOptions:
             "--tasks": tasks or not collects,
             "--policy": fields["policy"],
         }
-        missing = [name for name, there in needed.items() if not there]
+        missing = [name for name, is_given in needed.items() if not is_given]
         if missing:
             command = self.context.info_name
             raise UsageError(f"missing {', '.join(missing)}; see `leyden {command} --help`, or `leyden quickstart`")

@@ -44,7 +44,7 @@ class Runner:
     """Runner: runs queued rollouts of the store, up to `config.concurrency` attempts at once, each with its own agent.
 
     `recorder` buffers spans that are not stored yet. The runner flushes it before it marks an attempt as ended. With
-    `processes`, each attempt runs in a forked process, and the recorder receives the spans of that process.
+    `fork_server`, each attempt runs in a forked process, and the recorder receives the spans of that process.
 
     Raises RewardError when the configured reward function cannot be called with a task and a result. Raises UsageError
     when the input function cannot be called with a task.
@@ -57,7 +57,7 @@ class Runner:
         *,
         config: RunnerConfig,
         recorder: Recorder | None = None,
-        processes: "ForkServer | None" = None,
+        fork_server: "ForkServer | None" = None,
     ) -> None:
         if config.reward is not None:
             check_reward_function(config.reward)
@@ -71,11 +71,11 @@ class Runner:
             input=config.input,
             hooks=config.hooks,
         )
-        self._recorder, self._processes = recorder, processes
+        self._recorder, self._fork_server = recorder, fork_server
         self._began: float | None = None
         """`time.monotonic()` when the first attempt began."""
-        self.resources = ResourceCache(store)
-        self._lost = OrphanedAttempts(store)
+        self.resource_cache = ResourceCache(store)
+        self._orphaned_attempts = OrphanedAttempts(store)
         self.loop_watch: LoopWatch | None = None
         """Measures how long agents have blocked the event loop. None where attempts run in processes of their own."""
         self.finished = 0
@@ -90,17 +90,17 @@ class Runner:
     @property
     def forks(self) -> bool:
         """Whether each attempt runs in a process of its own."""
-        return self._processes is not None
+        return self._fork_server is not None
 
     def forked_run(self, rollout: AttemptedRollout, attempt: OpenAttempt, resources: Resources) -> ForkedRun:
         """Return a run of the agent in a forked process. Raises RuntimeError where this runner does not fork."""
-        if self._processes is None:
+        if self._fork_server is None:
             raise RuntimeError("this runner has no process to fork from")
         hooks_store = self.store.address if self.config.hooks and isinstance(self.store, HttpStore) else None
         return ForkedRun(
             rollout,
             attempt,
-            server=self._processes,
+            server=self._fork_server,
             resources=resources,
             keep=self._recorder.take if self._recorder is not None else attempt.notes.append,
             worker_id=self.config.worker_id,
@@ -113,7 +113,7 @@ class Runner:
         A span that the store receives late would otherwise reopen the attempt.
         """
         attempt_id = rollout.attempt.attempt_id
-        self._lost.sweep(failure, lambda found: found.attempt.attempt_id == attempt_id)
+        self._orphaned_attempts.sweep(failure, lambda found: found.attempt.attempt_id == attempt_id)
 
     async def flush(self) -> None:
         """Store the spans that the recorder has buffered."""
@@ -130,31 +130,31 @@ class Runner:
         Then cancel running attempts and queue their rollouts again.
         """
         stopping = asyncio.create_task(stopped.wait())
-        beating = asyncio.create_task(self._beat())
-        if self._processes is None:
+        heartbeats = asyncio.create_task(self._send_heartbeats())
+        if self._fork_server is None:
             self.loop_watch = LoopWatch()
             self.loop_watch.start()
         try:
             while not stopped.is_set():
-                free = self._most_at_once() - len(self._running)
+                free = self._max_running() - len(self._running)
                 if free <= 0:
                     timeout = None if self._is_warm() else LOOK_SECONDS
                     await asyncio.wait({*self._running, stopping}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
                     continue
                 claimed = await self._claim(free, stopping)
                 if stopped.is_set():
-                    await self._put_back(claimed)
+                    await self._requeue(claimed)
                 else:
                     self._start(claimed)
         finally:
             stopping.cancel()
-            beating.cancel()
+            heartbeats.cancel()
             await self._stop()
-            await self._lost.stop()
+            await self._orphaned_attempts.stop()
             if self.loop_watch is not None:
                 self.loop_watch.stop()
 
-    def _most_at_once(self) -> int:
+    def _max_running(self) -> int:
         """Return how many attempts may run now: at most one per processor until the fork server is warm.
 
         A warm fork server has imported the modules that the first attempts needed, so later attempts find them loaded.
@@ -164,7 +164,7 @@ class Runner:
         return min(self.config.concurrency, os.cpu_count() or 1)
 
     def _is_warm(self) -> bool:
-        if self._processes is None or self._processes.warm.is_set():
+        if self._fork_server is None or self._fork_server.warm.is_set():
             return True
         if self._running and self._began is None:
             self._began = time.monotonic()
@@ -213,9 +213,9 @@ class Runner:
                 await run.explain_timeout()
             except StoreError as error:
                 logger.info("rollout %s: its timeout is not explained: %s", run.rollout.rollout_id, error)
-        await self._put_back([run.rollout for task, run in running.items() if task.cancelled()])
+        await self._requeue([run.rollout for task, run in running.items() if task.cancelled()])
 
-    async def _put_back(self, rollouts: list[AttemptedRollout]) -> None:
+    async def _requeue(self, rollouts: list[AttemptedRollout]) -> None:
         """Requeue rollouts that were claimed but not finished. A stop is no failure and uses up no attempt."""
         for rollout in rollouts:
             try:
@@ -227,23 +227,23 @@ class Runner:
 
     # --- Heartbeats
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         """Send heartbeats for as long as attempts run. Abandon the attempts that the store has closed."""
         while True:
             try:
-                await self._beat_once()
+                await self._beat_all()
             except Exception as error:
                 logger.warning("heartbeat failed: %r", error)
             await asyncio.sleep(self.config.heartbeat_seconds)
 
-    async def _say_alive(self) -> None:
+    async def _update_worker(self) -> None:
         stats: dict[str, Any] = {"running": len(self._running)}
         if self.config.isolation:
             stats["isolation"] = self.config.isolation
         await self.store.update_worker(self.config.worker_id, heartbeat_stats=stats)
 
-    async def _beat_once(self) -> None:
-        await self._say_alive()
+    async def _beat_all(self) -> None:
+        await self._update_worker()
         runs = {run.rollout.rollout_id: (task, run) for task, run in self._running.items()}
         if not runs:
             return

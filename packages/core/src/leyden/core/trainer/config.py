@@ -203,8 +203,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         known = (*(names if not self.sides else (POLICY,)), PROVIDER, *self.frozen)
         for route in self.routes:
             if route.to not in known:
-                said = f"a route goes to {route.to!r}, and there is only {', '.join(known)}"
-                raise UsageError(f"{said}; name it with --policy or --frozen")
+                message = f"a route goes to {route.to!r}, and there is only {', '.join(known)}"
+                raise UsageError(f"{message}; name it with --policy or --frozen")
         if self.sides:
             return  # the rollout's metadata name the side that answers it
         if POLICY not in names and not any(route.fits_all for route in self.routes):

@@ -30,7 +30,7 @@ def stopped_by_sigterm() -> Generator[asyncio.Event]:
         loop.remove_signal_handler(signal.SIGTERM)
 
 
-async def together(first: Coroutine[Any, Any, A], second: Coroutine[Any, Any, B]) -> tuple[A, B]:
+async def run_both(first: Coroutine[Any, Any, A], second: Coroutine[Any, Any, B]) -> tuple[A, B]:
     """Await both coroutines and return both results.
 
     If one coroutine fails, the other is cancelled. The error is raised once both have ended.

@@ -33,9 +33,9 @@ from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.session import check, train
 
 T = TypeVar("T")
-Sit = Callable[[RunFolder, RunConfig], RunReport]
+SessionFunction = Callable[[RunFolder, RunConfig], RunReport]
 """Runs one session (one process's part of a run) in a run folder, which it locks, and returns the run's report."""
-Look = Callable[[RunFolder, RunConfig], CheckReport]
+CheckFunction = Callable[[RunFolder, RunConfig], CheckReport]
 """Runs the check of a run in a run folder, which it locks, and returns the check's report."""
 MOST_NAME = 50
 """Number of characters of the run's name that its check's name keeps: names have a maximum length."""
@@ -48,7 +48,7 @@ def begin(
     config: RunConfig,
     tasks: list[Task],
     held_out: Mapping[str, list[Task]],
-    sit: Sit,
+    run_session: SessionFunction,
 ) -> RunReport:
     """Create the run's folder, train, and return the run's report.
 
@@ -64,7 +64,7 @@ def begin(
     config = with_sides(config)
     folder = RunFolder.create(runs, config, tasks, dict(held_out))
     try:
-        return sit(folder, config)
+        return run_session(folder, config)
     except (UsageError, CheckFailed) as error:
         if not isinstance(error, NothingToLearn) and not folder.checkpoints.exists():
             _keep_evidence(folder, error)
@@ -83,10 +83,10 @@ def _has_evidence(folder: RunFolder) -> bool:
     """Whether an agent printed something, or an attempt of a rollout was started."""
     if folder.worker_log.exists() and folder.worker_log.stat().st_size:
         return True
-    return folder.store_file.exists() and run_loop(_begun(folder.store_uri)) > 0
+    return folder.store_file.exists() and run_loop(_started_rollouts(folder.store_uri)) > 0
 
 
-async def _begun(store_uri: str) -> int:
+async def _started_rollouts(store_uri: str) -> int:
     """Number of rollouts in a store that have an attempt."""
     store = await open_store(store_uri, clock=lambda: 0.0)
     try:
@@ -110,7 +110,7 @@ class ResumeChanges:
     `Algorithm.check_change` accepts are allowed."""
 
 
-def resume(runs: Path, name: str, sit: Sit, changes: ResumeChanges | None = None) -> RunReport:
+def resume(runs: Path, name: str, run_session: SessionFunction, changes: ResumeChanges | None = None) -> RunReport:
     """Resume a run after its last checkpoint and return its report.
 
     All changes except the number of steps are written to `config.yaml` and stay in effect for later sessions. Raises
@@ -132,7 +132,7 @@ def resume(runs: Path, name: str, sit: Sit, changes: ResumeChanges | None = None
             save_config(different, folder.config_file)
     if changes.steps is not None:
         different = msgspec.structs.replace(different, steps=changes.steps)
-    return sit(folder, different)
+    return run_session(folder, different)
 
 
 def check_command(name: str, config: RunConfig) -> None:
@@ -165,7 +165,7 @@ def changed(config: RunConfig, changes: ResumeChanges) -> RunConfig:
     return config
 
 
-def check_run(runs: Path, config: RunConfig, tasks: list[Task], look: Look) -> CheckReport:
+def check_run(runs: Path, config: RunConfig, tasks: list[Task], run_check: CheckFunction) -> CheckReport:
     """Check that a run would learn, on smaller batches than those of the run, and return the check's report.
 
     The check has a folder of its own, named like the run with the suffix `-check`, which is removed afterwards. If the
@@ -186,7 +186,7 @@ def check_run(runs: Path, config: RunConfig, tasks: list[Task], look: Look) -> C
     is_first = not runs.exists()
     folder = RunFolder.create(runs, config, tasks, {})
     try:
-        report = look(folder, config)
+        report = run_check(folder, config)
         if not report.proven or report.result("rollouts").status != "ok":
             _keep_evidence(folder, CheckFailed(report.remarks()))
             kept = str(folder.path) if folder.failure() is not None else None
@@ -213,27 +213,27 @@ def _remove_if_empty(runs: Path) -> None:
         runs.rmdir()
 
 
-def sit_here(display: Display, resources: NamedResources | None = None) -> Sit:
-    """Return a `Sit` that trains in this process; agents run in worker processes, from import strings.
+def train_here(display: Display, resources: NamedResources | None = None) -> SessionFunction:
+    """Return a `SessionFunction` that trains in this process; agents run in worker processes, from import strings.
 
     Learning, gateway and engine run in this process.
     """
 
-    def sit(folder: RunFolder, config: RunConfig) -> RunReport:
+    def run_session(folder: RunFolder, config: RunConfig) -> RunReport:
         with folder.locked(), repeatable(config.deterministic):
             return run_loop(train(folder, config, _agents(folder, config), display, resources))
 
-    return sit
+    return run_session
 
 
-def look_here(display: Display, resources: NamedResources | None = None) -> Look:
-    """Return a `Look` that checks in this process; processes as for `sit_here`."""
+def check_here(display: Display, resources: NamedResources | None = None) -> CheckFunction:
+    """Return a `CheckFunction` that checks in this process; processes as for `train_here`."""
 
-    def look(folder: RunFolder, config: RunConfig) -> CheckReport:
+    def run_check(folder: RunFolder, config: RunConfig) -> CheckReport:
         with folder.locked(), repeatable(config.deterministic):
             return run_loop(check(folder, config, _agents(folder, config), display, resources))
 
-    return look
+    return run_check
 
 
 def prepare_masking(config: RunConfig) -> None:
@@ -253,7 +253,7 @@ def check_needed(config: RunConfig, tasks: list[Task]) -> None:
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
     algorithm.check_steps(config.steps)
     if algorithm.needs_rollouts:
-        missing = " and ".join(what for what, there in given.items() if not there)
+        missing = " and ".join(what for what, is_given in given.items() if not is_given)
         if missing:
             raise UsageError(f"{config.algorithm} learns from rollouts of its own, and needs {missing}")
     elif config.held_out and config.agent is None:

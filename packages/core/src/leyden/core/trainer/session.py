@@ -28,7 +28,7 @@ from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.run_folder.run_sync import RecordedRun
 from leyden.core.trainer.run_folder.timing import TimeUsage
 from leyden.core.trainer.run_folder.weights import export_policies, with_version
-from leyden.core.trainer.serving.external import serve_elsewhere
+from leyden.core.trainer.serving.external import serve_external
 from leyden.core.trainer.serving.serving import Serving, serve_policies
 
 EXAMPLE: Task = "What is learned here was collected elsewhere."
@@ -51,12 +51,12 @@ async def train(
     checks = algorithm.needs_rollouts and not algorithm.serves_itself and is_due(folder, config)
     memory = None if algorithm.serves_itself else measure_memory(config)
     if memory is not None:
-        display.say(memory.line(config))
+        display.show(memory.line(config))
     before = _checked_before(config, memory) if checks and memory is not None else None
     trackers = open_trackers(config.tracker, folder.trackers, config.name, folder.written_config())
     failed = True
     try:
-        async with _ready(folder, config, algorithm, agents, display, resources, trackers, began) as context:
+        async with _open_context(folder, config, algorithm, agents, display, resources, trackers, began) as context:
             if before is not None:
                 conclude(await preflight(context, before), context)
             async with context.recorded():
@@ -96,8 +96,8 @@ async def check(
     else:
         trackers = open_trackers(None, folder.trackers, config.name, {})
         try:
-            ready = _ready(folder, config, algorithm, agents, display, resources, trackers, TimeUsage.now())
-            async with ready as context:
+            opening = _open_context(folder, config, algorithm, agents, display, resources, trackers, TimeUsage.now())
+            async with opening as context:
                 report = await preflight(context, before)
         finally:
             display.stop()
@@ -114,7 +114,7 @@ def _checked_before(config: RunConfig, memory: MemoryEstimate) -> list[CheckResu
 
 
 @asynccontextmanager
-async def _ready(
+async def _open_context(
     folder: RunFolder,
     config: RunConfig,
     algorithm: Algorithm,
@@ -129,7 +129,7 @@ async def _ready(
     held_out = {held.name: folder.tasks(held.name) for held in config.held_out}
     await set_aside(folder.store_uri)
     example = tasks[0] if tasks else EXAMPLE
-    async with _up(folder, config, algorithm, example, agents) as (serving, check_agents):
+    async with _serve(folder, config, algorithm, example, agents) as (serving, check_agents):
         model = Path(config.policies[config.usual]).name
         await serving.store.add_resources(served_resources(resources or {}, serving.address, model))
         collector = Collector(
@@ -138,7 +138,7 @@ async def _ready(
             tasks=tasks,
             held_out=held_out,
             display=display,
-            check_workers=_both(serving.check_engines, check_agents),
+            check_workers=_check_both(serving.check_engines, check_agents),
             flush=serving.flush,
             agents_output=agents_output(config, folder),
         )
@@ -151,22 +151,22 @@ async def _ready(
 
 
 @asynccontextmanager
-async def _up(
+async def _serve(
     folder: RunFolder, config: RunConfig, algorithm: Algorithm, example: Task, agents: AgentSide
 ) -> AsyncGenerator[tuple[Serving, CheckAgents]]:
     """Context manager: starts policies and agents; yields the serving side and a function that checks the agents."""
     if algorithm.serves_itself:
         async with (
-            serve_elsewhere(folder, config, algorithm) as serving,
+            serve_external(folder, config, algorithm) as serving,
             agents(serving.address) as check_agents,
         ):
             yield serving, check_agents
     else:
-        async with serve_policies(folder, config, example, agents) as up:
-            yield up
+        async with serve_policies(folder, config, example, agents) as serving_and_check:
+            yield serving_and_check
 
 
-def _both(check_engines: Callable[[], None], check_agents: CheckAgents) -> CheckAgents:
+def _check_both(check_engines: Callable[[], None], check_agents: CheckAgents) -> CheckAgents:
     """Return a function that raises if an engine no longer answers or no agent process can be kept alive."""
 
     async def check() -> None:
@@ -195,5 +195,5 @@ def draw_curve(folder: RunFolder, report: RunReport) -> None:
     title = f"{report.name}: {report.rollouts:,} rollouts"
     if report.success_before is not None:
         headline = next(iter(report.held_out.values()))
-        title += f", held out {headline.said('before')} → {headline.said('after')}"
+        title += f", held out {headline.described('before')} → {headline.described('after')}"
     save_curve(metrics, folder.curve_file, title, held_out_curve(metrics))

@@ -16,7 +16,16 @@ from leyden.core.errors import UsageError
 from leyden.core.policy.device import check_device
 from leyden.core.trainer.agents.placement import RunnerPlacement
 from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name
-from leyden.core.trainer.launch import ResumeChanges, begin, check_run, look_here, resume, sit_here
+from leyden.core.trainer.launch import (
+    CheckFunction,
+    ResumeChanges,
+    SessionFunction,
+    begin,
+    check_here,
+    check_run,
+    resume,
+    train_here,
+)
 from leyden.core.trainer.monitoring.display import make_display
 from leyden.core.trainer.monitoring.trackers import tracker_names
 from leyden.core.trainer.preflight.report import CheckReport
@@ -139,11 +148,11 @@ class Trainer:
         tasks = list(train_dataset or ())
         held_out = {} if val_dataset is None else {"val": list(val_dataset)}
         config = self._config(agent, reward, held_out)
-        return begin(self.runs, config, tasks, held_out, self._sit(agent, reward))
+        return begin(self.runs, config, tasks, held_out, self._session_function(agent, reward))
 
     def resume(self, agent: Any, name: str, reward: RewardFunction | str | None = None) -> RunReport:
         """Resume the run `name` after its last checkpoint and return its report."""
-        return resume(self.runs, name, self._sit(agent, reward), ResumeChanges(device=self.device))
+        return resume(self.runs, name, self._session_function(agent, reward), ResumeChanges(device=self.device))
 
     def check(self, agent: Any, dataset: Dataset, reward: RewardFunction | str | None = None) -> CheckReport:
         """Check on a few rollouts of `dataset` that `fit` would learn from it, and return the check's report.
@@ -152,7 +161,7 @@ class Trainer:
         `check=False`. Raises UsageError for arguments that cannot work.
         """
         config = self._config(agent, reward, ("val",) if self.eval_every else ())
-        return check_run(self.runs, config, list(dataset), self._look(agent, reward))
+        return check_run(self.runs, config, list(dataset), self._check_function(agent, reward))
 
     def dev(
         self, agent: Any, dev_dataset: Dataset, reward: RewardFunction | str | None = None
@@ -187,29 +196,29 @@ class Trainer:
             )
         return self.policy
 
-    def _sit(self, agent: Any, reward: RewardFunction | str | None) -> Callable[[RunFolder, RunConfig], RunReport]:
+    def _session_function(self, agent: Any, reward: RewardFunction | str | None) -> SessionFunction:
         if agent is None or isinstance(agent, str):
             self._check_importable(reward)
-            return sit_here(make_display(quiet=self.quiet), self.initial_resources)
+            return train_here(make_display(quiet=self.quiet), self.initial_resources)
 
-        def sit(folder: RunFolder, config: RunConfig) -> RunReport:
+        def run_session(folder: RunFolder, config: RunConfig) -> RunReport:
             from leyden.core.runner.user_code.loaded_agent import LoadedAgent
-            from leyden.core.trainer.agents.live import sit_with_live_agent
+            from leyden.core.trainer.agents.live import train_with_live_agent
 
             loaded = LoadedAgent.of(
                 agent, reward, reward_weights=config.reward_weights or None, input=self.input, hooks=self.hooks
             )
             folder.save_resources(self.initial_resources)
-            return sit_with_live_agent(folder, config, loaded, "quiet" if self.quiet else "bars")
+            return train_with_live_agent(folder, config, loaded, "quiet" if self.quiet else "bars")
 
-        return sit
+        return run_session
 
-    def _look(self, agent: Any, reward: RewardFunction | str | None) -> Callable[[RunFolder, RunConfig], CheckReport]:
+    def _check_function(self, agent: Any, reward: RewardFunction | str | None) -> CheckFunction:
         if isinstance(agent, str):
             self._check_importable(reward)
-            return look_here(make_display(quiet=self.quiet), self.initial_resources)
+            return check_here(make_display(quiet=self.quiet), self.initial_resources)
 
-        def look(folder: RunFolder, config: RunConfig) -> CheckReport:
+        def run_check(folder: RunFolder, config: RunConfig) -> CheckReport:
             from leyden.core.runner.user_code.loaded_agent import LoadedAgent
             from leyden.core.trainer.agents.live import check_with_live_agent
 
@@ -219,7 +228,7 @@ class Trainer:
             folder.save_resources(self.initial_resources)
             return check_with_live_agent(folder, config, loaded, "quiet" if self.quiet else "bars")
 
-        return look
+        return run_check
 
     def _where(self, agent: Any) -> RunnerPlacement:
         if self.runners.where != "local" and not isinstance(agent, str):

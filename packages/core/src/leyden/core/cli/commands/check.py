@@ -22,13 +22,13 @@ def check(given: RunOptions) -> int:
     A policy is loaded, an update is taken, served and taken back. What the check saw is kept only where a check or a
     rollout failed, until the next check of the same agent or --name.
     """
-    from leyden.core.trainer.launch import check_run, look_here
+    from leyden.core.trainer.launch import check_here, check_run
     from leyden.core.trainer.monitoring.display import make_display
 
     config, rows, _ = given.read()
     if given.name is None and (agent := given.named_agent()) is not None:
         config = msgspec.structs.replace(config, name=agent_name(agent))  # without the time, so that it is replaced
-    report = check_run(given.runs, config, rows, look_here(make_display(quiet=given.quiet or given.json)))
+    report = check_run(given.runs, config, rows, check_here(make_display(quiet=given.quiet or given.json)))
     _show(report, quiet=given.quiet, json=given.json)
     return 0 if report.proven else 1
 

@@ -79,8 +79,8 @@ def dev(
     if json:
         for result in results:
             sys.stdout.write(json_line(result))
-    if said := _failures(results):
-        sys.stderr.write(f"leyden: {printable(said)}\n")
+    if failures := _failures(results):
+        sys.stderr.write(f"leyden: {printable(failures)}\n")
     return 0 if all(result.rollout.status == "succeeded" for result in results) else 1
 
 

@@ -84,20 +84,22 @@ def compare(a: NamedVersion, b: NamedVersion, *, runs: RunsOption = RUNS, json: 
     """Compare two versions: their steps' numbers, and the held-out tasks that both were asked, one by one."""
     from leyden.core.trainer.run_folder.models import compare_versions, find_version
 
-    found = compare_versions(find_version(runs, a), find_version(runs, b))
+    comparison = compare_versions(find_version(runs, a), find_version(runs, b))
     if json:
-        _print_lines([found])
+        _print_lines([comparison])
         return
-    rows = [(name, _number(x), _number(y)) for name, (x, y) in found.metrics.items() if name in SHOWN]
+    rows = [(name, _number(x), _number(y)) for name, (x, y) in comparison.metrics.items() if name in SHOWN]
     if rows:
-        _print_table("", ("of the step", found.a, found.b), rows)
-    compared = {**found.held_out, **{f"{name}, sampled": paired for name, paired in found.sampled.items()}}
+        _print_table("", ("of the step", comparison.a, comparison.b), rows)
+    compared = {**comparison.held_out, **{f"{name}, sampled": paired for name, paired in comparison.sampled.items()}}
     if not compared:
-        _say("no held-out task was asked of both: nothing says which is better")
+        _print("no held-out task was asked of both: nothing says which is better")
         return
     columns = ("held out", "tasks", "A", "B", "wins", "losses", "ties", "p", "B - A, 95 %")
-    _print_table(f"A {found.a}, B {found.b}", columns, [_compared(name, paired) for name, paired in compared.items()])
-    _say(_verdict(found))
+    _print_table(
+        f"A {comparison.a}, B {comparison.b}", columns, [_compared(name, paired) for name, paired in compared.items()]
+    )
+    _print(_verdict(comparison))
 
 
 @app.command("rollback", cls=Command)
@@ -113,18 +115,19 @@ def rollback(
     from leyden.core.trainer.run_folder.rollback import roll_back
 
     models = Models.open(runs, run)
-    done = roll_back(models, models.find(version))
+    result = roll_back(models, models.find(version))
     if json:
-        _print_lines([done])
+        _print_lines([result])
         return
     where = "" if runs == RUNS else f" --runs {runs}"
-    aside = _count(len(done.versions), "later version")
-    _say(
-        f"run {done.run} is at version {done.version} again; {aside}, with metrics and result, lie in {done.set_aside}"
+    aside = _count(len(result.versions), "later version")
+    _print(
+        f"run {result.run} is at version {result.version} again; {aside}, with metrics and result, lie in "
+        f"{result.set_aside}"
     )
-    if done.untold is not None:
-        _say(f"its store could not be told ({done.untold}); it will be when the run goes on")
-    _say(f"go on with: leyden train --resume {run}{where}")
+    if result.untold is not None:
+        _print(f"its store could not be told ({result.untold}); it will be when the run goes on")
+    _print(f"go on with: leyden train --resume {run}{where}")
 
 
 @app.command("export", cls=Command)
@@ -146,7 +149,7 @@ def export(
     if json:
         _print_lines([{"run": version.run, "version": version.version, "folder": str(folder)}])
     else:
-        _say(f"version {version.version} of run {version.run} is in {folder}")
+        _print(f"version {version.version} of run {version.run} is in {folder}")
 
 
 def _show_versions(models: "Models", *, json: bool) -> None:
@@ -171,29 +174,29 @@ def _show_versions(models: "Models", *, json: bool) -> None:
         f"Run {models.folder.path.name}", ("version", "parent", "made", "reward", "held-out reward", "weights"), rows
     )
     if lost := [version.version for version in models.versions.values() if version.version and version.weights is None]:
-        _say(
+        _print(
             f"the weights of {_count(len(lost), 'version')} are not kept, and the run cannot be rolled back to them: "
             f"--keep-checkpoints, {models.config.keep_checkpoints} in this run, says how many stay"
         )
     for aside in sorted(models.folder.path.glob("set_aside/*")):
-        _say(f"set aside by a rollback: {aside}")
+        _print(f"set aside by a rollback: {aside}")
 
 
 def _compared(name: str, paired: "PairedComparison") -> tuple[str, ...]:
-    from leyden.core.trainer.run_folder.versions import earned
+    from leyden.core.trainer.run_folder.versions import reward_text
 
     low, high = paired.difference
     counts = (str(paired.wins), str(paired.losses), str(paired.ties))
-    means = (earned(paired.a, is_share=paired.is_share), earned(paired.b, is_share=paired.is_share))
+    means = (reward_text(paired.a, is_share=paired.is_share), reward_text(paired.b, is_share=paired.is_share))
     return (name, str(paired.tasks), *means, *counts, f"{paired.p_value:.3f}", f"{low:+.2f}…{high:+.2f}")
 
 
-def _verdict(found: "Comparison") -> str:
-    compared = found.held_out or found.sampled
+def _verdict(comparison: "Comparison") -> str:
+    compared = comparison.held_out or comparison.sampled
     name, paired = next(iter(compared.items()))
     if paired.p_value > 0.05:
-        return f"on {name}, the difference may be chance: {paired.wins} wins, {paired.losses} losses of {found.b}"
-    better, worse = (found.b, found.a) if paired.wins > paired.losses else (found.a, found.b)
+        return f"on {name}, the difference may be chance: {paired.wins} wins, {paired.losses} losses of {comparison.b}"
+    better, worse = (comparison.b, comparison.a) if paired.wins > paired.losses else (comparison.a, comparison.b)
     return f"on {name}, {better} is better than {worse}, beyond chance (sign test, 5 %)"
 
 
@@ -203,11 +206,11 @@ def _successes(scores: "Mapping[str, Evaluation]") -> dict[str, float | None]:
 
 def _means(held_out: "Mapping[str, Evaluation]", sides: "Mapping[str, Mapping[str, Evaluation]]") -> str:
     """Mean reward by held-out set; of a run with sides, of each of them."""
-    from leyden.core.trainer.run_folder.versions import earned
+    from leyden.core.trainer.run_folder.versions import reward_text
 
     if sides:
         held_out = {f"{name} of {side}": own[name] for name in held_out for side, own in sides.items() if name in own}
-    found = [f"{name} {earned(score.success, is_share=score.is_share)}" for name, score in held_out.items()]
+    found = [f"{name} {reward_text(score.success, is_share=score.is_share)}" for name, score in held_out.items()]
     return ", ".join(found) or "–"
 
 
@@ -239,5 +242,5 @@ def _print_lines(rows: list[Any]) -> None:
         sys.stdout.write(json_line(row))
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")

@@ -26,20 +26,20 @@ def train(
     check: Annotated[bool, typer.Option(help="Prove on the first batch that the run can learn.")] = True,
 ) -> None:
     """Train the model inside AGENT, or COMMAND, on TASKS, without changing the agent."""
-    from leyden.core.trainer.launch import begin, sit_here
+    from leyden.core.trainer.launch import begin, train_here
     from leyden.core.trainer.launch import resume as go_on
     from leyden.core.trainer.monitoring.display import make_display
 
-    sit = sit_here(make_display(quiet=given.quiet, json=given.json))
+    run_session = train_here(make_display(quiet=given.quiet, json=given.json))
     if resume is not None:
         changes = given.changes()
-        _finish(given, lambda: go_on(given.runs, resume, sit, changes), resume)
+        _finish(given, lambda: go_on(given.runs, resume, run_session, changes), resume)
         return
     config, rows, held_out = given.read()
     if given.gives("check"):
         config = msgspec.structs.replace(config, check=check)
     warn_of_host(config.runners.host)
-    _finish(given, lambda: begin(given.runs, config, rows, held_out, sit), config.name)
+    _finish(given, lambda: begin(given.runs, config, rows, held_out, run_session), config.name)
 
 
 def _finish(given: RunOptions, work: "Callable[[], RunReport]", name: str) -> None:

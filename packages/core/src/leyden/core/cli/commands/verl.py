@@ -38,9 +38,9 @@ def doctor(
     """Look at versions, GPUs, ports, memory, disk, policy and Ray; the exit code is 1 unless all is well."""
     from leyden.core.algorithm.verl.driver.doctor import DoctorOptions, examine
 
-    patient = DoctorOptions(policy=str(policy) if policy else None, runs=runs, ray_address=ray_address, smoke=smoke)
+    options = DoctorOptions(policy=str(policy) if policy else None, runs=runs, ray_address=ray_address, smoke=smoke)
     findings: list[Finding] = []
-    for finding in examine(patient):
+    for finding in examine(options):
         findings.append(finding)
         if json:
             import msgspec

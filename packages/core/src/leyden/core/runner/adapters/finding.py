@@ -43,9 +43,11 @@ def find_adapter(agent: object, *, called: str | None = None, instead: str | Non
     for adapter in adapters:
         if supports(adapter, agent):
             if isinstance(adapter, LitAgentAdapter) and runs_nothing(agent):
-                said = f"{called}: " if called else ""
+                prefix = f"{called}: " if called else ""
                 kind = type(agent).__name__
-                raise UnknownAgent(f"{said}{kind} overrides neither rollout nor rollout_async: there is nothing to run")
+                raise UnknownAgent(
+                    f"{prefix}{kind} overrides neither rollout nor rollout_async: there is nothing to run"
+                )
             return adapter
     kind = f"{type(agent).__module__}.{type(agent).__qualname__}"
     names = ", ".join(adapter.name for adapter in adapters)

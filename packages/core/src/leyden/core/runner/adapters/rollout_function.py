@@ -21,7 +21,7 @@ class RolloutFunction(LitAgent[Task]):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self._asked = asked_arguments(function)
+        self._arguments = offered_arguments(function)
         self._async = inspect.iscoroutinefunction(function)
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
@@ -52,7 +52,7 @@ class RolloutFunction(LitAgent[Task]):
             "prompt_template": lambda: first_resource(resources, PromptTemplate),
             "rollout": lambda: rollout,
         }
-        return {name: choose[name]() for name in self._asked}
+        return {name: choose[name]() for name in self._arguments}
 
 
 def rollout(function: Callable[..., Any]) -> RolloutFunction:
@@ -63,7 +63,7 @@ def rollout(function: Callable[..., Any]) -> RolloutFunction:
     return RolloutFunction(function)
 
 
-def asked_arguments(function: Callable[..., Any]) -> tuple[str, ...]:
+def offered_arguments(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of the offered arguments that `function` takes after the task.
 
     Raises UsageError for a required parameter that is not offered, and where there is no parameter for the task.
@@ -73,15 +73,15 @@ def asked_arguments(function: Callable[..., Any]) -> tuple[str, ...]:
     name = getattr(function, "__name__", repr(function))
     if not parameters or parameters[0].kind not in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD):
         raise UsageError(f"@rollout: {name} must take the task as its first argument")
-    asked: list[str] = []
+    arguments: list[str] = []
     for parameter in parameters[1:]:
         if parameter.kind is kinds.VAR_KEYWORD:
             continue
         if parameter.name in OFFERED and parameter.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY):
-            asked.append(parameter.name)
+            arguments.append(parameter.name)
         elif parameter.default is kinds.empty and parameter.kind is not kinds.VAR_POSITIONAL:
             raise UsageError(f"@rollout: {name} asks for {parameter.name!r}; it can have {', '.join(OFFERED)}")
-    return tuple(asked)
+    return tuple(arguments)
 
 
 def first_resource(resources: Mapping[str, Resource], kind: type[Resource]) -> Resource:

@@ -60,7 +60,7 @@ class AttemptRunner(HookRunner, Protocol):
         ...
 
     @property
-    def resources(self) -> ResourceCache:
+    def resource_cache(self) -> ResourceCache:
         """Cache of the resources that rollouts run with."""
         ...
 
@@ -162,7 +162,7 @@ class AttemptRun:
             given_up.cancel()
         if not self.agent_is_done and not self._given_up.is_set():
             await self.abandon(self._timeout(), patience=early / 2)
-        self._look_at_work()
+        self._check_work()
         await self._finish()
 
     async def abandon(self, failure: Failure, *, patience: float | None = None) -> None:
@@ -190,10 +190,10 @@ class AttemptRun:
 
         Empty where they did not.
         """
-        watch = self._runner.loop_watch
-        return "" if watch is None else watch.since(self._blocked_before, self.rollout.config.timeout_seconds)
+        loop_watch = self._runner.loop_watch
+        return "" if loop_watch is None else loop_watch.since(self._blocked_before, self.rollout.config.timeout_seconds)
 
-    def _look_at_work(self) -> None:
+    def _check_work(self) -> None:
         """Record how the agent's task ended if the task did not.
 
         Without a failure the attempt would count as a success.
@@ -204,9 +204,9 @@ class AttemptRun:
         if self._work.cancelled():
             run.failure = run.failure or own_failure("the attempt's task ended early", asyncio.CancelledError())
         elif (error := self._work.exception()) is not None:
-            unsaid = own_failure("how the agent ended cannot be recorded", error)
-            self._refused.append(unsaid)
-            run.failure = run.failure or unsaid
+            unrecorded = own_failure("how the agent ended cannot be recorded", error)
+            self._refused.append(unrecorded)
+            run.failure = run.failure or unrecorded
 
     async def _end_agent(self, seconds: float) -> None:
         """Refuse the agent's model calls from now on and cancel the agent.
@@ -242,14 +242,14 @@ class AttemptRun:
     async def _resources(self) -> NamedResources:
         """Return the rollout's resources. The endpoint of each LLM is this attempt's own URL at the gateway."""
         attempt = self._attempt
-        ours: dict[str, Any] = {
+        own_fields: dict[str, Any] = {
             "endpoint": f"{attempt.gateway_url}/a/{attempt.token}/v1",
             "api_key": API_KEY,
             "attempt": (attempt.rollout_id, attempt.attempt_id),
         }
         return {
-            name: msgspec.structs.replace(resource, **ours) if isinstance(resource, LLM) else resource
-            for name, resource in (await self._runner.resources.of(self.rollout)).items()
+            name: msgspec.structs.replace(resource, **own_fields) if isinstance(resource, LLM) else resource
+            for name, resource in (await self._runner.resource_cache.of(self.rollout)).items()
         }
 
     # --- The record

@@ -50,8 +50,8 @@ def raised(error: BaseException) -> str:
 
     It is the innermost line of the user's own code. Where there is none, it is the innermost line outside Leyden.
     """
-    where = _place(error)
-    return f"{described(error)} ({where[0]}, line {where[1]})" if where else described(error)
+    location = _location(error)
+    return f"{described(error)} ({location[0]}, line {location[1]})" if location else described(error)
 
 
 def key_advice(text: str) -> str:
@@ -96,15 +96,15 @@ def _leaves(group: "BaseExceptionGroup[BaseException]") -> list[BaseException]:
     return found
 
 
-def _place(error: BaseException) -> tuple[str, int | None] | None:
+def _location(error: BaseException) -> tuple[str, int | None] | None:
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno
     if isinstance(error, BaseExceptionGroup):
-        return _place(_leaves(cast("BaseExceptionGroup[BaseException]", error))[0])
+        return _location(_leaves(cast("BaseExceptionGroup[BaseException]", error))[0])
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not is_library(frame.filename)]
-    foreign = [frame for frame in frames if not frame.filename.startswith((*_OURS, "<frozen importlib"))]
-    last = (theirs or foreign or [None])[-1]
+    user_frames = [frame for frame in frames if not is_library(frame.filename)]
+    foreign_frames = [frame for frame in frames if not frame.filename.startswith((*_OURS, "<frozen importlib"))]
+    last = (user_frames or foreign_frames or [None])[-1]
     return None if last is None else (last.filename, last.lineno)
 
 

@@ -27,12 +27,12 @@ class LoopWatch:
     def __init__(self) -> None:
         self.seconds = 0.0
         """How long the agent's code has blocked the loop so far."""
-        self.place = ""
+        self.location = ""
         """File and line that blocked the loop last."""
-        self._turned = time.monotonic()
+        self._ticked_at = time.monotonic()
         self._found = ""
         self._stopped = threading.Event()
-        self._turning: asyncio.Task[None] | None = None
+        self._ticking: asyncio.Task[None] | None = None
 
     @property
     def sees_code(self) -> bool:
@@ -41,16 +41,16 @@ class LoopWatch:
 
     def start(self) -> None:
         """Begin to watch the loop of this thread."""
-        self._turned = time.monotonic()
-        self._turning = asyncio.create_task(self._turn())
-        watched = threading.get_ident()
-        threading.Thread(target=self._look, args=(watched,), name="leyden-loop-watch", daemon=True).start()
+        self._ticked_at = time.monotonic()
+        self._ticking = asyncio.create_task(self._tick())
+        thread_id = threading.get_ident()
+        threading.Thread(target=self._watch, args=(thread_id,), name="leyden-loop-watch", daemon=True).start()
 
     def stop(self) -> None:
         """Stop watching."""
         self._stopped.set()
-        if self._turning is not None:
-            self._turning.cancel()
+        if self._ticking is not None:
+            self._ticking.cancel()
 
     def since(self, before: float, limit: float | None) -> str:
         """Return the end of a message: how long the loop was blocked since `seconds` was `before`.
@@ -63,10 +63,10 @@ class LoopWatch:
             return ""
         return (
             f"; the worker's event loop was blocked for {blocked:.1f} s meanwhile, by an async agent that makes "
-            f"blocking calls ({self.place}): make it a plain `def`, use the async client, or lower --concurrency"
+            f"blocking calls ({self.location}): make it a plain `def`, use the async client, or lower --concurrency"
         )
 
-    async def _turn(self) -> None:
+    async def _tick(self) -> None:
         while True:
             self._count()
             await asyncio.sleep(TURN_SECONDS)
@@ -74,27 +74,27 @@ class LoopWatch:
     def _count(self) -> None:
         """Record that the loop runs. Add the time since it last ran if agent code was found to block it."""
         now = time.monotonic()
-        late, found = now - self._turned, self._found
-        self._turned, self._found = now, ""
+        late, found = now - self._ticked_at, self._found
+        self._ticked_at, self._found = now, ""
         if found and late > LATE_SECONDS:
             self.seconds += late
-            self.place = found
+            self.location = found
 
-    def _look(self, watched: int) -> None:
-        looked, seen = time.monotonic(), 0
+    def _watch(self, thread_id: int) -> None:
+        last_look, sightings = time.monotonic(), 0
         while not self._stopped.wait(TURN_SECONDS):
             now = time.monotonic()
-            if now - looked > 2 * TURN_SECONDS:  # the whole process was paused
-                self._turned, seen = self._turned + now - looked, 0
-            looked = now
-            is_late = now - self._turned > LATE_SECONDS
-            place = _place(watched) if is_late and not self._found else ""
-            seen = seen + 1 if place else 0
-            if seen > 1:
-                self._found = place
+            if now - last_look > 2 * TURN_SECONDS:  # the whole process was paused
+                self._ticked_at, sightings = self._ticked_at + now - last_look, 0
+            last_look = now
+            is_late = now - self._ticked_at > LATE_SECONDS
+            location = _location(thread_id) if is_late and not self._found else ""
+            sightings = sightings + 1 if location else 0
+            if sightings > 1:
+                self._found = location
 
 
-def _place(thread: int) -> str:
+def _location(thread: int) -> str:
     """Return file and line of the innermost user code that a thread executes. Empty where there is none."""
     frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]  # there is no public way
     if frame is None:

@@ -85,10 +85,10 @@ class CommandAgent:
         errors.close()
         result = output.text()
         if output.lost:
-            errors.say(f"[the first {output.lost} bytes that it printed are left out of its result]")
+            errors.log(f"[the first {output.lost} bytes that it printed are left out of its result]")
         if ended.code != 0:
-            said = f": {last}" if (last := errors.last) else ""
-            raise CommandFailed(f"{command[0]} {ended}{said}{wanted(errors.names)}")
+            suffix = f": {last}" if (last := errors.last) else ""
+            raise CommandFailed(f"{command[0]} {ended}{suffix}{wanted(errors.names)}")
         return result
 
 
@@ -224,7 +224,7 @@ class _ErrorLog:
         """Treat the rest of the output as a last line."""
         self._pass_on(self._masker.close())
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Write a line of Leyden's own about the command."""
         sys.stderr.write(f"{self._rollout_id}: {text}\n")
 
@@ -233,7 +233,7 @@ class _ErrorLog:
             self.last = text[:LAST_LINE_CHARACTERS]
             self.names |= self._withheld.intersection(_VARIABLE.findall(text[:ERROR_BYTES]))
             if self._left > 0:
-                self.say(text[: self._left])
+                self.log(text[: self._left])
                 self._left -= len(text) + 1
                 if self._left <= 0:
-                    self.say("[it writes more, which is left out]")
+                    self.log("[it writes more, which is left out]")

@@ -64,7 +64,7 @@ class CommandProcess:
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], streams: Streams) -> None:
         self._arguments, self._environment, self._streams = list(arguments), environment, streams
-        self._control, self._theirs = socket.socketpair()
+        self._control, self._child_end = socket.socketpair()
         self._gone = threading.Event()
 
     def run(self) -> Exit:
@@ -74,11 +74,11 @@ class CommandProcess:
         """
         try:
             with self._control, self._start() as supervisor:
-                said = self._read(supervisor)
+                answer = self._read(supervisor)
         finally:
-            self._theirs.close()
+            self._child_end.close()
             self._gone.set()
-        return self._ended(said.decode(errors="replace").strip())
+        return self._ended(answer.decode(errors="replace").strip())
 
     def send(self, number: int) -> None:
         """Send a signal to the command and its processes. Has no effect after the command has ended."""
@@ -95,9 +95,18 @@ class CommandProcess:
         return self._gone.wait(seconds)
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        streams, control = self._streams, self._theirs.fileno()
-        where = "terminal" if streams.terminal else "elsewhere"
-        command = [sys.executable, "-I", "-S", SUPERVISE, str(control), str(GRACE_SECONDS), where, *self._arguments]
+        streams, control = self._streams, self._child_end.fileno()
+        terminal_mode = "terminal" if streams.terminal else "elsewhere"
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            SUPERVISE,
+            str(control),
+            str(GRACE_SECONDS),
+            terminal_mode,
+            *self._arguments,
+        ]
         with tempfile.TemporaryFile() as task:  # a pipe would need a thread to fill it
             task.write(streams.stdin or b"")
             task.seek(0)
@@ -113,12 +122,12 @@ class CommandProcess:
                 )
             except (OSError, ValueError) as error:  # arguments too long, or with a null byte
                 raise AgentNotFound(f"{self._arguments[0]} cannot be started: {error}") from error
-            self._theirs.close()
+            self._child_end.close()
             return process
 
     def _read(self, supervisor: "subprocess.Popen[bytes]") -> bytes:
         """Forward the command's output until the supervisor closes its socket. Returns the supervisor's last line."""
-        said = bytearray()
+        answer = bytearray()
         with selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
             for pipe, sink in ((supervisor.stdout, self._streams.stdout), (supervisor.stderr, self._streams.stderr)):
@@ -127,20 +136,20 @@ class CommandProcess:
             while True:
                 events = selector.select()
                 for key, _ in events:
-                    if key.data is not None and not _hand_on(*key.data):
+                    if key.data is not None and not _forward(*key.data):
                         selector.unregister(key.fileobj)
                 if any(key.data is None for key, _ in events):
                     piece = self._control.recv(PIECE)
-                    said += piece
+                    answer += piece
                     if not piece:
                         break
             for key in list(selector.get_map().values()):
                 if key.data is not None:
                     _drain(*key.data)
-        return bytes(said)
+        return bytes(answer)
 
-    def _ended(self, said: str) -> Exit:
-        kind, _, value = said.partition(" ")
+    def _ended(self, answer: str) -> Exit:
+        kind, _, value = answer.partition(" ")
         if kind == "error":
             raise AgentNotFound(f"{self._arguments[0]} cannot be started: {value}")
         if kind not in ("exit", "signal"):
@@ -148,7 +157,7 @@ class CommandProcess:
         return Exit(code=int(value)) if kind == "exit" else Exit(signal=int(value))
 
 
-def _hand_on(pipe: IO[bytes], sink: Sink) -> bool:
+def _forward(pipe: IO[bytes], sink: Sink) -> bool:
     """Forward what can be read now. Returns False at the end of the pipe."""
     piece = os.read(pipe.fileno(), PIECE)
     sink(piece)
@@ -159,5 +168,5 @@ def _drain(pipe: IO[bytes], sink: Sink) -> None:
     """Forward what is already in the pipe. Does not wait for processes that still hold its other end."""
     os.set_blocking(pipe.fileno(), False)
     with contextlib.suppress(BlockingIOError):
-        while _hand_on(pipe, sink):
+        while _forward(pipe, sink):
             continue

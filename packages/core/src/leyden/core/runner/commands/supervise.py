@@ -43,10 +43,10 @@ class SupervisedCommand:
         while self.code is None:
             ready, _, _ = select.select([control, self._woken], [], [])
             if control in ready:
-                asked = os.read(control, 64)
-                if not asked:
+                signals = os.read(control, 64)
+                if not signals:
                     return
-                for number in asked:
+                for number in signals:
                     self.send(number)
             if self._reap() and wake_up:
                 self.send(signal.SIGCONT)
@@ -185,12 +185,12 @@ def supervise(control: int, grace: float, command: list[str], *, terminal: bool)
 
 def main(arguments: list[str]) -> None:
     """Run the supervisor with the command line's arguments, which the module docstring describes."""
-    control, grace, where, *command = arguments
+    control, grace, terminal_mode, *command = arguments
     os.set_inheritable(int(control), False)
     adopt_orphans()
-    said = supervise(int(control), float(grace), command, terminal=where == TERMINAL)
+    status = supervise(int(control), float(grace), command, terminal=terminal_mode == TERMINAL)
     try:
-        os.write(int(control), f"{said}\n".encode())
+        os.write(int(control), f"{status}\n".encode())
     except OSError:  # the worker is gone or no longer reads
         return
 

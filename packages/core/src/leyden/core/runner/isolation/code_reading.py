@@ -80,9 +80,11 @@ def read_code(function: FunctionType) -> FunctionNames:
     for inner in _all_code(code):
         named.read(inner, is_outermost=inner is code)
     nodes = _nodes(code)
-    outside = named.global_names | set(code.co_freevars)
+    outer_names = named.global_names | set(code.co_freevars)
     holder = function.__qualname__.rpartition(".")[0]
-    writes = _Writes(outside, first=code.co_varnames[:1], is_method=bool(holder) and not holder.endswith("<locals>"))
+    writes = _Writes(
+        outer_names, first=code.co_varnames[:1], is_method=bool(holder) and not holder.endswith("<locals>")
+    )
     for node in nodes:
         writes.read(node)
     return FunctionNames(
@@ -105,7 +107,9 @@ def is_library(path: str) -> bool:
     if path.startswith("<frozen"):
         return True
     inside = any(path.startswith(folder) for folder in _library_folders())
-    return inside and not any(path.startswith(place) for package in agent_packages for place in _places(package))
+    return inside and not any(
+        path.startswith(location) for package in agent_packages for location in _locations(package)
+    )
 
 
 def libraries_loaded_since(known: Collection[str]) -> list[str]:
@@ -119,7 +123,7 @@ def libraries_loaded_since(known: Collection[str]) -> list[str]:
 
 
 @cache
-def _places(package: str) -> tuple[str, ...]:
+def _locations(package: str) -> tuple[str, ...]:
     """Return the folders or the file of a package that agents come from. Empty for Leyden and the frameworks."""
     frameworks = {"leyden", *(adapter.module for adapter in installed_adapters())}
     if package in frameworks:
@@ -134,8 +138,8 @@ def _library_folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {*site.getsitepackages(), site.getusersitepackages()}
-    ours = __file__.rpartition("/leyden/core/")[0]
-    return tuple(f"{folder}/" for folder in (*folders, f"{ours}/leyden"))
+    own_root = __file__.rpartition("/leyden/core/")[0]
+    return tuple(f"{folder}/" for folder in (*folders, f"{own_root}/leyden"))
 
 
 class _Names:
@@ -169,8 +173,8 @@ def _all_code(code: CodeType) -> Iterator[CodeType]:
 class _Writes:
     """Collects what a function's syntax tree assigns, and how it uses outside names."""
 
-    def __init__(self, outside: set[str], first: tuple[str, ...], *, is_method: bool) -> None:
-        self._outside, self._first, self._is_method = outside, first, is_method
+    def __init__(self, outer_names: set[str], first: tuple[str, ...], *, is_method: bool) -> None:
+        self._outer_names, self._first, self._is_method = outer_names, first, is_method
         self.written = set[str]()
         self.changed_attributes = set[str]()
         self.calls = set[str]()
@@ -188,21 +192,21 @@ class _Writes:
         is_class_method |= getattr(node, "name", None) in _METHODS_OF_CLASSES
         for statement in body:
             for inner in ast.walk(statement):
-                self._take(inner, is_class_method)
+                self._record(inner, is_class_method)
 
-    def _take(self, node: ast.AST, is_class_method: bool) -> None:
+    def _record(self, node: ast.AST, is_class_method: bool) -> None:
         if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
-            self._take_write(node, is_class_method)
+            self._record_write(node, is_class_method)
         elif isinstance(node, ast.Call) and (called := _dotted(node.func)):
             self.calls.add(called)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in self._outside:
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in self._outer_names:
             depth = self._depth(node)
             if self._is_iterated(node):
                 self.iterated.add(node.id)
             elif depth < _READ:
                 self.escape_depth[node.id] = min(depth, self.escape_depth.get(node.id, _READ))
 
-    def _take_write(self, target: ast.Attribute | ast.Subscript, is_class_method: bool) -> None:
+    def _record_write(self, target: ast.Attribute | ast.Subscript, is_class_method: bool) -> None:
         if isinstance(target, ast.Attribute) and not self._is_of_own_object(target):
             self.changed_attributes.add(target.attr)
         root: ast.AST = target

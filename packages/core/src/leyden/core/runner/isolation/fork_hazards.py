@@ -55,16 +55,16 @@ class ForkHazards:
         installed_adapters()  # `is_library` needs the frameworks, and must import nothing while it runs
         original = builtins.__import__
 
-        def watched(name: str, globals: Any = None, *arguments: Any, **keywords: Any) -> Any:
+        def recording_import(name: str, globals: Any = None, *arguments: Any, **keywords: Any) -> Any:
             if self._depth or not _is_users(globals):
                 return original(name, globals, *arguments, **keywords)
             return self._import(original, name, globals, *arguments, **keywords)
 
-        builtins.__import__ = watched
+        builtins.__import__ = recording_import
         try:
             yield
         finally:
-            if builtins.__import__ is watched:
+            if builtins.__import__ is recording_import:
                 builtins.__import__ = original
 
     def _import(self, original: Any, *arguments: Any, **keywords: Any) -> Any:

@@ -79,8 +79,8 @@ class ForkServer:
     def __init__(self, pid: int, requests: socket.socket, reports: int) -> None:
         self.pid = pid
         self._requests, self._reports = requests, reports
-        self._part = b""
-        self._asked: deque[tuple[asyncio.Future[ForkedProcess], socket.socket]] = deque()
+        self._buffer = b""
+        self._pending_forks: deque[tuple[asyncio.Future[ForkedProcess], socket.socket]] = deque()
         self._running: dict[int, ForkedProcess] = {}
         self._prepared = set[str]()
         self.folder = Path(tempfile.gettempdir(), f"leyden-{os.getpid()}-{secrets.token_hex(4)}")
@@ -106,19 +106,19 @@ class ForkServer:
 
         The server calls `close` first. It calls `prepare` with names that the parent sends, before the next fork.
         """
-        ours, theirs = socket.socketpair()
+        parent_end, child_end = socket.socketpair()
         reading, writing = os.pipe()
         flush_output()
         pid = os.fork()
         if pid == 0:
-            ours.close()
+            parent_end.close()
             os.close(reading)
             close()
-            _serve(_Loop(theirs, writing, serve_child, prepare))
-        theirs.close()
+            _serve(_ServerLoop(child_end, writing, serve_child, prepare))
+        child_end.close()
         os.close(writing)
         os.set_blocking(reading, False)
-        return cls(pid, ours, reading)
+        return cls(pid, parent_end, reading)
 
     def prepare(self, names: Iterable[str]) -> None:
         """Send the names that the server does not have yet. It calls its `prepare` with them before it forks again."""
@@ -137,18 +137,18 @@ class ForkServer:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(self._reports, self._read)
-        ours, theirs = socket.socketpair()
+        parent_end, child_end = socket.socketpair()
         forked: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
         try:
             if self.gone.is_set():
                 raise LeydenError("the process that forks the agents' processes has ended")
-            socket.send_fds(self._requests, [FORK], [theirs.fileno()])
+            socket.send_fds(self._requests, [FORK], [child_end.fileno()])
         except BaseException:
-            ours.close()
+            parent_end.close()
             raise
         finally:
-            theirs.close()
-        self._asked.append((forked, ours))
+            child_end.close()
+        self._pending_forks.append((forked, parent_end))
         return await asyncio.shield(forked)
 
     def end(self) -> None:
@@ -162,7 +162,7 @@ class ForkServer:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
         os.close(self._reports)
-        self._lose("the runner has stopped")
+        self._fail_all("the runner has stopped")
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _read(self) -> None:
@@ -174,22 +174,22 @@ class ForkServer:
             self.gone.set()
             if self._loop is not None:
                 self._loop.remove_reader(self._reports)
-            self._lose("the process that forks the agents' processes has ended")
+            self._fail_all("the process that forks the agents' processes has ended")
             return
-        self._part += data
-        whole = len(self._part) - len(self._part) % _REPORT.size
-        for what, pid, value in _REPORT.iter_unpack(self._part[:whole]):
-            self._note(what, pid, value)
-        self._part = self._part[whole:]
+        self._buffer += data
+        complete = len(self._buffer) - len(self._buffer) % _REPORT.size
+        for what, pid, value in _REPORT.iter_unpack(self._buffer[:complete]):
+            self._handle_report(what, pid, value)
+        self._buffer = self._buffer[complete:]
 
-    def _note(self, what: int, pid: int, value: int) -> None:
+    def _handle_report(self, what: int, pid: int, value: int) -> None:
         if what == ENDED:
             process = self._running.pop(pid, None)
             self.warm.set()
             if process is not None and not process.ended.done():
                 process.ended.set_result(os.waitstatus_to_exitcode(value))
             return
-        forked, connection = self._asked.popleft()
+        forked, connection = self._pending_forks.popleft()
         if what == FAILED:
             connection.close()
             forked.set_exception(ForkFailed(f"no further process can be started: {os.strerror(value)}"))
@@ -201,12 +201,12 @@ class ForkServer:
         else:
             forked.set_result(process)
 
-    def _lose(self, why: str) -> None:
-        for forked, connection in self._asked:
+    def _fail_all(self, why: str) -> None:
+        for forked, connection in self._pending_forks:
             connection.close()
             if not forked.done():
                 forked.set_exception(LeydenError(why))
-        self._asked.clear()
+        self._pending_forks.clear()
         for process in self._running.values():
             if not process.ended.done():
                 process.ended.set_result(-signal.SIGKILL)
@@ -216,7 +216,7 @@ class ForkServer:
 # --- The server's side
 
 
-def _serve(loop: "_Loop") -> NoReturn:
+def _serve(loop: "_ServerLoop") -> NoReturn:
     """Fork on request until the parent closes its end of the socket. Never returns to the caller's code."""
     try:
         end_with_parent()
@@ -226,25 +226,25 @@ def _serve(loop: "_Loop") -> NoReturn:
         os._exit(0)
 
 
-class _Loop:
+class _ServerLoop:
     def __init__(
         self, requests: socket.socket, reports: int, serve_child: ServeChild, prepare: Callable[[list[str]], None]
     ) -> None:
         self._requests, self._reports = requests, reports
         self._serve_child, self._prepare = serve_child, prepare
         self._children: set[int] = set()
-        self._woken, self._waking = os.pipe()
+        self._wakeup_reader, self._wakeup_writer = os.pipe()
 
     def run(self) -> None:
-        for end in (self._woken, self._waking):
+        for end in (self._wakeup_reader, self._wakeup_writer):
             os.set_blocking(end, False)
         signal.signal(signal.SIGCHLD, _wake_up)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.set_wakeup_fd(self._waking, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wakeup_writer, warn_on_full_buffer=False)
         while True:
-            ready, _, _ = select.select([self._requests, self._woken], [], [])
-            if self._woken in ready:
+            ready, _, _ = select.select([self._requests, self._wakeup_reader], [], [])
+            if self._wakeup_reader in ready:
                 self._reap()
             if self._requests in ready:
                 what, descriptors, _, _ = socket.recv_fds(self._requests, 1, 1)
@@ -274,19 +274,19 @@ class _Loop:
             connection.close()
             return
         if pid == 0:
-            self._become(connection)
+            self._run_child(connection)
         self._children.add(pid)
         self._report(FORKED, pid, 0)
         connection.close()
 
-    def _become(self, connection: socket.socket) -> NoReturn:
+    def _run_child(self, connection: socket.socket) -> NoReturn:
         """Run as the forked process, then exit."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
-            for descriptor in (self._woken, self._waking, self._reports):
+            for descriptor in (self._wakeup_reader, self._wakeup_writer, self._reports):
                 os.close(descriptor)
             self._requests.close()
             end_with_parent()
@@ -298,7 +298,7 @@ class _Loop:
 
     def _reap(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while os.read(self._woken, 512):
+            while os.read(self._wakeup_reader, 512):
                 continue
         while True:
             try:

@@ -47,7 +47,7 @@ Load = Callable[[], LoadedAgent]
 
 def serve_attempt(connection: socket.socket, load: Load) -> None:
     """Run the attempt that the first message on `connection` describes. Returns when everything is reported."""
-    _draw_anew()
+    _reseed()
     agent, runner = _ForkedAgent(), asyncio.Runner(loop_factory=loop_factory())
     begin = runner.run(agent.receive(connection))
     if begin is None:
@@ -169,7 +169,7 @@ def _ready(resources: NamedResources) -> Callable[[], Awaitable[NamedResources]]
     return given
 
 
-def _draw_anew() -> None:
+def _reseed() -> None:
     """Reseed libraries whose random numbers would otherwise be the same in all forked processes.
 
     Python's own `random` reseeds itself.

@@ -80,7 +80,7 @@ class ForkedRun:
         """
         try:
             reader = await self._begin()
-            await self._listen(reader)
+            await self._handle_reports(reader)
         except asyncio.CancelledError:
             self.stopping = True
             raise
@@ -122,7 +122,7 @@ class ForkedRun:
         except OSError:
             pass  # the process has ended by itself
         finally:
-            await self._leave(self._process, self._writer)
+            await self._close(self._process, self._writer)
 
     async def _begin(self) -> asyncio.StreamReader:
         attempt = self.attempt
@@ -143,24 +143,24 @@ class ForkedRun:
         await send(self._writer, begin)
         return reader
 
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
+    async def _handle_reports(self, reader: asyncio.StreamReader) -> None:
         assert self._process is not None
         process = self._process
         try:
-            while (report := await self._next(reader, process)) is not None:
-                if self._take(report):
+            while (report := await self._next_report(reader, process)) is not None:
+                if self._handle(report):
                     return
         except asyncio.CancelledError:
             process.signal(signal.SIGTERM)  # the process ends its agent, sends its reports and exits
-            while (report := await self._next(reader, process)) is not None:
-                self._take(report)
+            while (report := await self._next_report(reader, process)) is not None:
+                self._handle(report)
             raise
         await asyncio.shield(process.ended)
         how = process.how_it_ended()
         self.failure = Failure(kind="worker", type="ProcessEnded", message=f"the agent's process {how}")
 
     @staticmethod
-    async def _next(reader: asyncio.StreamReader, process: "ForkedProcess") -> Report | None:
+    async def _next_report(reader: asyncio.StreamReader, process: "ForkedProcess") -> Report | None:
         """Return the next report.
 
         None at the end of the stream, or when the process has ended without a further report.
@@ -176,35 +176,35 @@ class ForkedRun:
         finally:
             receiving.cancel()
 
-    def _take(self, report: Report) -> bool:
+    def _handle(self, report: Report) -> bool:
         """Store one report. Returns whether it was the last."""
         if isinstance(report, AgentLoaded):
             self._loaded_after = report.seconds
         elif isinstance(report, FrameworkSpans):
-            for span in self._own(report.spans):
+            for span in self._own_spans(report.spans):
                 self._keep(span)
         elif isinstance(report, EmittedSpans):
             self.stage = report.stage
-            self.attempt.notes.extend(self._own(report.spans))
+            self.attempt.notes.extend(self._own_spans(report.spans))
         elif not self.stopping:
             self.failure, self.made_no_call = report.failure, report.made_no_call
             self._server.prepare(report.imported)  # later processes find these modules loaded
             return True
         return False
 
-    def _own(self, spans: list[Span]) -> list[Span]:
+    def _own_spans(self, spans: list[Span]) -> list[Span]:
         """Return the spans of this attempt only.
 
         The worker's token, which the process lacks, stores them, so the process must not write to other attempts.
         """
-        own = self.attempt.rollout_id, self.attempt.attempt_id
-        kept = [span for span in spans if (span.rollout_id, span.attempt_id) == own]
+        own_ids = self.attempt.rollout_id, self.attempt.attempt_id
+        kept = [span for span in spans if (span.rollout_id, span.attempt_id) == own_ids]
         if len(kept) < len(spans):
             lost = len(spans) - len(kept)
-            logger.warning("rollout %s: its process reported %d spans of other attempts, left out", own[0], lost)
+            logger.warning("rollout %s: its process reported %d spans of other attempts, left out", own_ids[0], lost)
         return kept
 
-    async def _leave(self, process: "ForkedProcess", writer: asyncio.StreamWriter) -> None:
+    async def _close(self, process: "ForkedProcess", writer: asyncio.StreamWriter) -> None:
         writer.close()
         _, running = await asyncio.wait({process.ended}, timeout=EXIT_SECONDS)
         if running:

@@ -43,29 +43,29 @@ _OF_ENVIRON = frozenset({"clear", "pop", "popitem", "setdefault", "update"})
 _OF_LOGGERS = frozenset({"addFilter", "addHandler", "removeFilter", "removeHandler"})
 
 
-def changed_by(reading: FunctionNames, names: Mapping[str, Any]) -> list[str]:
+def changed_by(function_names: FunctionNames, names: Mapping[str, Any]) -> list[str]:
     """Return the names of such functions that an analysed function may call, such as `os.chdir`.
 
     `names` are the globals of its module. A call is assumed where a module and a function's name both occur. A false
     report is preferred to a missed call.
     """
-    found = {f"{module}.{name}" for module, name in _by_modules(reading, names)}
-    found |= {f"{module}.{name}" for module, name in _by_values(reading, names)}
-    changed = (called.split(".") for called in reading.calls)
+    found = {f"{module}.{name}" for module, name in _by_modules(function_names, names)}
+    found |= {f"{module}.{name}" for module, name in _by_values(function_names, names)}
+    changed = (called.split(".") for called in function_names.calls)
     found |= {
         f"os.environ.{words[-1]}" for words in changed if words[-2:-1] == ["environ"] and words[-1] in _OF_ENVIRON
     }
-    found |= {f"a logger's {name}" for name in reading.attributes & _OF_LOGGERS}
+    found |= {f"a logger's {name}" for name in function_names.attributes & _OF_LOGGERS}
     return sorted(found)
 
 
-def _by_modules(reading: FunctionNames, names: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _by_modules(function_names: FunctionNames, names: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield functions that are reached through a module that the function names or imports."""
-    values = (names.get(name) for name in reading.global_names)
-    named = {value.__name__ for value in values if isinstance(value, types.ModuleType)} | reading.imports
+    values = (names.get(name) for name in function_names.global_names)
+    named = {value.__name__ for value in values if isinstance(value, types.ModuleType)} | function_names.imports
     for module, functions in (*_CHANGING.items(), *((module, ()) for module in _WHOLE)):
-        if any(_leads_to(module, one, reading.attributes) for one in named):
-            yield from ((module, name) for name in functions if name in reading.attributes)
+        if any(_leads_to(module, one, function_names.attributes) for one in named):
+            yield from ((module, name) for name in functions if name in function_names.attributes)
             if not functions:
                 yield module, "*"
 
@@ -77,9 +77,9 @@ def _leads_to(module: str, named: str, attributes: frozenset[str]) -> bool:
     return module.startswith(f"{named}.") and attributes.issuperset(module[len(named) + 1 :].split("."))
 
 
-def _by_values(reading: FunctionNames, names: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _by_values(function_names: FunctionNames, names: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield functions that are named directly, as after `from os import chdir`."""
-    values = [names[name] for name in reading.global_names & names.keys()]
+    values = [names[name] for name in function_names.global_names & names.keys()]
     for module, functions in _CHANGING.items():
         loaded = vars(sys.modules[module]) if module in sys.modules else {}
         yield from ((module, one) for one in functions if one in loaded and any(loaded[one] is v for v in values))

@@ -31,7 +31,7 @@ class Processes:
         """`load` loads the agent. `close` releases what a forked process must not hold."""
         self._load, self._close = load, close
         self._modules = set(sys.modules)
-        self._empty = ForkServer.fork(lambda connection: serve_attempt(connection, load), close, import_safely)
+        self._early_server = ForkServer.fork(lambda connection: serve_attempt(connection, load), close, import_safely)
         self._hazards = ForkHazards()
         self.imports_again: str | None = None
         """Reason why each process imports the agent itself. None where it does not."""
@@ -46,18 +46,18 @@ class Processes:
         hazards = self._hazards.found()
         if hazards:
             self.imports_again = ", ".join(hazards)
-            self._empty.prepare(libraries_loaded_since(self._modules))
-            return self._empty
+            self._early_server.prepare(libraries_loaded_since(self._modules))
+            return self._early_server
         self.discard()
         return ForkServer.fork(lambda connection: serve_attempt(connection, lambda: loaded), self._close, import_safely)
 
-    def left_open(self) -> str:
+    def open_resources(self) -> str:
         """Return what the agent's import left behind that a fork would harm, as text. Empty: nothing."""
         return ", ".join(self._hazards.found())
 
     def discard(self) -> None:
         """End the server that was forked before the agent was loaded."""
-        self._empty.end()
+        self._early_server.end()
 
 
 def import_safely(names: list[str]) -> None:

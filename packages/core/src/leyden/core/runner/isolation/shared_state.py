@@ -95,7 +95,7 @@ def shared_objects(source: AgentSource) -> list[SharedObject]:
     elif issubclass(_class_of(agent), LitAgent):
         walk.visit_lit_agent(agent)
     else:
-        parts = _ask(source.adapter.parts_not_copied, agent)
+        parts = _call_safely(source.adapter.parts_not_copied, agent)
         if parts is None:
             walk.visit(agent, _name_of(agent), "the run")
         else:
@@ -108,20 +108,20 @@ class _Walk:
     def __init__(self, adapters: Iterable[Adapter]) -> None:
         self.found: list[SharedObject] = []
         self._adapters = [adapter for adapter in adapters if adapter.module is None or adapter.module in sys.modules]
-        self._seen: dict[int, Any] = {}
+        self._visited: dict[int, Any] = {}
         """Visited objects by identity. Holding them keeps their identities unique."""
-        self._waiting: list[Callable[[], None]] = []
-        self._kept: list[tuple[Any, str, str]] = []
+        self._queue: list[Callable[[], None]] = []
+        self._followed: list[tuple[Any, str, str]] = []
         """Objects whose own code does not change them, with their name and user."""
         self._changed_attributes = set[str]()
         """Attributes that the user's functions assign, on objects that the analysis cannot identify."""
 
     def visit(self, thing: Any, name: str, user: str) -> None:
         """Queue `thing` for inspection, once."""
-        if id(thing) in self._seen:
+        if id(thing) in self._visited:
             return
-        self._seen[id(thing)] = thing
-        self._waiting.append(lambda: self._look(thing, name, user))
+        self._visited[id(thing)] = thing
+        self._queue.append(lambda: self._inspect(thing, name, user))
 
     def visit_all(self, things: Iterable[Any], user: str) -> None:
         """Queue each of `things` for inspection."""
@@ -132,19 +132,19 @@ class _Walk:
         """Queue the class of `agent`, and the objects that its deep copies share."""
         self.visit(type(agent), type(agent).__name__, "the run")
         try:
-            ours = copy.deepcopy(agent)
+            copied = copy.deepcopy(agent)
         except Exception:
             self._add(type(agent).__name__, agent, "the run", "cannot deep-copy")
             return
         for name, value in _attributes(agent):
-            if name in vars(ours) and (vars(ours)[name] is value or callable(value)):
+            if name in vars(copied) and (vars(copied)[name] is value or callable(value)):
                 self.visit(value, f"{type(agent).__name__}.{name}", type(agent).__name__)
 
     def finish(self) -> None:
         """Inspect all queued objects."""
-        while self._waiting and len(self.found) < _MOST_FOUND:
-            self._waiting.pop()()
-        for thing, name, user in self._kept:
+        while self._queue and len(self.found) < _MOST_FOUND:
+            self._queue.pop()()
+        for thing, name, user in self._followed:
             if any(_has_attribute(thing, attribute) for attribute in self._changed_attributes):
                 self._add(name, thing, user)
 
@@ -157,7 +157,7 @@ class _Walk:
 
     # --- Things
 
-    def _look(self, thing: Any, name: str, user: str) -> None:
+    def _inspect(self, thing: Any, name: str, user: str) -> None:
         try:
             followed = self._follow(thing, name, user)
         except Exception:  # any access to a user's object may raise
@@ -165,7 +165,7 @@ class _Walk:
         if not followed:
             self._add(name, thing, user)
         elif not isinstance(thing, (type, types.ModuleType, types.FunctionType, *_IMMUTABLE)):
-            self._kept.append((thing, name, user))
+            self._followed.append((thing, name, user))
 
     def _follow(self, thing: Any, name: str, user: str) -> bool:
         """Inspect `thing`. Returns False where it may change or cannot be inspected."""
@@ -193,9 +193,9 @@ class _Walk:
 
     def _stateless_parts(self, thing: Any) -> Iterable[Any] | None:
         if any(f"{base.__module__}.{base.__qualname__}" in _STATELESS_BASES for base in type(thing).__mro__):
-            return _ask(_parts_of_users, thing) or ()
+            return _call_safely(_parts_of_users, thing) or ()
         for adapter in self._adapters:
-            if (parts := _ask(adapter.stateless_parts, thing)) is not None:
+            if (parts := _call_safely(adapter.stateless_parts, thing)) is not None:
                 return parts
         return None
 
@@ -209,58 +209,60 @@ class _Walk:
                 self._visit_value(value, cell_name, user, _NOTHING if library else read_code(function))
         if library or _is_generated(function):
             return True
-        reading = read_code(function)
-        self._changed_attributes |= reading.changed_attributes
-        self._visit_names(function, reading, user)
+        function_names = read_code(function)
+        self._changed_attributes |= function_names.changed_attributes
+        self._visit_names(function, function_names, user)
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.visit(value, f"a default of {function.__name__}()", user)
         for key, value in vars(function).items():
             self.visit(value, f"{function.__name__}.{key}", user)
-        if not reading.has_source:
+        if not function_names.has_source:
             self._add(f"{function.__name__}()", function, "the run", "calls and whose source cannot be read")
         return True
 
-    def _visit_names(self, function: types.FunctionType, reading: FunctionNames, user: str) -> None:
+    def _visit_names(self, function: types.FunctionType, function_names: FunctionNames, user: str) -> None:
         """Inspect all outside names that a function uses."""
         names = function.__globals__
-        for name in sorted(reading.assigned | {*reading.written} & reading.global_names):
+        for name in sorted(function_names.assigned | {*function_names.written} & function_names.global_names):
             self._add(name, names.get(name), user, "changes")
-        if reading.writes_class:
+        if function_names.writes_class:
             self._add("a class", type, user, "changes")
-        for name in sorted(reading.global_names & _DYNAMIC - names.keys() | reading.attributes & {"import_module"}):
+        for name in sorted(
+            function_names.global_names & _DYNAMIC - names.keys() | function_names.attributes & {"import_module"}
+        ):
             self._add(f"{name}()", vars, user, "may reach anything with")
-        for name in changed_by(reading, names):
+        for name in changed_by(function_names, names):
             self._add(f"{name}()", types, user, "calls: it changes the whole process")
-        for name in sorted(reading.global_names & names.keys()):
-            self._visit_value(names[name], name, user, reading)
-        for module in self._modules_of(function, reading, user):
-            self._visit_module(module, reading, user)
+        for name in sorted(function_names.global_names & names.keys()):
+            self._visit_value(names[name], name, user, function_names)
+        for module in self._modules_of(function, function_names, user):
+            self._visit_module(module, function_names, user)
 
-    def _visit_value(self, value: Any, name: str, user: str, reading: FunctionNames) -> None:
+    def _visit_value(self, value: Any, name: str, user: str, function_names: FunctionNames) -> None:
         """Inspect the value of a name. A container that is only read is a constant."""
-        if name in reading.written:
+        if name in function_names.written:
             self._add(name, value, user, "changes")
-        elif type(value) in _CONTAINERS and _is_constant(value, _depth_of(name, value, reading)):
+        elif type(value) in _CONTAINERS and _is_constant(value, _depth_of(name, value, function_names)):
             self.visit_all(_leaves(value), user)
         else:
             self.visit(value, name, user)
 
     def _modules_of(
-        self, function: types.FunctionType, reading: FunctionNames, user: str
+        self, function: types.FunctionType, function_names: FunctionNames, user: str
     ) -> Iterator[types.ModuleType]:
         """Yield the user's own modules among those that a function names or imports."""
-        for name in reading.global_names:
+        for name in function_names.global_names:
             if isinstance(module := function.__globals__.get(name), types.ModuleType) and _is_users_module(module):
                 yield module
-        for name in reading.imports:
+        for name in function_names.imports:
             if name in sys.modules:
                 if _is_users_module(sys.modules[name]):
                     yield sys.modules[name]
             elif _would_be_users(name, function):
                 self._add(name, types, user, "imports when it runs")
 
-    def _visit_module(self, module: types.ModuleType, reading: FunctionNames, user: str) -> None:
-        for name in sorted(reading.attributes & vars(module).keys()):
+    def _visit_module(self, module: types.ModuleType, function_names: FunctionNames, user: str) -> None:
+        for name in sorted(function_names.attributes & vars(module).keys()):
             self.visit(vars(module)[name], f"{module.__name__}.{name}", user)
 
     # --- Classes and their instances
@@ -296,7 +298,7 @@ class _Walk:
 _NOTHING = FunctionNames()
 _EMPTY = object()
 _METHODS = (types.FunctionType, classmethod, staticmethod, property)
-_MAKING = frozenset({"__init__", "__new__", "__post_init__", "__set_name__", "model_post_init"})
+_CONSTRUCTORS = frozenset({"__init__", "__new__", "__post_init__", "__set_name__", "model_post_init"})
 
 
 def _class_of(thing: Any) -> Any:
@@ -322,7 +324,7 @@ _WRAPPERS: Mapping[type, Callable[[Any], Iterable[Any]]] = {
 """Functions that return the contents of objects that do not change themselves."""
 
 
-def _ask(method: Callable[[Any], Iterable[Any] | None], thing: Any) -> list[Any] | None:
+def _call_safely(method: Callable[[Any], Iterable[Any] | None], thing: Any) -> list[Any] | None:
     """Return an adapter's answer for `thing` as a list. None where the adapter fails or has no answer."""
     try:
         parts = method(thing)
@@ -368,7 +370,7 @@ def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:
 def _methods(cls: type) -> Iterator[types.FunctionType]:
     for name, value in vars(cls).items():
         function = value.fget if isinstance(value, property) else inspect.unwrap(value) if callable(value) else None
-        if isinstance(function, types.FunctionType) and name not in _MAKING:
+        if isinstance(function, types.FunctionType) and name not in _CONSTRUCTORS:
             yield function
 
 
@@ -376,8 +378,8 @@ def _changes_itself(method: types.FunctionType) -> bool:
     """Return whether a method assigns attributes or items of its first argument. Assumed where it has no source."""
     if is_library(method.__code__.co_filename) or _is_generated(method):
         return False
-    reading = read_code(method)
-    return not reading.has_source or not reading.written.isdisjoint(method.__code__.co_varnames[:1])
+    function_names = read_code(method)
+    return not function_names.has_source or not function_names.written.isdisjoint(method.__code__.co_varnames[:1])
 
 
 def _is_generated(function: types.FunctionType) -> bool:
@@ -444,10 +446,10 @@ def _is_constant(value: Any, depth: int) -> bool:
     return isinstance(value, (*code, *_IMMUTABLE)) or type(value).__module__ in _IMMUTABLE_MODULES
 
 
-def _depth_of(name: str, container: Any, reading: FunctionNames) -> int:
+def _depth_of(name: str, container: Any, function_names: FunctionNames) -> int:
     """Return the smallest depth at which a function lets a part of a container escape."""
-    depth = reading.escape_depth.get(name, _DEEPEST)
-    return min(depth, 1) if name in reading.iterated and not isinstance(container, dict) else depth
+    depth = function_names.escape_depth.get(name, _DEEPEST)
+    return min(depth, 1) if name in function_names.iterated and not isinstance(container, dict) else depth
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -122,22 +122,22 @@ def arguments_for(function: Callable[..., Any], task: Task) -> Arguments:
     named = [one for one in parameters if one.kind in _NAMED and one.name not in fixed]
     required = [one for one in named if one.default is _Parameter.empty]
     keywords = parameters[-1:] and parameters[-1].kind is _Parameter.VAR_KEYWORD
-    wanted = _Wanted(function, task)
+    matcher = _TaskArguments(function, task)
     if not named:
-        return wanted.by_no_name(by_keywords=bool(keywords) and len(parameters) == 1, fixed=fixed)
+        return matcher.by_no_name(by_keywords=bool(keywords) and len(parameters) == 1, fixed=fixed)
     if len(required) <= 1:
-        main = required[0] if required else wanted.main(named)
-        value, by_name = wanted.value(main)
+        main = required[0] if required else matcher.main(named)
+        value, by_name = matcher.value(main)
         given = {main.name: value}
         if not by_name:
             return _bound(signature, given, {})
     else:
-        given = wanted.values(required)
-    given.update(wanted.optional([one for one in named if one.name not in given]))
-    return _bound(signature, given, wanted.rest({*given, *fixed}) if keywords else {})
+        given = matcher.values(required)
+    given.update(matcher.optional([one for one in named if one.name not in given]))
+    return _bound(signature, given, matcher.rest({*given, *fixed}) if keywords else {})
 
 
-class _Wanted:
+class _TaskArguments:
     """Matches one task to the parameters of one function."""
 
     def __init__(self, function: Callable[..., Any], task: Task) -> None:
@@ -213,17 +213,17 @@ class _Wanted:
         if not is_row(self._task) or "mapping" in kinds:
             return _MISSING
         text = text_of(self._task)
-        asks = kinds == {"any"} and parameter.name in TEXT_NAMES
+        wants_text = kinds == {"any"} and parameter.name in TEXT_NAMES
         if parameter.name == MESSAGES or kinds == {"list"}:
             if MESSAGES in self._row:
                 return self._row[MESSAGES]
             if parameter.name == MESSAGES and text is not None:
                 return [{"role": "user", "content": text}]
-        elif text is not None and ("text" in kinds or asks):
+        elif text is not None and ("text" in kinds or wants_text):
             return text
-        asks = asks and parameter.name != "input"  # a parameter `input` may mean the row
-        if asks or kinds <= {"text", "list"}:
-            what = f"a text: call it {TEXT}" if asks or "text" in kinds else f"a list: call it {parameter.name}"
+        wants_text = wants_text and parameter.name != "input"  # a parameter `input` may mean the row
+        if wants_text or kinds <= {"text", "list"}:
+            what = f"a text: call it {TEXT}" if wants_text or "text" in kinds else f"a list: call it {parameter.name}"
             raise misfit(self._task, f"{shown(self._function)} takes {what}")
         return _MISSING
 

@@ -82,9 +82,9 @@ def _fitting(task: Task, keys: Sequence[str], required: AbstractSet[str], ready:
     return given
 
 
-def misfit(task: Task, wanted: str) -> TaskError:
-    """Return the error with what was found, what is `wanted` and what to do."""
-    return TaskError(f"{_described(task)}; {wanted}{_hint(task)}")
+def misfit(task: Task, requirement: str) -> TaskError:
+    """Return the error with what was found, the `requirement` and what to do."""
+    return TaskError(f"{_described(task)}; {requirement}{_hint(task)}")
 
 
 def _described(task: Task) -> str:

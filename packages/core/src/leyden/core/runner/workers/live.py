@@ -59,7 +59,7 @@ async def run_live(
     try:
         undos.append(prepare_first_use())
         undos.append(instrument_all(agent.source.adapter))
-        runner = Runner(store, agent.source, config=config, recorder=recorder, processes=processes.server)
+        runner = Runner(store, agent.source, config=config, recorder=recorder, fork_server=processes.server)
         await runner.run_until(stopped)
     finally:
         processes.end()

@@ -45,7 +45,7 @@ class MaskedLog:
         """Reading ends of the pipes, kept open here as long as a process writes to them."""
         self._control: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self._keep_alive_task: asyncio.Task[None] | None = None
         self._ends = False
 
     async def start(self) -> None:
@@ -56,7 +56,7 @@ class MaskedLog:
         except OSError as error:
             await self.stop()
             raise LeydenError(f"{self._path or 'the log'} cannot be written: {error.strerror}") from error
-        self._keeping = asyncio.create_task(self._keep())
+        self._keep_alive_task = asyncio.create_task(self._keep_alive())
 
     def open_pipe(self) -> int:
         """Return the writing end of a pipe to the log.
@@ -79,15 +79,15 @@ class MaskedLog:
         try:
             if self._control is not None:
                 self._control.close()
-            if self._keeping is not None:
-                await asyncio.wait({self._keeping}, timeout=END_SECONDS)
+            if self._keep_alive_task is not None:
+                await asyncio.wait({self._keep_alive_task}, timeout=END_SECONDS)
         finally:
             await self._give_up()
 
     async def _give_up(self) -> None:
-        if self._keeping is not None and not self._keeping.done():
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+        if self._keep_alive_task is not None and not self._keep_alive_task.done():
+            self._keep_alive_task.cancel()
+            await asyncio.gather(self._keep_alive_task, return_exceptions=True)
         if self._process is not None and self._process.returncode is None:
             logger.warning("the last lines of %s are lost: what masks them does not end", self._path or "agents")
             with contextlib.suppress(ProcessLookupError):
@@ -103,31 +103,31 @@ class MaskedLog:
 
     async def _begin(self) -> None:
         """Start a masking process and send it all pipes."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
+        parent_end, child_end = socket.socketpair()
+        parent_end.setblocking(False)
         try:
-            with theirs:
-                self._process = await started(self._start(theirs.fileno()))
+            with child_end:
+                self._process = await started(self._start(child_end.fileno()))
         except BaseException:
-            ours.close()
+            parent_end.close()
             raise
-        self._control = ours
+        self._control = parent_end
         for pipe in self._pipes:
             self._send(pipe)
 
     async def _start(self, control: int) -> asyncio.subprocess.Process:
-        ours = {name: value for name, value in os.environ.items() if not says_secret(name)}
+        environment = {name: value for name, value in os.environ.items() if not says_secret(name)}
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "leyden.core.masking.log_filter", str(control)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=self._output,
             stderr=asyncio.subprocess.DEVNULL,
             pass_fds=(control,),
-            env={**ours, "PYTHONSAFEPATH": "1"},
+            env={**environment, "PYTHONSAFEPATH": "1"},
             start_new_session=True,  # a terminal's Ctrl-C must not reach it
         )
 
-    async def _keep(self) -> None:
+    async def _keep_alive(self) -> None:
         """Restart the masking process whenever it ends before `stop`."""
         while self._process is not None:
             code = await self._process.wait()
@@ -153,7 +153,7 @@ class MaskedLog:
     def _send(self, pipe: int) -> None:
         """Send a pipe and the current secrets to the masking process.
 
-        If that has ended, `_keep` sends the pipe again.
+        If that has ended, `_keep_alive` sends the pipe again.
         """
         if self._control is None:
             return

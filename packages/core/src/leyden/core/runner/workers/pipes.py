@@ -42,12 +42,12 @@ class WorkerHeartbeat(msgspec.Struct, frozen=True, tag="beat"):
     """Number of attempts that have run to their end."""
 
 
-News = WorkerReady | WorkerRefused | WorkerHeartbeat
+WorkerReport = WorkerReady | WorkerRefused | WorkerHeartbeat
 _ENCODER = msgspec.json.Encoder()
-_DECODER: msgspec.json.Decoder[News] = msgspec.json.Decoder(News)
+_DECODER: msgspec.json.Decoder[WorkerReport] = msgspec.json.Decoder(WorkerReport)
 
 
-def decode_news(line: bytes) -> News:
+def decode_report(line: bytes) -> WorkerReport:
     """Decode one report. Raises msgspec.MsgspecError for any other line."""
     return _DECODER.decode(line)
 
@@ -72,11 +72,11 @@ class ParentPipes:
             line += piece
         return bytes(line)
 
-    def tell(self, news: News) -> None:
+    def send(self, report: WorkerReport) -> None:
         """Send a report to the parent. Does not wait for a parent that is gone or does not read."""
         os.set_blocking(self._output, False)
         with contextlib.suppress(OSError):
-            os.write(self._output, _ENCODER.encode(news) + b"\n")
+            os.write(self._output, _ENCODER.encode(report) + b"\n")
 
     def close(self) -> None:
         """Close the pipes in a process that was forked from the worker."""
@@ -89,7 +89,7 @@ class ParentPipes:
         It then calls `stop`, and ends the process after `grace_seconds` in any case.
         """
 
-        def watch() -> None:
+        def wait_for_parent() -> None:
             with contextlib.suppress(OSError):
                 while os.read(self._input, 4096):
                     pass
@@ -98,7 +98,7 @@ class ParentPipes:
             threading.Event().wait(grace_seconds)
             self.leave(1, alone=True)
 
-        threading.Thread(target=watch, name="leyden-parent", daemon=True).start()
+        threading.Thread(target=wait_for_parent, name="leyden-parent", daemon=True).start()
 
     def leave(self, code: int, *, alone: bool = False) -> None:
         """End the process, whatever threads it has. When the parent is gone, end the whole process group as well.

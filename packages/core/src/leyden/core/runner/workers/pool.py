@@ -58,8 +58,8 @@ class WorkerPool:
         self._prefix = worker_prefix(spec.store_token, name)
         self._started = 0
         self._workers: dict[int, WorkerProcess] = {}
-        self._keeping: list[asyncio.Task[None]] = []
-        self._lost = OrphanedAttempts(self._store)
+        self._keep_alive_tasks: list[asyncio.Task[None]] = []
+        self._orphaned_attempts = OrphanedAttempts(self._store)
         if not isinstance(spec.agent, str):
             remember_words(list(spec.agent))
         self._log = MaskedLog(spec.log_file, self._secrets)
@@ -83,7 +83,7 @@ class WorkerPool:
         except BaseException:
             await self.stop()
             raise
-        starts = [self._start_one(place) for place in range(self._size)]
+        starts = [self._start_one(slot) for slot in range(self._size)]
         try:
             ended = await asyncio.gather(*starts, return_exceptions=True)
         except asyncio.CancelledError:
@@ -93,7 +93,7 @@ class WorkerPool:
         if failures:
             await self.stop()
             raise failures[0]
-        self._keeping = [asyncio.create_task(self._keep(place)) for place in range(self._size)]
+        self._keep_alive_tasks = [asyncio.create_task(self._keep_alive(slot)) for slot in range(self._size)]
 
     async def check(self) -> None:
         """Raise LeydenError when no worker is alive and none can be started."""
@@ -102,10 +102,10 @@ class WorkerPool:
 
     async def stop(self) -> None:
         """Stop every worker. Their running rollouts go back to the queue. Takes about two seconds, at most five."""
-        for task in self._keeping:
+        for task in self._keep_alive_tasks:
             task.cancel()
-        await asyncio.gather(*self._keeping, return_exceptions=True)
-        await self._lost.stop()
+        await asyncio.gather(*self._keep_alive_tasks, return_exceptions=True)
+        await self._orphaned_attempts.stop()
         workers, self._workers = list(self._workers.values()), {}
         await asyncio.gather(*(worker.stop() for worker in workers))
         await self._log.stop()
@@ -116,7 +116,7 @@ class WorkerPool:
         given = {value for name in self._spec.env if (value := os.environ.get(name))}
         return {*known_secrets(), *given, *filter(None, (self._spec.store_token, self._spec.key))}
 
-    async def _start_one(self, place: int) -> None:
+    async def _start_one(self, slot: int) -> None:
         """Start a worker. A worker killed by a signal meanwhile is replaced.
 
         After `SHORT_LIVES` such workers the last one's error is raised.
@@ -127,16 +127,16 @@ class WorkerPool:
             token = worker_token(self._spec.store_token, worker_id)
             spec = msgspec.structs.replace(self._spec, worker_id=worker_id, store_token=token)
             try:
-                self._workers[place] = await self._start_worker(spec)
+                self._workers[slot] = await self._start_worker(spec)
             except WorkerKilled as error:
                 if not lives_left:
                     raise
                 logger.warning("worker %s is replaced: %s", worker_id, error)
                 continue
-            worker = self._workers[place]
+            worker = self._workers[slot]
             if self._spec.isolation == "process" and self._shares(worker):  # another was lost meanwhile
                 await worker.stop()
-                await self._start_one(place)
+                await self._start_one(slot)
             return
 
     async def _start_worker(self, spec: WorkerSpec) -> WorkerProcess:
@@ -177,13 +177,13 @@ class WorkerPool:
         self._set_aside.update(worker.worker_id for worker in others)
         await asyncio.gather(*(worker.stop() for worker in others))
 
-    async def _keep(self, place: int) -> None:
+    async def _keep_alive(self, slot: int) -> None:
         """Replace the worker of one slot whenever it dies."""
         short_lives = 0
         while True:
-            worker = self._workers[place]
+            worker = self._workers[slot]
             why = await worker.ended()
-            del self._workers[place]
+            del self._workers[slot]
             await worker.kill()
             if worker.worker_id in self._set_aside:  # stopped by `_isolate`, which requeued its rollouts
                 self._set_aside.discard(worker.worker_id)
@@ -193,7 +193,7 @@ class WorkerPool:
                 if self._shares(worker):
                     await self._isolate(worker, why)
                     why += SHARED
-            self._lost.sweep_worker(f"worker {worker.worker_id}", why, worker.worker_id.__eq__)
+            self._orphaned_attempts.sweep_worker(f"worker {worker.worker_id}", why, worker.worker_id.__eq__)
             short = worker.finished == 0 and time.monotonic() - worker.began < SHORT_LIFE_SECONDS
             short_lives = short_lives + 1 if short else 0
             if short_lives >= SHORT_LIVES:
@@ -201,7 +201,7 @@ class WorkerPool:
                 self._broken = LeydenError(f"{short_lives} workers in a row died at once, the last because {why}{log}")
                 return
             try:
-                await self._start_one(place)
+                await self._start_one(slot)
             except LeydenError as error:
                 self._broken = error
                 return

@@ -12,7 +12,7 @@ import msgspec
 from leyden.core import errors
 from leyden.core.errors import LeydenError, UsageError
 from leyden.core.masking import without_own_tokens
-from leyden.core.runner.workers.pipes import WorkerHeartbeat, WorkerReady, WorkerRefused, decode_news
+from leyden.core.runner.workers.pipes import WorkerHeartbeat, WorkerReady, WorkerRefused, decode_report
 from leyden.core.runner.workers.spec import WorkerSpec
 
 START_SECONDS = 120.0
@@ -35,7 +35,7 @@ class WorkerProcess:
         """Number of attempts that the worker has run to their end, from its last `WorkerHeartbeat`."""
         self.ready: WorkerReady | None = None
         """The worker's first report, once the agent is loaded."""
-        self.began = self._heard = time.monotonic()
+        self.began = self._last_report = time.monotonic()
         self._spec, self._process = spec, process
         self._first: asyncio.Future[WorkerReady | WorkerRefused] = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read())
@@ -83,15 +83,15 @@ class WorkerProcess:
     async def ended(self) -> str:
         """Wait until the worker has ended or its event loop is blocked. Returns the reason as text."""
         waiting = asyncio.create_task(self._process.wait())
-        looked = time.monotonic()
+        last_look = time.monotonic()
         try:
             while not waiting.done():
                 await asyncio.wait({waiting}, timeout=LOOK_SECONDS)
                 now = time.monotonic()
-                if now - looked > 2 * LOOK_SECONDS:  # this loop was blocked itself and has reports to read first
-                    self._heard = now
-                looked = now
-                if now - self._heard > self._spec.stall_seconds and not waiting.done():
+                if now - last_look > 2 * LOOK_SECONDS:  # this loop was blocked itself and has reports to read first
+                    self._last_report = now
+                last_look = now
+                if now - self._last_report > self._spec.stall_seconds and not waiting.done():
                     return blocked(self._spec.stall_seconds)
         finally:
             waiting.cancel()
@@ -127,7 +127,7 @@ class WorkerProcess:
         await asyncio.wait({self._first, self._reading}, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not self._first.done():
             seconds = f"within {START_SECONDS:.0f} s"
-            why = seconds if not self._reading.done() else f"but {await self._last_words()}"
+            why = seconds if not self._reading.done() else f"but {await self._ended_early()}"
             kind = WorkerKilled if (self._process.returncode or 0) < 0 else LeydenError
             raise kind(f"a worker did not start {why}{self._see_log()}")
         first = self._first.result()
@@ -135,7 +135,7 @@ class WorkerProcess:
             raise same_error(first, self._see_log())
         self.ready = first
 
-    async def _last_words(self) -> str:
+    async def _ended_early(self) -> str:
         await self._process.wait()
         return self._how_it_ended()
 
@@ -144,13 +144,13 @@ class WorkerProcess:
         stdout = self._process.stdout
         assert stdout is not None  # opened as a pipe
         async for line in stdout:
-            self._heard = time.monotonic()
+            self._last_report = time.monotonic()
             with contextlib.suppress(msgspec.MsgspecError):
-                news = decode_news(line)
-                if isinstance(news, WorkerHeartbeat):
-                    self.finished = news.finished
+                report = decode_report(line)
+                if isinstance(report, WorkerHeartbeat):
+                    self.finished = report.finished
                 elif not self._first.done():
-                    self._first.set_result(news)
+                    self._first.set_result(report)
 
     def _how_it_ended(self) -> str:
         code = self._process.returncode

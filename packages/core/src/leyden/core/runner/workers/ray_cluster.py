@@ -120,8 +120,8 @@ async def _joined_own(ray: Any, cpus: int) -> AsyncExitStack:
     """
     heads_left = HEADS
     while True:
-        async with AsyncExitStack() as own:
-            head = await own.enter_async_context(_own_head(cpus))
+        async with AsyncExitStack() as stack:
+            head = await stack.enter_async_context(_own_head(cpus))
             try:
                 await _join_own(ray, *head)
             except HeadEnded as error:
@@ -130,7 +130,7 @@ async def _joined_own(ray: Any, cpus: int) -> AsyncExitStack:
                     raise
                 logger.warning("Ray is started again: %s", error)
             else:
-                return own.pop_all()
+                return stack.pop_all()
 
 
 def _lock() -> None:
@@ -146,9 +146,9 @@ def _join(ray: Any, address: str) -> None:
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        said = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0]
         raise UsageError(
-            f"no Ray cluster can be joined at {address}: {said}; start one with: ray start --head"
+            f"no Ray cluster can be joined at {address}: {reason}; start one with: ray start --head"
         ) from None
     finally:  # remove Ray's own hook, which agents in child processes would inherit
         os.environ.pop("PYTHONBREAKPOINT", None)

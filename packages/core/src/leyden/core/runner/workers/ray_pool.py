@@ -26,7 +26,7 @@ from leyden.core.runner.workers.runner_host import RunnerHost
 from leyden.core.runner.workers.spec import WorkerSpec
 from leyden.core.store.http.client import HttpStore
 
-PLACE_SECONDS = 60.0
+SCHEDULING_SECONDS = 60.0
 """Seconds that Ray gets to place an actor before `NoActorInTime` is raised."""
 ALONE_SECONDS = 300.0
 """Longest time that a run continues without any actor."""
@@ -61,13 +61,13 @@ class RayPool:
     ) -> None:
         self._cluster, self._cpus, self._here_only = cluster, cpus, here_only
         self._spec = msgspec.structs.replace(spec, python_path=(*spec.python_path, *filter(None, sys.path)))
-        self._shares = [size // hosts + (place < size % hosts) for place in range(hosts)]
+        self._shares = [size // hosts + (slot < size % hosts) for slot in range(hosts)]
         self._store = HttpStore(spec.store_url, spec.store_token)
-        self._lost = OrphanedAttempts(self._store)
+        self._orphaned_attempts = OrphanedAttempts(self._store)
         self._actors: dict[int, _Actor] = {}
-        self._keeping: list[asyncio.Task[None]] = []
+        self._keep_alive_tasks: list[asyncio.Task[None]] = []
         self._broken: LeydenError | None = None
-        self._seen = time.monotonic()
+        self._last_seen = time.monotonic()
 
     async def workers(self) -> list[str]:
         """Return the ids of the live workers in the store."""
@@ -79,12 +79,12 @@ class RayPool:
         Raises the UsageError of a worker, NoActorInTime when Ray has no room, or UsageError when a node cannot reach
         the run.
         """
-        starts = [self._start_one(place) for place in range(len(self._shares))]
+        starts = [self._start_one(slot) for slot in range(len(self._shares))]
         failures = [e for e in await asyncio.gather(*starts, return_exceptions=True) if isinstance(e, BaseException)]
         if failures:
             await self.stop()
             raise failures[0]
-        self._keeping = [asyncio.create_task(self._keep(place)) for place in range(len(self._shares))]
+        self._keep_alive_tasks = [asyncio.create_task(self._keep_alive(slot)) for slot in range(len(self._shares))]
 
     async def check(self) -> None:
         """Raise LeydenError when no worker is alive and none can be started.
@@ -93,58 +93,58 @@ class RayPool:
         """
         now = time.monotonic()
         if self._actors:
-            self._seen = now
+            self._last_seen = now
         elif self._broken is not None:
             raise self._broken
-        elif now - self._seen > ALONE_SECONDS:
+        elif now - self._last_seen > ALONE_SECONDS:
             raise LeydenError(f"Ray has had no room for a runner for {ALONE_SECONDS:.0f} s; see `ray status`")
 
     async def stop(self) -> None:
         """Stop every worker. Their running rollouts go back to the queue."""
-        for task in self._keeping:
+        for task in self._keep_alive_tasks:
             task.cancel()
-        await asyncio.gather(*self._keeping, return_exceptions=True)
+        await asyncio.gather(*self._keep_alive_tasks, return_exceptions=True)
         actors, self._actors = list(self._actors.values()), {}
         await asyncio.gather(*(actor.end() for actor in actors))
-        await self._lost.stop()
+        await self._orphaned_attempts.stop()
         await self._store.close()
 
-    async def _start_one(self, place: int) -> None:
-        actor = _Actor(self._cluster.ray, self._spec, self._shares[place], self._options(self._shares[place]))
+    async def _start_one(self, slot: int) -> None:
+        actor = _Actor(self._cluster.ray, self._spec, self._shares[slot], self._options(self._shares[slot]))
         try:
             await actor.begin()
         except BaseException:
             await actor.end()
             raise
-        self._actors[place] = actor
+        self._actors[slot] = actor
 
-    async def _keep(self, place: int) -> None:
+    async def _keep_alive(self, slot: int) -> None:
         """Replace the actor of one slot whenever it dies."""
         short_lives = 0
         while True:
-            actor = self._actors[place]
+            actor = self._actors[slot]
             try:
                 self._broken = LeydenError(await actor.ended())
-                del self._actors[place]
+                del self._actors[slot]
                 await actor.end()
                 return
             except ActorLost as error:
-                del self._actors[place]
+                del self._actors[slot]
                 logger.warning("%s is replaced: %s", actor, error)
-                self._lost.sweep_worker(str(actor), str(error), actor.has_worker)
+                self._orphaned_attempts.sweep_worker(str(actor), str(error), actor.has_worker)
                 await actor.end()
                 short_lives = short_lives + 1 if time.monotonic() - actor.began < SHORT_LIFE_SECONDS else 0
                 if short_lives >= SHORT_LIVES:
                     self._broken = LeydenError(f"{short_lives} actors in a row died at once, the last because {error}")
                     return
-            if not await self._replace(place):
+            if not await self._replace(slot):
                 return
 
-    async def _replace(self, place: int) -> bool:
+    async def _replace(self, slot: int) -> bool:
         """Start another actor as soon as there is room. Returns False when none can be started at all."""
         while True:
             try:
-                await self._start_one(place)
+                await self._start_one(slot)
             except (NoActorInTime, ActorLost) as error:
                 logger.warning("still no actor in the place of one that was lost: %s", error)
                 await asyncio.sleep(1.0)
@@ -174,7 +174,7 @@ class _Actor:
         self._prefix = worker_prefix(spec.store_token, self._name)
         self._node = ""
         self._log = Path(spec.log_file) if spec.log_file else None
-        self._following: asyncio.Task[None] | None = None
+        self._log_task: asyncio.Task[None] | None = None
         self.began = time.monotonic()
         remote: Any = ray.remote(RunnerHost)
         given = msgspec.json.encode(spec), share, self._name, str(Path.cwd())
@@ -190,7 +190,7 @@ class _Actor:
     async def begin(self) -> None:
         """Wait until the workers are ready. Raises a worker's error, NoActorInTime or ActorLost."""
         try:
-            self._node = await asyncio.wait_for(self._call("where"), PLACE_SECONDS)
+            self._node = await asyncio.wait_for(self._call("machine"), SCHEDULING_SECONDS)
         except (TimeoutError, self._ray.exceptions.ActorUnschedulableError):
             free = self._ray.available_resources().get("CPU", 0.0)
             raise NoActorInTime(
@@ -202,7 +202,7 @@ class _Actor:
             raise same_error(refused)
         self.began = time.monotonic()
         if self._log is not None:
-            self._following = asyncio.create_task(self._follow())
+            self._log_task = asyncio.create_task(self._copy_output())
 
     async def workers(self) -> list[str]:
         """Return the ids of the actor's live workers."""
@@ -221,17 +221,17 @@ class _Actor:
             try:
                 async with asyncio.timeout(END_SECONDS):
                     last = await self._call("end")
-                    if self._following is not None:
-                        await self._following
+                    if self._log_task is not None:
+                        await self._log_task
                 self._print(last)
             except (LeydenError, TimeoutError) as error:
                 logger.info("%s did not end in order: %r", self, error)
         self._ray.kill(self._handle)
 
-    async def _follow(self) -> None:
+    async def _copy_output(self) -> None:
         """Copy the workers' output to the log until the actor ends. `ended` reports the reason."""
         with contextlib.suppress(LeydenError):
-            while (piece := await self._call("printed")) is not None:
+            while (piece := await self._call("read_output")) is not None:
                 self._print(piece)
 
     def _print(self, piece: bytes) -> None:

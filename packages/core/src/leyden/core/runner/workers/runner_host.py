@@ -34,26 +34,26 @@ class RunnerHost:
     def __init__(self, spec: bytes, size: int, name: str, folder: str) -> None:
         self._spec = msgspec.json.decode(spec, type=WorkerSpec)
         self._size, self._name, self._folder = size, name, folder
-        self._printed: PipeBuffer | None = None
+        self._output: PipeBuffer | None = None
         self._pool: WorkerPool | None = None
 
-    async def where(self) -> str:
+    async def machine(self) -> str:
         """Return the name of the host's machine."""
         return socket.gethostname()
 
     async def begin(self) -> WorkerRefused | None:
         """Start the workers and wait until each is ready. Returns the reason where they cannot start, else None."""
         try:
-            self._enter()
-            await self._reach()
-            self._printed = await PipeBuffer.open()
+            self._change_folder()
+            await self._check_reachable()
+            self._output = await PipeBuffer.open()
             self._pool = WorkerPool(
-                msgspec.structs.replace(self._spec, log_file=self._printed.path), self._size, name=self._name
+                msgspec.structs.replace(self._spec, log_file=self._output.path), self._size, name=self._name
             )
             await self._pool.start()
         except LeydenError as error:
-            see = f"; see {self._printed.path}" if self._printed is not None else ""
-            return WorkerRefused(type(error).__name__, str(error).replace(see, ""))
+            log_hint = f"; see {self._output.path}" if self._output is not None else ""
+            return WorkerRefused(type(error).__name__, str(error).replace(log_hint, ""))
         return None
 
     async def ended(self) -> str:
@@ -69,24 +69,24 @@ class RunnerHost:
         """Return the ids of the live workers in the store."""
         return self._started().worker_ids
 
-    async def printed(self) -> bytes | None:
+    async def read_output(self) -> bytes | None:
         """Return the workers' output since the last call; waits up to `LOOK_SECONDS` for some. None after the end."""
-        if self._printed is None or self._printed.is_closed:
+        if self._output is None or self._output.is_closed:
             return None
-        return await self._printed.take()
+        return await self._output.take()
 
     async def end(self) -> bytes:
         """Stop the workers. Returns their output since the last fetch."""
         if self._pool is not None:
             await self._pool.stop()
-        return b"" if self._printed is None else self._printed.close()
+        return b"" if self._output is None else self._output.close()
 
     def _started(self) -> WorkerPool:
         if self._pool is None:
             raise LeydenError("the host has not begun")
         return self._pool
 
-    def _enter(self) -> None:
+    def _change_folder(self) -> None:
         try:
             os.chdir(self._folder)
         except OSError as error:
@@ -95,7 +95,7 @@ class RunnerHost:
                 "there on every machine, as on a shared disk, or be part of what it has installed"
             ) from None
 
-    async def _reach(self) -> None:
+    async def _check_reachable(self) -> None:
         store = HttpStore(self._spec.store_url, self._spec.store_token, patience=REACH_SECONDS)
         try:
             await store.add_many_spans([])  # an empty request changes nothing
@@ -117,9 +117,9 @@ class PipeBuffer(asyncio.Protocol):
     def __init__(self) -> None:
         self.path = ""
         self._bytes, self._lost = bytearray(), 0
-        self._some = asyncio.Event()
+        self._has_output = asyncio.Event()
         self.is_closed = False
-        self._reading = self._writing = -1
+        self._read_end = self._write_end = -1
         self._transport: asyncio.BaseTransport | None = None
 
     @classmethod
@@ -127,13 +127,13 @@ class PipeBuffer(asyncio.Protocol):
         """Open the pipe and begin to read. Raises UsageError on a system without `/proc`."""
         if not Path("/proc/self/fd").is_dir():
             raise UsageError(f"runners on other machines need Linux there; {socket.gethostname()} has no /proc")
-        reading, writing = os.pipe()
-        printed = cls()
-        printed._reading, printed._writing = reading, writing
-        printed.path = f"/proc/{os.getpid()}/fd/{writing}"
+        read_end, write_end = os.pipe()
+        buffer = cls()
+        buffer._read_end, buffer._write_end = read_end, write_end
+        buffer.path = f"/proc/{os.getpid()}/fd/{write_end}"
         loop = asyncio.get_running_loop()
-        printed._transport, _ = await loop.connect_read_pipe(lambda: printed, os.fdopen(reading, "rb", buffering=0))
-        return printed
+        buffer._transport, _ = await loop.connect_read_pipe(lambda: buffer, os.fdopen(read_end, "rb", buffering=0))
+        return buffer
 
     def data_received(self, data: bytes) -> None:
         """Append data to the buffer. Drops the oldest bytes beyond `MOST_PRINTED`."""
@@ -142,12 +142,12 @@ class PipeBuffer(asyncio.Protocol):
         if beyond > 0:
             self._lost += beyond
             del self._bytes[:beyond]
-        self._some.set()
+        self._has_output.set()
 
     async def take(self) -> bytes:
         """Return at most `PIECE` bytes of the buffer. Waits up to `LOOK_SECONDS` for data."""
         try:
-            await asyncio.wait_for(self._some.wait(), LOOK_SECONDS)
+            await asyncio.wait_for(self._has_output.wait(), LOOK_SECONDS)
         except TimeoutError:
             return b""
         return self._cut(PIECE)
@@ -157,17 +157,17 @@ class PipeBuffer(asyncio.Protocol):
         if self._transport is not None and not self.is_closed:
             self.is_closed = True
             with contextlib.suppress(BlockingIOError):  # the loop may not have read the rest yet
-                while piece := os.read(self._reading, PIECE):
+                while piece := os.read(self._read_end, PIECE):
                     self.data_received(piece)
             self._transport.close()
-            os.close(self._writing)
+            os.close(self._write_end)
         return self._cut(MOST_PRINTED)
 
     def _cut(self, size: int) -> bytes:
-        said = f"[{self._lost} bytes that were printed before this are lost]\n".encode() if self._lost else b""
+        note = f"[{self._lost} bytes that were printed before this are lost]\n".encode() if self._lost else b""
         piece = bytes(self._bytes[:size])
         del self._bytes[:size]
         self._lost = 0
         if not self._bytes:
-            self._some.clear()
-        return said + piece
+            self._has_output.clear()
+        return note + piece

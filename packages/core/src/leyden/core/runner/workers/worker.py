@@ -39,7 +39,7 @@ NO_TELEMETRY = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
 }
 """Environment variables that stop the frameworks' own network calls, such as telemetry."""
-BEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0
 MESSAGE_CHARACTERS = 4000
 GRACE_SECONDS = 3.0
 """Longest time that the process lives after its parent."""
@@ -57,25 +57,25 @@ def main() -> None:
     try:
         spec = msgspec.json.decode(pipes.read_line(), type=WorkerSpec)
         _prepare(spec)
-        isolated = Processes(lambda: _load(spec), pipes.close)
-        loaded = isolated.load()
+        processes = Processes(lambda: _load(spec), pipes.close)
+        loaded = processes.load()
         choice = choose(spec.isolation, loaded)
         is_command = choice.is_command
         shares = not choice.processes and not choice.is_command
-        left_open = isolated.left_open() if shares else ""
-        processes = isolated.keep(loaded) if choice.processes else isolated.discard()
+        open_resources = processes.open_resources() if shares else ""
+        fork_server = processes.keep(loaded) if choice.processes else processes.discard()
         token = pipes.read_line().decode().strip()  # read only now: hidden from forked processes
         remember_secret(token)
         spec = msgspec.structs.replace(spec, store_token=token)
-        ready = WorkerReady(loaded.source.adapter.name, choice.reason(isolated.imports_again), shares, left_open)
-        asyncio.Runner(loop_factory=loop_factory()).run(_serve(spec, loaded, pipes, ready, processes))
+        ready = WorkerReady(loaded.source.adapter.name, choice.reason(processes.imports_again), shares, open_resources)
+        asyncio.Runner(loop_factory=loop_factory()).run(_serve(spec, loaded, pipes, ready, fork_server))
         code = 0
     except UsageError as error:
-        pipes.tell(_refused(error))
+        pipes.send(_refused(error))
         code = 2
     except BaseException as error:
         logger.critical("the worker ends", exc_info=True)
-        pipes.tell(_refused(error))
+        pipes.send(_refused(error))
     flush_output()
     # An agent's leftover threads and tasks would keep the process alive. The supervisor of a command ends it.
     pipes.leave(code, alone=is_command)
@@ -83,8 +83,8 @@ def main() -> None:
 
 def _refused(error: BaseException) -> WorkerRefused:
     """Return `error` as a report, under its own class name or that of its nearest base class in Leyden."""
-    ours = (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == UsageError.__module__)
-    return WorkerRefused(next(ours, type(error).__name__), mask_text(str(error))[:MESSAGE_CHARACTERS])
+    own_classes = (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == UsageError.__module__)
+    return WorkerRefused(next(own_classes, type(error).__name__), mask_text(str(error))[:MESSAGE_CHARACTERS])
 
 
 def _prepare(spec: WorkerSpec) -> None:
@@ -93,10 +93,10 @@ def _prepare(spec: WorkerSpec) -> None:
     handler.addFilter(MaskingFilter())
     if spec.key:
         remember_secret(spec.key)
-    ours = logging.getLogger("leyden")  # the root logger is left to the agent
-    ours.addHandler(handler)
-    ours.setLevel(logging.INFO if spec.log_file else logging.WARNING)
-    ours.propagate = False
+    leyden_logger = logging.getLogger("leyden")  # the root logger is left to the agent
+    leyden_logger.addHandler(handler)
+    leyden_logger.setLevel(logging.INFO if spec.log_file else logging.WARNING)
+    leyden_logger.propagate = False
     os.environ.update(NO_TELEMETRY)
     sys.path.extend(entry for entry in spec.python_path if entry not in sys.path)
     context_propagation.install()
@@ -123,7 +123,7 @@ def _set_aside() -> None:
 
 
 async def _serve(
-    spec: WorkerSpec, loaded: LoadedAgent, pipes: ParentPipes, ready: WorkerReady, processes: ForkServer | None
+    spec: WorkerSpec, loaded: LoadedAgent, pipes: ParentPipes, ready: WorkerReady, fork_server: ForkServer | None
 ) -> None:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     loop.set_default_executor(AgentThreads())  # for sync agents: asyncio's own pool limits threads
@@ -143,34 +143,34 @@ async def _serve(
         hooks=loaded.hooks,
         isolation=ready.isolation,
     )
-    runner = Runner(store, loaded.source, config=config, recorder=recorder, processes=processes)
-    pipes.tell(ready)
-    beating = asyncio.create_task(_beat(runner, pipes))
-    watching = None if processes is None else asyncio.create_task(_stop_without(processes, stopped))
+    runner = Runner(store, loaded.source, config=config, recorder=recorder, fork_server=fork_server)
+    pipes.send(ready)
+    heartbeats = asyncio.create_task(_send_heartbeats(runner, pipes))
+    server_watch = None if fork_server is None else asyncio.create_task(_stop_when_server_ends(fork_server, stopped))
     try:
         await runner.run_until(stopped)
-        if processes is not None and processes.gone.is_set():
+        if fork_server is not None and fork_server.gone.is_set():
             raise LeydenError("the process that forks the agents' processes has ended")
     finally:
-        beating.cancel()
-        if watching is not None:
-            watching.cancel()
-        if processes is not None:
-            processes.end()
+        heartbeats.cancel()
+        if server_watch is not None:
+            server_watch.cancel()
+        if fork_server is not None:
+            fork_server.end()
         await recorder.stop()
         await store.close()
 
 
-async def _stop_without(processes: ForkServer, stopped: asyncio.Event) -> None:
+async def _stop_when_server_ends(fork_server: ForkServer, stopped: asyncio.Event) -> None:
     """Stop the worker when the fork server has ended. Its pool starts another worker."""
-    await processes.gone.wait()
+    await fork_server.gone.wait()
     stopped.set()
 
 
-async def _beat(runner: Runner, pipes: ParentPipes) -> None:
+async def _send_heartbeats(runner: Runner, pipes: ParentPipes) -> None:
     while True:
-        pipes.tell(WorkerHeartbeat(runner.finished))
-        await asyncio.sleep(BEAT_SECONDS)
+        pipes.send(WorkerHeartbeat(runner.finished))
+        await asyncio.sleep(HEARTBEAT_SECONDS)
 
 
 if __name__ == "__main__":

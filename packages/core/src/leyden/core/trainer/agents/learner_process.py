@@ -11,7 +11,7 @@ from pathlib import Path
 
 from leyden.core import errors
 from leyden.core.policy.repeatable import repeatable
-from leyden.core.trainer.agents.local import parent_agents, tell_parent
+from leyden.core.trainer.agents.local import parent_agents, send_to_parent
 from leyden.core.trainer.event_loop import run_loop
 from leyden.core.trainer.monitoring.display import make_display
 from leyden.core.trainer.run_folder.folder import RunFolder
@@ -31,11 +31,11 @@ def main(arguments: list[str]) -> int:
         with folder.locked(), repeatable(config.deterministic):
             run_loop(work(folder, config, parent_agents(descriptor, parent), display, resources))
     except errors.LeydenError as error:
-        tell_parent(descriptor, {"error": {"class": type(error).__name__, "message": str(error)}})
+        send_to_parent(descriptor, {"error": {"class": type(error).__name__, "message": str(error)}})
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
-    tell_parent(descriptor, {"done": True})
+    send_to_parent(descriptor, {"done": True})
     return 0
 
 

@@ -28,7 +28,7 @@ class _Message(msgspec.Struct, frozen=True):
     error: dict[str, str] | None = None
 
 
-def sit_with_live_agent(folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str) -> RunReport:
+def train_with_live_agent(folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str) -> RunReport:
     """Train while the agent object runs in this process, on an event loop of its own; return the run's report."""
     _run_child("train", folder, config, agent, shown)
     return msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)
@@ -158,7 +158,7 @@ class _Child:
         finally:
             self.ended.set()
             agent.join()
-            self._let_go()
+            self._close_input()
         agent.check()
         self.receive()
 
@@ -166,14 +166,14 @@ class _Child:
         code = self._process.wait()
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"said nothing and ended with code {code}"
 
-    def _let_go(self) -> None:
+    def _close_input(self) -> None:
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     def close(self) -> None:
         """End the child process if it still runs."""
         self.ended.set()
-        self._let_go()
+        self._close_input()
         if self._process.poll() is None:
             try:
                 self._process.wait(timeout=10)

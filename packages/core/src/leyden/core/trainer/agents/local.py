@@ -132,11 +132,11 @@ def parent_agents(descriptor: int, parent: int) -> AgentSide:
             if os.getppid() != parent:
                 raise RunError("the process that holds the agent is gone; go on with `Trainer.resume`")
 
-        tell_parent(descriptor, {"address": address.machine("live")})
+        send_to_parent(descriptor, {"address": address.machine("live")})
         try:
             yield check
         finally:
-            tell_parent(descriptor, {"finished": True})
+            send_to_parent(descriptor, {"finished": True})
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(_input_closed(), PARENT_SECONDS)
 
@@ -152,7 +152,7 @@ def agents_output(config: RunConfig, folder: RunFolder) -> str:
     return f"what the agents print is in {folder.worker_log}"
 
 
-def tell_parent(descriptor: int, message: dict[str, Any]) -> None:
+def send_to_parent(descriptor: int, message: dict[str, Any]) -> None:
     """Write one line to the parent process; does nothing if that process is gone."""
     with contextlib.suppress(BrokenPipeError):
         os.write(descriptor, msgspec.json.encode(message) + b"\n")

@@ -44,7 +44,7 @@ class RunnerPlacement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         read_where(self.where)
         if self.where != "ray":
             given = {"ray-address": self.ray_address is not None, "ray-actors": self.ray_actors is not None}
-            for name in [name for name, there in given.items() if there]:
+            for name in [name for name, is_given in given.items() if is_given]:
                 raise UsageError(f"{name} has no effect without runners ray")
         if self.ray_actors is not None:
             check_bound("ray_actors", self.ray_actors)

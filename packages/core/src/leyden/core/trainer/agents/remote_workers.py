@@ -19,7 +19,7 @@ from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.runner.workers.pool import WorkerPool
 from leyden.core.runner.workers.spec import WorkerSpec
 from leyden.core.trainer.agents.run_proof import PROOF, PROTOCOL, ProofExchange, read_challenge, same
-from leyden.core.trainer.agents.runner_api import HOLD_SECONDS, OFFER, PATH, TOKEN, Offer, SessionStatus, standing_of
+from leyden.core.trainer.agents.runner_api import HOLD_SECONDS, OFFER, PATH, TOKEN, Offer, SessionStatus, status_item
 
 T = TypeVar("T")
 PAUSE_SECONDS = 1.0
@@ -126,8 +126,8 @@ class RemoteWorkersPlan:
                 )
 
 
-async def work_for(plan: RemoteWorkersPlan, told: Callable[[str], None], stopped: asyncio.Event) -> None:
-    """Run workers until the run has ended or `stopped` is set; `told` receives a line for each event.
+async def work_for(plan: RemoteWorkersPlan, on_message: Callable[[str], None], stopped: asyncio.Event) -> None:
+    """Run workers until the run has ended or `stopped` is set; `on_message` receives a line for each event.
 
     Raises UsageError for a token or an agent that does not fit the run, or for a server that is not the run. Raises
     LeydenError when no worker can be kept alive. Raises NoAnswer when the run has not answered for `plan.patience`
@@ -143,44 +143,47 @@ async def work_for(plan: RemoteWorkersPlan, told: Callable[[str], None], stopped
                 return
             pool = WorkerPool(plan.spec(offer), plan.workers)
             await pool.start()
-            told(f"{plan.workers} workers run {plan.agent or offer.agent} for {offer.run} at {plan.server}")
+            on_message(f"{plan.workers} workers run {plan.agent or offer.agent} for {offer.run} at {plan.server}")
             try:
                 goes_on = await _first(_while_it_lasts(run, offer, pool), stopped) or False
             finally:
                 await pool.stop()
-            told(f"{offer.run} was gone on with" if goes_on else f"no more to do for {offer.run}")
+            on_message(f"{offer.run} was gone on with" if goes_on else f"no more to do for {offer.run}")
 
 
 async def _while_it_lasts(run: "_Run", offer: Offer, pool: WorkerPool) -> bool:
     """Wait for the end of a session; return whether another session follows."""
 
-    async def workers_live() -> None:
+    async def watch_workers() -> None:
         while True:
             await pool.check()
             await asyncio.sleep(PAUSE_SECONDS)
 
-    ending, living = asyncio.create_task(run.is_followed(offer.sitting)), asyncio.create_task(workers_live())
+    session_end, workers_check = (
+        asyncio.create_task(run.is_followed(offer.sitting)),
+        asyncio.create_task(watch_workers()),
+    )
     try:
-        done, _ = await asyncio.wait({ending, living}, return_when=asyncio.FIRST_COMPLETED)
-        if living in done:
-            living.result()
-        return ending.result()
+        done, _ = await asyncio.wait({session_end, workers_check}, return_when=asyncio.FIRST_COMPLETED)
+        if workers_check in done:
+            workers_check.result()
+        return session_end.result()
     finally:
-        for task in (ending, living):
+        for task in (session_end, workers_check):
             task.cancel()
-        await asyncio.gather(ending, living, return_exceptions=True)
+        await asyncio.gather(session_end, workers_check, return_exceptions=True)
 
 
 async def _first(work: Coroutine[Any, Any, T], stopped: asyncio.Event) -> T | None:
     """Return the result of `work`; None when `stopped` is set first."""
-    doing, stopping = asyncio.create_task(work), asyncio.create_task(stopped.wait())
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stopped.wait())
     try:
-        await asyncio.wait({doing, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        return doing.result() if doing.done() else None
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
     finally:
-        for task in (doing, stopping):
+        for task in (working, stopping):
             task.cancel()
-        await asyncio.gather(doing, stopping, return_exceptions=True)
+        await asyncio.gather(working, stopping, return_exceptions=True)
 
 
 class _Run:
@@ -194,36 +197,36 @@ class _Run:
         """Return the offer: what the run needs from runners."""
         return msgspec.json.decode(await self._get("offer", OFFER), type=Offer)
 
-    async def is_followed(self, sitting: str) -> bool:
+    async def is_followed(self, session_id: str) -> bool:
         """Wait until a session is over; return whether another one resumes the run."""
         while True:
-            said = await self._get("standing", standing_of(sitting), sitting=sitting)
-            standing = msgspec.json.decode(said, type=SessionStatus)
-            if standing.sitting != sitting:
+            body = await self._get("standing", status_item(session_id), sitting=session_id)
+            status = msgspec.json.decode(body, type=SessionStatus)
+            if status.sitting != session_id:
                 return True
-            if standing.ended:
+            if status.ended:
                 return False
             await asyncio.sleep(PAUSE_SECONDS)  # a run that stops answers at once, and later not at all
 
-    async def _get(self, what: str, asked: str, **query: str) -> bytes:
+    async def _get(self, path: str, item: str, **query: str) -> bytes:
         """Return an answer for which the run has proved that it has the token."""
         give_up = time.monotonic() + self._plan.patience
         while True:
             try:
-                status, headers, _ = await self._send(what, query, {})
+                status, headers, _ = await self._send(path, query, {})
                 if status == 200:
                     raise self._not_the_run("it answers without asking for a proof")
-                given = read_challenge(headers.get("www-authenticate", "")) if status == 401 else None
-                if given is not None:
-                    exchange = ProofExchange(asked, given[0])
+                challenge = read_challenge(headers.get("www-authenticate", "")) if status == 401 else None
+                if challenge is not None:
+                    exchange = ProofExchange(item, challenge[0])
                     proof = {"authorization": exchange.authorization(self._plan.token)}
-                    status, headers, body = await self._send(what, query, proof)
+                    status, headers, body = await self._send(path, query, proof)
                     if status == 200:
                         if not same(headers.get(PROOF, ""), exchange.answer_proof(self._plan.token, body)):
                             raise self._not_the_run("its answer bears no proof that it has the token")
                         return body
-                    again = read_challenge(headers.get("www-authenticate", ""))
-                    if again is None or not again[1]:
+                    new_challenge = read_challenge(headers.get("www-authenticate", ""))
+                    if new_challenge is None or not new_challenge[1]:
                         self._refuse(status)
                 elif status == 401:
                     raise UsageError(OUTDATED.format(server=self._plan.server))
@@ -240,9 +243,9 @@ class _Run:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _send(
-        self, what: str, query: dict[str, str], headers: dict[str, str]
+        self, path: str, query: dict[str, str], headers: dict[str, str]
     ) -> tuple[int, Mapping[str, str], bytes]:
-        url = f"{self._url}/{what}"
+        url = f"{self._url}/{path}"
         headers = {**headers, "accept-encoding": "identity"}  # an unproved server could send compressed gigabytes
         async with self._session.get(url, params=query, headers=headers, allow_redirects=False) as answer:
             body = b""

@@ -31,7 +31,7 @@ NONCE_SECONDS = 60.0
 class ProofExchange:
     """One request and its answer: the requested item and the nonces of both sides."""
 
-    asked: str
+    item: str
     server_nonce: str
     client_nonce: str = field(default_factory=lambda: secrets.token_hex(16))
 
@@ -48,7 +48,7 @@ class ProofExchange:
         return _mac(token, b"answer", *self._parts(), body)
 
     def _parts(self) -> list[bytes]:
-        return [one.encode() for one in (self.asked, self.server_nonce, self.client_nonce)]
+        return [part.encode() for part in (self.item, self.server_nonce, self.client_nonce)]
 
 
 class NonceIssuer:
@@ -60,25 +60,25 @@ class NonceIssuer:
 
     def fresh(self) -> str:
         """Return a new nonce."""
-        made = f"{time.monotonic_ns():x}.{secrets.token_hex(16)}"
-        return f"{made}.{self._sign(made)}"
+        unsigned = f"{time.monotonic_ns():x}.{secrets.token_hex(16)}"
+        return f"{unsigned}.{self._sign(unsigned)}"
 
     def use(self, nonce: str) -> bool:
         """Mark a nonce as used; return whether it was one of these, recent enough, and unused."""
         now = time.monotonic()
         while self._used and next(iter(self._used.values())) < now - NONCE_SECONDS:
             self._used.popitem(last=False)
-        made, _, signature = nonce.rpartition(".")
-        if not hmac.compare_digest(signature.encode(), self._sign(made).encode()):
+        unsigned, _, signature = nonce.rpartition(".")
+        if not hmac.compare_digest(signature.encode(), self._sign(unsigned).encode()):
             return False
-        age = now - int(made.partition(".")[0], 16) / 1e9
+        age = now - int(unsigned.partition(".")[0], 16) / 1e9
         if age > NONCE_SECONDS or nonce in self._used:
             return False
         self._used[nonce] = now
         return True
 
-    def _sign(self, made: str) -> str:
-        return hmac.digest(self._secret, made.encode(), "sha256").hex()
+    def _sign(self, unsigned: str) -> str:
+        return hmac.digest(self._secret, unsigned.encode(), "sha256").hex()
 
 
 def challenge(nonce: str, *, stale: bool = False) -> str:
@@ -94,12 +94,12 @@ def read_challenge(header: str) -> tuple[str, bool] | None:
     return words[1], words[2:] == ["stale"]
 
 
-def read_proof(header: str, asked: str) -> tuple[ProofExchange, str] | None:
+def read_proof(header: str, item: str) -> tuple[ProofExchange, str] | None:
     """Return the exchange and the proof in the header `Authorization`; None for another header."""
     words = header.split(" ")
     if len(words) != 4 or words[0] != SCHEME or not header.isascii():
         return None
-    return ProofExchange(asked, words[1], words[2]), words[3]
+    return ProofExchange(item, words[1], words[2]), words[3]
 
 
 def same(one: str, other: str) -> bool:

@@ -82,9 +82,9 @@ class RunnerEndpoint:
     """Runner endpoint of one session of a run."""
 
     def __init__(self, config: "RunConfig") -> None:
-        self.runners: RunnerPlacement = config.runners
+        self.placement: RunnerPlacement = config.runners
         self._config = config
-        self._sitting = secrets.token_hex(8)
+        self._session_id = secrets.token_hex(8)
         self._ended, self._closed = False, asyncio.Event()
 
     def close(self, *, ended: bool) -> None:
@@ -97,30 +97,30 @@ class RunnerEndpoint:
 
     def app(self, machine_token: Callable[[], str]) -> ASGIApp:
         """Return the ASGI application to mount at `PATH`; it issues a token of its own to each machine."""
-        door = _ProofCheck(os.environ.get(TOKEN, ""))
+        proof_check = _ProofCheck(os.environ.get(TOKEN, ""))
 
         async def offer(request: Request) -> Response:
-            exchange = door.exchange(request, OFFER)
+            exchange = proof_check.exchange(request, OFFER)
             if isinstance(exchange, Response):
                 return exchange
-            return door.answer(exchange, self._offer(machine_token()))
+            return proof_check.answer(exchange, self._offer(machine_token()))
 
-        async def standing(request: Request) -> Response:
-            sitting = request.query_params.get("sitting", "")
-            exchange = door.exchange(request, standing_of(sitting))
+        async def status(request: Request) -> Response:
+            session_id = request.query_params.get("sitting", "")
+            exchange = proof_check.exchange(request, status_item(session_id))
             if isinstance(exchange, Response):
                 return exchange
-            if sitting == self._sitting:
+            if session_id == self._session_id:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._closed.wait(), HOLD_SECONDS)
-            return door.answer(exchange, SessionStatus(self._sitting, self._ended))
+            return proof_check.answer(exchange, SessionStatus(self._session_id, self._ended))
 
-        return Router([Route("/offer", offer), Route("/standing", standing)])
+        return Router([Route("/offer", offer), Route("/standing", status)])
 
     def _offer(self, store_token: str) -> Offer:
         config = self._config
         return Offer(
-            sitting=self._sitting,
+            sitting=self._session_id,
             run=config.name,
             store_token=store_token,
             routes=config.routes,
@@ -140,23 +140,23 @@ class _ProofCheck:
 
     def __init__(self, token: str) -> None:
         self._token = token
-        self._challenges = NonceIssuer()
+        self._nonces = NonceIssuer()
         self._has_warned = False
 
-    def exchange(self, request: Request, asked: str) -> ProofExchange | Response:
+    def exchange(self, request: Request, item: str) -> ProofExchange | Response:
         """Return the exchange of a request, or the response that refuses it."""
         header = request.headers.get("authorization", "")
-        given = read_proof(header, asked)
+        given = read_proof(header, item)
         if given is None:
             if header[:7].lower() == "bearer ":
                 self._warn()
-                return self._refused(OUTDATED)
-            return self._refused("prove that you have the run's token")
+                return self._refusal(OUTDATED)
+            return self._refusal("prove that you have the run's token")
         exchange, proof = given
         if not self._token or not same(proof, exchange.proof(self._token)):
-            return self._refused("this is not the run's token")
-        if not self._challenges.use(exchange.server_nonce):
-            return self._refused("this nonce is not taken any more", stale=True)
+            return self._refusal("this is not the run's token")
+        if not self._nonces.use(exchange.server_nonce):
+            return self._refusal("this nonce is not taken any more", stale=True)
         return exchange
 
     def answer(self, exchange: ProofExchange, answer: msgspec.Struct) -> Response:
@@ -173,11 +173,11 @@ class _ProofCheck:
                 TOKEN,
             )
 
-    def _refused(self, line: str, *, stale: bool = False) -> Response:
-        headers = {"www-authenticate": challenge(self._challenges.fresh(), stale=stale)}
-        return PlainTextResponse(line, 401, headers)
+    def _refusal(self, text: str, *, stale: bool = False) -> Response:
+        headers = {"www-authenticate": challenge(self._nonces.fresh(), stale=stale)}
+        return PlainTextResponse(text, 401, headers)
 
 
-def standing_of(sitting: str) -> str:
+def status_item(session_id: str) -> str:
     """Return the item name of a session's state in proofs."""
-    return f"standing {sitting}"
+    return f"standing {session_id}"

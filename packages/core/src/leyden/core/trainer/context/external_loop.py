@@ -43,9 +43,9 @@ class ExternalLoopRun(RecordedRun, ExternalLoopContext):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self.serving.elsewhere is None:
+        if self.serving.external_replicas is None:
             raise TrainingError("the policy is served here, and its loop runs elsewhere")
-        self._elsewhere = self.serving.elsewhere
+        self._external_replicas = self.serving.external_replicas
         self.home, self.checkpoints = self.folder.path / "loop", self.folder.checkpoints / "loop"
         self.tasks, self.held_out = self.collector.tasks, self.collector.held_out
         self.plan = _plan(self.config)
@@ -61,19 +61,19 @@ class ExternalLoopRun(RecordedRun, ExternalLoopContext):
         """Tasks by step, for future steps whose tasks the loop has reported."""
         self._measured: dict[int, dict[str, dict[int, Collected]]] = {}
         """Collected held-out rollouts by version, held-out set and row."""
-        self._taught = EmptyStepGuard()
+        self._empty_step_guard = EmptyStepGuard()
 
     def open(self, app: ASGIApp) -> RunEndpoint:
         """Serve `app` beside the gateway and return its URL and token."""
-        return self._elsewhere.open(app)
+        return self._external_replicas.open(app)
 
     async def serve_from(self, addresses: Sequence[str], version: int) -> None:
         """Route model calls to the replicas at `addresses`, which serve `version`."""
-        await self._elsewhere.serve_from([f"http://{address}" for address in addresses], version)
+        await self._external_replicas.serve_from([f"http://{address}" for address in addresses], version)
 
     async def pause(self, version: int) -> None:
         """Stop model calls until `serve_from` is called."""
-        await self._elsewhere.pause(version)
+        await self._external_replicas.pause(version)
 
     async def rollouts(self, asked: TaskRequest) -> TrajectoryGroup:
         """Run a task and return its group of rollouts; rollouts of an earlier session are read from the store."""
@@ -139,20 +139,20 @@ class ExternalLoopRun(RecordedRun, ExternalLoopContext):
         self.home.mkdir(exist_ok=True)
         if step == 0:
             self.folder.rewind_metrics(-1)
-            self._standing.begin()
+            self._selection.begin()
         else:
             progress = msgspec.json.decode(self._progress_file(step).read_bytes())
             self.step = self._first = step
             self.report = msgspec.convert(progress["report"], RunReport)
             self.folder.rewind_metrics(step)
-            self._standing.restore(step, self.checkpoints / str(step), progress)
+            self._selection.restore(step, self.checkpoints / str(step), progress)
             lines = [line for line in self.folder.metrics() if not line.keys() & {"held_out", "alert"}]
             known = msgspec.convert(progress.get(USED, []), list[TaskUsage])
             self._used = {used.asked: used for used in known}
-            self._watch = AlertDetector(lines, self.policies, self.config.off_policy)
-            self.display.say(f"going on after step {step} of {self.steps}")
+            self._alert_detector = AlertDetector(lines, self.policies, self.config.off_policy)
+            self.display.show(f"going on after step {step} of {self.steps}")
         self.display.start(self.steps, step)
-        await self._recording.begin(step)
+        await self._store_sync.begin(step)
 
     async def step_taken(self, step: int, metrics: Mapping[str, Any], *, kept: bool) -> None:
         """Write the metrics line of the step; if `kept`, also write the progress from which the loop can resume."""
@@ -169,27 +169,27 @@ class ExternalLoopRun(RecordedRun, ExternalLoopContext):
             "groups": len(collected.groups),
         }
         found = [trajectory for group in collected.groups for trajectory in group.trajectories]
-        tells = any(one.transitions for one in found) and any(one.reward is not None for one in found)
-        known = collected_numbers(collected.groups, self.policies) if tells else {}
+        is_measurable = any(one.transitions for one in found) and any(one.reward is not None for one in found)
+        known = collected_numbers(collected.groups, self.policies) if is_measurable else {}
         self.log({**known, **trained, **metrics})
-        self._standing.record(step)
+        self._selection.record(step)
         if kept:
             self._write_progress(step, learned_from)
-        await self._recording.catch_up()
-        self._taught.note(step, used, is_last=step >= self.steps)
+        await self._store_sync.catch_up()
+        self._empty_step_guard.note(step, used, is_last=step >= self.steps)
 
     def _learned_from(self, step: int) -> Sequence[TaskRequest]:
         """Return the tasks that a step learns from."""
-        if (told := self._taken.pop(step, None)) is not None:
-            return told
+        if (tasks := self._taken.pop(step, None)) is not None:
+            return tasks
         return [asked for asked in {**self._collected, **self._used} if asked.step == step]
 
     def _write_progress(self, step: int, learned_from: Sequence[TaskRequest]) -> None:
         """Write what `go_on_after` needs, for the loop's own checkpoint of `step`."""
         file = self._progress_file(step)
         temporary = file.with_name(file.name + ".tmp")
-        told = {USED: list(self._used.values()), LEARNED: learned_from}
-        temporary.write_bytes(msgspec.json.encode({**self._progress(), **told}))
+        loop_progress = {USED: list(self._used.values()), LEARNED: learned_from}
+        temporary.write_bytes(msgspec.json.encode({**self._progress(), **loop_progress}))
         temporary.replace(file)
 
     async def adopt(self, weights: Mapping[int, Path]) -> None:
@@ -200,7 +200,7 @@ class ExternalLoopRun(RecordedRun, ExternalLoopContext):
     @property
     def versions_to_keep(self) -> tuple[int, ...]:
         """The best version so far and the last version."""
-        kept = self._standing.kept(self.step).version
+        kept = self._selection.kept(self.step).version
         return tuple(sorted({kept, self.step}))
 
     def _adopt(self, version: int, folder: Path) -> None:
@@ -211,7 +211,7 @@ class ExternalLoopRun(RecordedRun, ExternalLoopContext):
         model = self._models.get(name) or self.load_policy(name)
         model.load_weights(PolicyModel.load(folder).trained_weights())
         saved = save_trained(self.folder.checkpoints, version, model, self._progress())
-        self._standing.saved(version, saved)
+        self._selection.saved(version, saved)
 
     def _progress_file(self, step: int) -> Path:
         return self.home / f"progress-{step}.json"
@@ -230,18 +230,18 @@ class ExternalLoopRun(RecordedRun, ExternalLoopContext):
             success = None if math.isnan(whole.success) else whole.success
             scores.held_out[name] = Evaluation(success=success, rewards=whole.rewards)
             self.report.held_out.setdefault(name, HeldOutResult(tasks=len(measured[name])))
-        self._standing.score(scores)
+        self._selection.score(scores)
         for name, found in scores.held_out.items():
-            self._tell_at(version, name, label, found)
+            self._report_held_out_at(version, name, label, found)
         if label != "during":
             self.report.note_held_out(label, scores.held_out, scores.sampled)
         del self._measured[version]
 
-    def _tell_at(self, version: int, name: str, label: str, found: Evaluation) -> None:
-        """Call `_tell` for a version that is not yet the current step."""
+    def _report_held_out_at(self, version: int, name: str, label: str, found: Evaluation) -> None:
+        """Call `_report_held_out` for a version that is not yet the current step."""
         noted, self.step = self.step, version
         try:
-            self._tell(name, label, sampled=False, found=found, sides={})
+            self._report_held_out(name, label, sampled=False, found=found, sides={})
         finally:
             self.step = noted
 

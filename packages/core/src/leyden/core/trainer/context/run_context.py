@@ -28,7 +28,7 @@ from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.model_selection import ModelSelection, VersionScores
 from leyden.core.trainer.run_folder.report import HeldOutResult, KeptVersion, PolicyTotals, RaisedAlert, RunReport
 from leyden.core.trainer.run_folder.timing import TimeUsage
-from leyden.core.trainer.run_folder.versions import Evaluation, VersionFile, earned
+from leyden.core.trainer.run_folder.versions import Evaluation, VersionFile, reward_text
 from leyden.core.trainer.serving.serving import Serving
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ class RunContext(Context):
         self.batches: Batches = make_batches(LoopKind(), collector, self, {})
         self.report = RunReport(name=config.name, seed=config.seed)
         """Totals of all sessions. Its seconds cover the earlier sessions only; see `report_now`."""
-        self._standing = ModelSelection(folder, config)
-        self.writer = CheckpointWriter(folder.checkpoints, self._standing, config.keep_checkpoints)
-        self._watch = AlertDetector((), self.policies, config.off_policy)
+        self._selection = ModelSelection(folder, config)
+        self.writer = CheckpointWriter(folder.checkpoints, self._selection, config.keep_checkpoints)
+        self._alert_detector = AlertDetector((), self.policies, config.off_policy)
         self._models: dict[str, PolicyModel] = {}
         self._prepared: dict[str, PolicyModel] = {}
         self._position: dict[str, Any] = {}
@@ -103,7 +103,7 @@ class RunContext(Context):
             raise TrainingError(f"the algorithm ended without having loaded the policy {', '.join(missing)}")
         return self._models
 
-    def _kept_together(self, updaters: "Mapping[str, Updater]") -> "Trained":
+    def _checkpoint_content(self, updaters: "Mapping[str, Updater]") -> "Trained":
         """Return what a checkpoint stores: the single unnamed policy, or the policies by name."""
         return updaters if self.config.has_names else updaters[POLICY]
 
@@ -122,22 +122,22 @@ class RunContext(Context):
         latest = latest_checkpoint(self.folder.checkpoints)
         if latest is None:
             self.folder.rewind_metrics(-1)
-            self._standing.begin()
+            self._selection.begin()
         else:
-            progress = load_checkpoint(latest, self._kept_together(updaters))
+            progress = load_checkpoint(latest, self._checkpoint_content(updaters))
             self.step, self._position = progress["step"], progress["position"]
             self.batches = make_batches(LoopKind(), self.collector, self, self._position)
             self.report = msgspec.convert(progress["report"], RunReport)
             self.collector.lineage = progress.get("lineage", "")
-            if self._standing.restore(self.step, latest, progress):
+            if self._selection.restore(self.step, latest, progress):
                 self.steps = self.step
             else:
                 self.report.stopped_early = None
-            evaluated = self.step < self.steps or self._standing.is_scored(self.step)
+            evaluated = self.step < self.steps or self._selection.is_scored(self.step)
             self.folder.rewind_metrics(self.step, evaluations=evaluated)
             lines = [line for line in self.folder.metrics() if not line.keys() & {"held_out", "alert"}]
-            self._watch = AlertDetector(lines, self.policies, self.config.off_policy)
-            self.display.say(f"going on after step {self.step} of {self.steps}")
+            self._alert_detector = AlertDetector(lines, self.policies, self.config.off_policy)
+            self.display.show(f"going on after step {self.step} of {self.steps}")
         await self.serving.serve({name: updater.model for name, updater in updaters.items()}, self.step)
         self.display.start(self.steps, self.step)
 
@@ -166,16 +166,16 @@ class RunContext(Context):
         Saves every `checkpoint_every` steps, after the last step, and for the best version so far. The checkpoint is
         written while the next rollouts run.
         """
-        if self._standing.is_due(self.step, self.steps):
+        if self._selection.is_due(self.step, self.steps):
             await self.evaluate("during")
             self._stop_early()
-        self._standing.record(self.step)
-        best = self._standing.is_best(self.step)
+        self._selection.record(self.step)
+        best = self._selection.is_best(self.step)
         if self.step % self.config.checkpoint_every and self.step != self.steps and not best:
             return
         with self.phase("checkpoint"):
-            kept = self._kept_together(updaters)
-            await self.writer.begin(self.step, kept, self._progress(), mark=best)
+            content = self._checkpoint_content(updaters)
+            await self.writer.begin(self.step, content, self._progress(), mark=best)
 
     def _progress(self) -> dict[str, Any]:
         return {
@@ -183,23 +183,23 @@ class RunContext(Context):
             "position": self.batches.position(),
             "lineage": self.collector.lineage,
             "report": msgspec.to_builtins(self.report_now()),
-            **self._standing.progress(self.step),
+            **self._selection.progress(self.step),
         }
 
     def _stop_early(self) -> None:
-        why = self._standing.stop_early(self.step, self.steps)
+        why = self._selection.stop_early(self.step, self.steps)
         if why is not None:
             self.steps, self.report.stopped_early = self.step, why
-            self.display.say(f"stopping early: {why}")
+            self.display.show(f"stopping early: {why}")
 
     @property
     def versions(self) -> VersionFile:
         """Records of the run's versions."""
-        return self._standing.versions
+        return self._selection.versions
 
     def keep_for_good(self) -> KeptVersion:
         """Choose the version that the finished run keeps, record it in the report, and return it."""
-        self.report.kept = self._standing.kept(self.step)
+        self.report.kept = self._selection.kept(self.step)
         return self.report.kept
 
     # --- Rollouts
@@ -259,9 +259,9 @@ class RunContext(Context):
             await self._evaluate(label)
 
     async def _evaluate(self, label: str) -> None:
-        if not self._standing.is_scored(self.step):
-            self._standing.score(await self._run_held_out(label))
-        scores = self._standing.scores
+        if not self._selection.is_scored(self.step):
+            self._selection.score(await self._run_held_out(label))
+        scores = self._selection.scores
         if scores is not None and label in ("before", "after"):
             self.report.note_held_out(label, scores.held_out, scores.sampled)
             self.report.note_sides(label, scores.sides)
@@ -277,7 +277,7 @@ class RunContext(Context):
                     scores.note(held_out.name, sides, sampled=sampled, acting=self.config.acting)
                 else:
                     own[held_out.name] = await self._measure(held_out.name, label, sampled=sampled)
-                self._tell(held_out.name, label, sampled, own[held_out.name], sides)
+                self._report_held_out(held_out.name, label, sampled, own[held_out.name], sides)
         return scores
 
     async def _measure_sides(self, name: str, label: str, *, sampled: bool) -> dict[str, Evaluation]:
@@ -285,9 +285,9 @@ class RunContext(Context):
 
         Before the first step all sides have the same weights. One of them is then evaluated for all.
         """
-        asked = self.config.sides if self.step else self.config.acting[:1]
-        found = {side: await self._measure(name, label, sampled=sampled, side=side) for side in asked}
-        return {side: found.get(side) or found[asked[0]] for side in self.config.sides}
+        measured = self.config.sides if self.step else self.config.acting[:1]
+        found = {side: await self._measure(name, label, sampled=sampled, side=side) for side in measured}
+        return {side: found.get(side) or found[measured[0]] for side in self.config.sides}
 
     async def _measure(self, name: str, label: str, *, sampled: bool, side: str | None = None) -> Evaluation:
         with self.phase("evaluate"):
@@ -297,13 +297,15 @@ class RunContext(Context):
         success = None if math.isnan(collected.success) else collected.success
         return Evaluation(success=success, rewards=collected.rewards)
 
-    def _tell(self, name: str, label: str, sampled: bool, found: Evaluation, sides: Mapping[str, Evaluation]) -> None:
-        how, said = ("sampled", " (sampled, temperature 1)") if sampled else ("success", "")
+    def _report_held_out(
+        self, name: str, label: str, sampled: bool, found: Evaluation, sides: Mapping[str, Evaluation]
+    ) -> None:
+        how, note = ("sampled", " (sampled, temperature 1)") if sampled else ("success", "")
         when = f"after step {self.step}" if label == "during" else label
         each = {side: own.success for side, own in sides.items()}
         scores = {f"{side} ": own for side, own in sides.items()} or {"": found}
-        means = ", ".join(f"{side}{earned(own.success, is_share=own.is_share)}" for side, own in scores.items())
-        self.display.say(f"held out, {when}: {means} on {name}{said}")
+        means = ", ".join(f"{side}{reward_text(own.success, is_share=own.is_share)}" for side, own in scores.items())
+        self.display.show(f"held out, {when}: {means} on {name}{note}")
         line = {"step": self.step, "held_out": name, how: found.success}
         self.folder.append_metrics({**line, "sides": each} if each else line)
         tracked = {f"{side}/held_out/{name}/{how}": own for side, own in each.items()}
@@ -357,7 +359,7 @@ class RunContext(Context):
         }
         self._step_began = time.monotonic()
         self.folder.append_metrics(line)
-        self._standing.note(line)
+        self._selection.note(line)
         self.trackers.log(self.step, line | self._alerts(line))
         self.display.step(self.step, line)
 
@@ -383,15 +385,15 @@ class RunContext(Context):
 
         Returns 1.0 or 0.0 for each alert raised so far, by whether it is active.
         """
-        begun = self._watch.see(line)
+        begun = self._alert_detector.add(line)
         for alert in self.report.alerts:
-            if alert.until is None and alert.name not in self._watch.active:
+            if alert.until is None and alert.name not in self._alert_detector.active:
                 alert.until = self.step
         for name, message in begun.items():
             self.report.alerts.append(RaisedAlert(name=name, since=self.step, message=message))
             self.folder.append_metrics({"step": self.step, "alert": name, "message": message})
-            self.display.say(f"alert, step {self.step}: {message}")
-        return {f"alert/{alert.name}": float(alert.name in self._watch.active) for alert in self.report.alerts}
+            self.display.show(f"alert, step {self.step}: {message}")
+        return {f"alert/{alert.name}": float(alert.name in self._alert_detector.active) for alert in self.report.alerts}
 
     @contextmanager
     def phase(self, name: str) -> Generator[None]:

@@ -24,7 +24,7 @@ from leyden.core.trainer.export.records import RECORDS, record_rows
 from leyden.core.trainer.export.rows import ROWS, RolloutOutcome, Table
 from leyden.core.trainer.rollouts.offline import locate, run_of
 from leyden.core.trainer.why.fates import RunFacts, fate_of
-from leyden.core.trainer.why.reading import circumstances_of
+from leyden.core.trainer.why.reading import run_facts_of
 
 MANIFEST = "export.json"
 """File name that marks a folder as an export, which may be replaced."""
@@ -74,7 +74,7 @@ async def export_run(
     check_installed(format)
     target = Path(to)
     making = _folder(target, replace)
-    uri, known = locate(source, Path(runs)), circumstances_of(run_of(source, Path(runs)))
+    uri, facts = locate(source, Path(runs)), run_facts_of(run_of(source, Path(runs)))
     # The clock stands still: reading a store must not time out attempts that are running in it.
     store = await open_store(uri, clock=lambda: 0.0)
     try:
@@ -86,9 +86,9 @@ async def export_run(
             for file in files.values():
                 closing.callback(file.close)
             done, left_out = 0, Counter[str]()
-            async for told in _read(store, of_rollouts, known):
-                await asyncio.to_thread(_write, told, files)
-                left_out.update(told.left_out if "transitions" in files else ())
+            async for outcome in _read(store, of_rollouts, facts):
+                await asyncio.to_thread(_write, outcome, files)
+                left_out.update(outcome.left_out if "transitions" in files else ())
                 done += 1
                 if progress is not None:
                     progress(done, max(done, total))
@@ -136,10 +136,10 @@ def _folder(target: Path, replace: bool) -> AbstractContextManager[Path]:
     return replaced_folder(target)
 
 
-def _write(told: RolloutOutcome, files: dict[Table, RowFile]) -> None:
+def _write(outcome: RolloutOutcome, files: dict[Table, RowFile]) -> None:
     for table, rows in ROWS.items():
         if table in files:
-            files[table].write(rows(told))
+            files[table].write(rows(outcome))
 
 
 async def _write_records(store: LightningStore, files: dict[Table, RowFile]) -> None:
@@ -149,23 +149,23 @@ async def _write_records(store: LightningStore, files: dict[Table, RowFile]) -> 
                 files[table].write([row])
 
 
-async def _read(store: LightningStore, tables: Sequence[Table], known: RunFacts) -> AsyncGenerator[RolloutOutcome]:
+async def _read(store: LightningStore, tables: Sequence[Table], facts: RunFacts) -> AsyncGenerator[RolloutOutcome]:
     """Yield every rollout in order of creation, with its attempts and the spans that the tables need."""
     offset = 0
     if not tables:
         return
     while page := (await store.query_rollouts(limit=PAGE, offset=offset)).items:
         for rollout in page:
-            yield await _told(store, rollout, tables, known)
+            yield await _outcome(store, rollout, tables, facts)
         offset += len(page)
 
 
-async def _told(store: LightningStore, rollout: Rollout, tables: Sequence[Table], known: RunFacts) -> RolloutOutcome:
+async def _outcome(store: LightningStore, rollout: Rollout, tables: Sequence[Table], facts: RunFacts) -> RolloutOutcome:
     rollout_id = rollout.rollout_id
     # Spans first: for an attempt that starts in between, there are then no spans without an attempt.
-    name = semconv.REWARD if tables == ["rollouts"] and known.learning is None else None
+    name = semconv.REWARD if tables == ["rollouts"] and facts.learning is None else None
     spans = (await store.query_spans(rollout_id, name=name)).items
     attempts = (await store.query_attempts(rollout_id)).items
     return RolloutOutcome(
-        rollout=rollout, attempts=attempts, spans=spans, fate=fate_of(rollout, attempts, spans, known)
+        rollout=rollout, attempts=attempts, spans=spans, fate=fate_of(rollout, attempts, spans, facts)
     )

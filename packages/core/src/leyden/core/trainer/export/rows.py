@@ -172,7 +172,7 @@ class RolloutOutcome:
     fate: RolloutFate | None = None
     """Outcome of the rollout and its calls; None if unknown."""
 
-    def of(self, attempt: Attempt) -> list[Span]:
+    def spans_of(self, attempt: Attempt) -> list[Span]:
         """Return the spans of one attempt."""
         return [span for span in self.spans if span.attempt_id == attempt.attempt_id]
 
@@ -184,7 +184,7 @@ class RolloutOutcome:
     @cached_property
     def trajectories(self) -> Sequence[tuple[Attempt, Trajectory]]:
         """Each attempt with its trajectory, in order."""
-        return [(one, assemble(self.rollout, one, self.of(one), _ALL)) for one in self.attempts]
+        return [(one, assemble(self.rollout, one, self.spans_of(one), _ALL)) for one in self.attempts]
 
     @property
     def left_out(self) -> Iterable[str]:
@@ -197,11 +197,11 @@ class RolloutOutcome:
         return {} if self.fate is None else {call.span_id: call for call in self.fate.calls}
 
 
-def rollout_rows(told: RolloutOutcome) -> Iterable[Row]:
+def rollout_rows(outcome: RolloutOutcome) -> Iterable[Row]:
     """Yield one row: the rollout with its latest attempt and that attempt's reward."""
-    rollout = told.rollout
+    rollout = outcome.rollout
     latest = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
-    reward, dimensions = last_reward(told.of(latest)) if latest is not None else (None, {})
+    reward, dimensions = last_reward(outcome.spans_of(latest)) if latest is not None else (None, {})
     yield {
         "rollout_id": rollout.rollout_id,
         "status": rollout.status,
@@ -212,24 +212,24 @@ def rollout_rows(told: RolloutOutcome) -> Iterable[Row]:
         "end_time": rollout.end_time,
         "resources_id": rollout.resources_id,
         "resources_version": rollout.resources_version,
-        "attempts": len(told.attempts),
+        "attempts": len(outcome.attempts),
         "attempt_id": None if latest is None else latest.attempt_id,
         "attempt_status": None if latest is None else latest.status,
         "worker_id": None if latest is None else latest.worker_id,
         "capture": None if latest is None else captured(latest),
         "reward": reward,
         "reward_dimensions": _json(dimensions),
-        "trained_in": _steps(told.fate),
-        "not_trained": None if told.fate is None else told.fate.reason,
-        "not_trained_detail": None if told.fate is None else told.fate.detail or None,
-        "remarks": _json([] if told.fate is None else told.fate.all_remarks()),
+        "trained_in": _steps(outcome.fate),
+        "not_trained": None if outcome.fate is None else outcome.fate.reason,
+        "not_trained_detail": None if outcome.fate is None else outcome.fate.detail or None,
+        "remarks": _json([] if outcome.fate is None else outcome.fate.all_remarks()),
     }
 
 
-def span_rows(told: RolloutOutcome) -> Iterable[Row]:
+def span_rows(outcome: RolloutOutcome) -> Iterable[Row]:
     """Yield a row for each span of every attempt."""
-    attempts = {attempt.attempt_id: attempt for attempt in told.attempts}
-    for span in told.spans:
+    attempts = {attempt.attempt_id: attempt for attempt in outcome.attempts}
+    for span in outcome.spans:
         attempt, attributes = attempts[span.attempt_id], span.attributes
         left = {name: value for name, value in attributes.items() if name not in _OWN_COLUMNS}
         yield {
@@ -256,7 +256,7 @@ def span_rows(told: RolloutOutcome) -> Iterable[Row]:
             "logprobs": _log_probs(attributes, semconv.RESPONSE_LOGPROBS),
             "sampling_logprobs": _log_probs(attributes, semconv.SAMPLING_LOGPROBS),
             "reward": _number(attributes, semconv.REWARD_VALUE, float),
-            **told.fate_of(span),
+            **outcome.fate_of(span),
             "attributes": _json(left),
             "events": _json(span.events),
             "links": _json(span.links),
@@ -264,11 +264,11 @@ def span_rows(told: RolloutOutcome) -> Iterable[Row]:
         }
 
 
-def transition_rows(told: RolloutOutcome) -> Iterable[Row]:
+def transition_rows(outcome: RolloutOutcome) -> Iterable[Row]:
     """Yield a row for each trainable call of every attempt, in the order they were made."""
-    rollout = told.rollout
-    for attempt, trajectory in told.trajectories:
-        by_id = {span.span_id: span for span in told.of(attempt)}
+    rollout = outcome.rollout
+    for attempt, trajectory in outcome.trajectories:
+        by_id = {span.span_id: span for span in outcome.spans_of(attempt)}
         for turn, call in enumerate(trajectory.transitions):
             span = by_id[call.span_id]
             yield {
@@ -297,7 +297,7 @@ def transition_rows(told: RolloutOutcome) -> Iterable[Row]:
                 "output_messages": span.text(semconv.OUTPUT_MESSAGES),
                 "reward": trajectory.reward,
                 "reward_dimensions": _json(trajectory.dimensions),
-                **told.fate_of(span),
+                **outcome.fate_of(span),
             }
 
 

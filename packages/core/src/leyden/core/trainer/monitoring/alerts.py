@@ -28,7 +28,7 @@ class AlertDetector:
         self.active = frozenset(active(self._history, policies, off_policy))
         """Names of the alerts that are active after the latest step."""
 
-    def see(self, line: Line) -> dict[str, str]:
+    def add(self, line: Line) -> dict[str, str]:
         """Add the metrics of the next step; return the alerts that begin with it, name to message."""
         self._history.append(line)
         found = active(self._history, self._policies, self._off_policy)

@@ -21,7 +21,7 @@ class Display:
     def stop(self) -> None:
         """End the display."""
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Show one line of text."""
 
     def phase(self, name: str, total: int | None = None) -> None:
@@ -37,7 +37,7 @@ class Display:
 class JsonLines(Display):
     """Display for scripts: writes one JSON object per line to standard output."""
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Write `{"event": "message", ...}`."""
         self._write({"event": "message", "text": printable(text)})
 
@@ -88,7 +88,7 @@ class Bars(Display):
         self._progress.update(self._phase, visible=False)
         self._progress.stop()
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Print a line above the bars."""
         self.console.print(printable(text), highlight=False, markup=False, emoji=False)
 
@@ -109,7 +109,7 @@ class Bars(Display):
         parts = _headline(metrics)
         note = " · ".join([parts[0], parts[-1], f"about {left:,.0f} s of training left"])
         self._progress.update(self._run, completed=step, note=note, refresh=True)
-        self.say("  ".join([f"step {step:>3}/{self._steps}", *parts, f"{metrics['seconds']:.1f} s"]))
+        self.show("  ".join([f"step {step:>3}/{self._steps}", *parts, f"{metrics['seconds']:.1f} s"]))
 
 
 def _headline(metrics: Mapping[str, Any]) -> list[str]:

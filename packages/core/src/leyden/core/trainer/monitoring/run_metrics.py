@@ -22,18 +22,18 @@ class RunMetrics:
     def __init__(self, folder: RunFolder, config: RunConfig) -> None:
         self._folder, self._config = folder, config
         self._seen: tuple[int, int] | None = None
-        self._told: list[Metric] = []
+        self._metrics: list[Metric] = []
 
     async def measure(self) -> Iterable[Metric]:
         """Return the run's settings, the metrics of its last step and last evaluations, and its alert counts."""
         file = self._folder.metrics_file
         found = file.stat() if file.exists() else None
         seen = None if found is None else (found.st_mtime_ns, found.st_size)
-        if seen != self._seen or not self._told:
+        if seen != self._seen or not self._metrics:
             lines = await asyncio.to_thread(self._folder.metrics)
-            self._told = [*_of_run(self._config, found and found.st_mtime), *_of_lines(lines)]
+            self._metrics = [*_of_run(self._config, found and found.st_mtime), *_of_lines(lines)]
             self._seen = seen
-        return self._told
+        return self._metrics
 
 
 def _of_run(config: RunConfig, written: float | None) -> list[Metric]:
@@ -49,16 +49,16 @@ def _of_run(config: RunConfig, written: float | None) -> list[Metric]:
 
 def _of_lines(lines: Sequence[Mapping[str, Any]]) -> list[Metric]:
     """Return the metrics in the lines of `metrics.jsonl`."""
-    told = [line for line in lines if not line.keys() & {"held_out", "alert"}]
+    steps = [line for line in lines if not line.keys() & {"held_out", "alert"}]
     step = GaugeMetricFamily(
-        "leyden_run_step", "Steps taken, as far as they are written down.", value=told[-1]["step"] if told else 0
+        "leyden_run_step", "Steps taken, as far as they are written down.", value=steps[-1]["step"] if steps else 0
     )
     about = "Alerts that have begun."
     alerts = CounterMetricFamily("leyden_run_alerts", about, labels=["alert"])
     for name, count in Counter(str(line["alert"]) for line in lines if "alert" in line).items():
         alerts.add_metric([name], count)
     found = [step, alerts, _held_out(lines)]
-    for name, value in numbers(told[-1]).items() if told else ():
+    for name, value in numbers(steps[-1]).items() if steps else ():
         # the label distinguishes names that become equal once their characters are replaced
         number = GaugeMetricFamily(f"leyden_step_{sanitised(name)}", f"Of the last step: {name}.", labels=["number"])
         number.add_metric([name], value)

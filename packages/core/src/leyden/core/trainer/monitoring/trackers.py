@@ -88,15 +88,15 @@ class WandbTracker(Tracker):
         super().__init__(folder, name, settings)
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         wandb = self.load("wandb")
-        place = folder / "wandb"
-        place.mkdir(parents=True, exist_ok=True)
+        tracker_folder = folder / "wandb"
+        tracker_folder.mkdir(parents=True, exist_ok=True)
         mode = os.environ.get("WANDB_MODE", "offline")
         with _masked_arguments():  # W&B stores the command line
             self._run: Any = wandb.init(
                 project=os.environ.get("WANDB_PROJECT", "leyden"),
                 name=name,
                 group=os.environ.get("WANDB_RUN_GROUP") or settings.get("experiment"),
-                id=remembered(place / "run_id", lambda: secrets.token_hex(4)),
+                id=read_or_create(tracker_folder / "run_id", lambda: secrets.token_hex(4)),
                 dir=str(folder),
                 mode=mode,
                 resume=None if mode == "offline" else "allow",
@@ -141,12 +141,14 @@ class MLflowTracker(Tracker):
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         mlflow, entities = self.load("mlflow"), self.load("mlflow.entities")
         logging.getLogger("mlflow").setLevel(logging.WARNING)
-        place = folder / "mlflow"
-        place.mkdir(parents=True, exist_ok=True)
+        tracker_folder = folder / "mlflow"
+        tracker_folder.mkdir(parents=True, exist_ok=True)
         self._metric: Any = entities.Metric
-        uri = os.environ.get("MLFLOW_TRACKING_URI") or local_uri(place)
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or local_uri(tracker_folder)
         self._client: Any = mlflow.MlflowClient(tracking_uri=uri)
-        self._id: str = remembered(place / "run_id", lambda: self._begin(place, mlflow.exceptions.MlflowException))
+        self._id: str = read_or_create(
+            tracker_folder / "run_id", lambda: self._begin(tracker_folder, mlflow.exceptions.MlflowException)
+        )
         self._client.update_run(self._id, status="RUNNING")
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -160,11 +162,11 @@ class MLflowTracker(Tracker):
         """Record whether the session failed or finished."""
         self._client.set_terminated(self._id, "FAILED" if failed else "FINISHED")
 
-    def _begin(self, place: Path, failure: type[Exception]) -> str:
+    def _begin(self, tracker_folder: Path, failure: type[Exception]) -> str:
         named = self.settings.get("experiment") or "leyden"
         experiment: str = os.environ.get("MLFLOW_EXPERIMENT_NAME", named)
         found = self._client.get_experiment_by_name(experiment)
-        artifacts = None if "MLFLOW_TRACKING_URI" in os.environ else place.resolve().as_uri()
+        artifacts = None if "MLFLOW_TRACKING_URI" in os.environ else tracker_folder.resolve().as_uri()
         home = found.experiment_id if found else self._client.create_experiment(experiment, artifacts)
         run: str = self._client.create_run(home, run_name=self.name).info.run_id
         for key, value in self.settings.items():
@@ -243,12 +245,12 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def local_uri(place: Path) -> str:
+def local_uri(folder: Path) -> str:
     """Return the default URI of MLflow's database."""
-    return f"sqlite:///{place.resolve() / 'mlflow.db'}"
+    return f"sqlite:///{folder.resolve() / 'mlflow.db'}"
 
 
-def remembered(path: Path, make: Callable[[], str]) -> str:
+def read_or_create(path: Path, make: Callable[[], str]) -> str:
     """Return the content of the file `path`; if it does not exist, write the result of `make` first."""
     if not path.exists():
         path.write_text(make())

@@ -32,8 +32,8 @@ def check_rollouts(evidence: Evidence) -> CheckResult:
     if not failed:
         return ok("rollouts", f"{count} of {count} ended well")
     verdict = failure if failed == count else warning
-    look = f"`{evidence.look_closer}` names each, `leyden dev` shows every span; {evidence.agents_output}"
-    return verdict("rollouts", f"{failed} of {count} failed: {with_key_advice(evidence.failures.line())}", look)
+    advice = f"`{evidence.why_command}` names each, `leyden dev` shows every span; {evidence.agents_output}"
+    return verdict("rollouts", f"{failed} of {count} failed: {with_key_advice(evidence.failures.line())}", advice)
 
 
 def check_calls(evidence: Evidence) -> CheckResult:
@@ -71,26 +71,26 @@ def check_tokens(evidence: Evidence) -> CheckResult:
 def check_selection(evidence: Evidence) -> CheckResult:
     """Check that the selected calls are trained, and that every policy answers some."""
     config, left_out = evidence.config, evidence.excluded[NOT_SELECTED]
-    asked = {
+    selection = {
         "--agent-match": config.agent_match,
         "--span-match": config.span_match,
         "--attribute-match": config.attribute_match or None,
         "--predicate": config.predicate,
     }
-    named = " ".join(f"{option} {value!r}" for option, value in asked.items() if value is not None)
-    spoke = ", ".join(f"{name} ({count} calls)" for name, count in evidence.speakers().most_common(8))
+    named = " ".join(f"{option} {value!r}" for option, value in selection.items() if value is not None)
+    speakers = ", ".join(f"{name} ({count} calls)" for name, count in evidence.speakers().most_common(8))
     if not evidence.calls:
         return unchecked("selection", "no call was recorded, see calls")
-    if evidence.transitions and (unasked := set(config.answering) - {call.policy for call in evidence.transitions}):
-        which = " and ".join(repr(policy) for policy in sorted(unasked))
+    if evidence.transitions and (unused := set(config.answering) - {call.policy for call in evidence.transitions}):
+        which = " and ".join(repr(policy) for policy in sorted(unused))
         change = "let a --route name agents or nodes that are seen; or give --no-check, where it is asked only rarely"
-        return failure("selection", f"policy {which} answered no call that is trained; those seen: {spoke}", change)
+        return failure("selection", f"policy {which} answered no call that is trained; those seen: {speakers}", change)
     if not named:
-        return ok("selection", f"every call is trained: {spoke}")
+        return ok("selection", f"every call is trained: {speakers}")
     if left_out < evidence.calls:
-        return ok("selection", f"{named} leaves out {left_out} of {evidence.calls} calls; {spoke}")
+        return ok("selection", f"{named} leaves out {left_out} of {evidence.calls} calls; {speakers}")
     change = "match a name that is seen: agents for --agent-match, nodes too; `leyden dev` shows all spans"
-    return failure("selection", f"{named} fits none of {evidence.calls} calls; those seen: {spoke}", change)
+    return failure("selection", f"{named} fits none of {evidence.calls} calls; those seen: {speakers}", change)
 
 
 def check_sampling(evidence: Evidence) -> CheckResult:
@@ -142,8 +142,10 @@ def check_prompts(evidence: Evidence) -> CheckResult:
     whole = [len(call.prompt_ids) + len(call.response_ids) for call in evidence.transitions]
     shorter = "shorten what the agent puts into its prompts, or take a policy with a longer context"
     if refused:
-        said = refused[0].status.description or ""
-        seen = f"{len(refused)} calls were refused: their prompts are over the limit of {room} tokens. {said}".rstrip()
+        reason = refused[0].status.description or ""
+        seen = (
+            f"{len(refused)} calls were refused: their prompts are over the limit of {room} tokens. {reason}".rstrip()
+        )
         verdict = failure if len(refused) >= len(evidence.transitions) else warning
         return verdict("prompts", seen.rstrip("."), shorter)
     if not lengths:

@@ -39,9 +39,9 @@ class TaskLeak:
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
+class _RolloutText:
     task: str
-    spelled: str
+    task_text: str
     """The task's own texts, on one line and case-folded."""
     rollout_id: str
     text: str
@@ -56,20 +56,20 @@ def check_isolation(evidence: Evidence) -> CheckResult:
         return unchecked("isolation", "no rollout was read, see rollouts")
     own, phrases = own_words(rollouts), _phrases(rollouts)
     shares = any(line.startswith(ALL_SHARE) for line in evidence.isolation)
-    said = f"; {'; '.join(evidence.isolation)}" if evidence.isolation else ""
+    note = f"; {'; '.join(evidence.isolation)}" if evidence.isolation else ""
     if len(own) < 2:
-        return ok("isolation", f"there is only one task, which has no other to see{said}")
+        return ok("isolation", f"there is only one task, which has no other to see{note}")
     if not phrases and not any(own.values()):
-        seen = f"no task has a word or a sentence that no other has{said}"
+        seen = f"no task has a word or a sentence that no other has{note}"
         return warning("isolation", seen, f"so nothing can be told: {_PROCESS}") if shares else ok("isolation", seen)
-    found = crossings(rollouts)
+    found = leaks(rollouts)
     if not found:
         count = sum(map(len, own.values())) + len(phrases)
-        return ok("isolation", f"none of {count} words and texts of single tasks is in another's rollouts{said}")
+        return ok("isolation", f"none of {count} words and texts of single tasks is in another's rollouts{note}")
     first = next((one for one in found if one.is_certain), found[0])
     words = ", ".join(repr(word) for word in first.words[:3])
-    many = f"{len(found)} of {len(rollouts)} rollouts hold words of another task"
-    seen = f"{many}: {first.rollout_id} has {words}{said}"
+    summary = f"{len(found)} of {len(rollouts)} rollouts hold words of another task"
+    seen = f"{summary}: {first.rollout_id} has {words}{note}"
     if first.is_certain or shares:
         return failure("isolation", seen, f"{_PROCESS}; give --no-check where a rollout is meant to see other tasks")
     return warning("isolation", seen, "is it looked up in what tasks have in common? If not, " + _PROCESS)
@@ -77,7 +77,7 @@ def check_isolation(evidence: Evidence) -> CheckResult:
 
 def own_words(rollouts: Sequence[RecordedRollout]) -> dict[str, frozenset[str]]:
     """Return by task the words that no other task has."""
-    words = {_key(one): frozenset(WORD.findall(_spelled(one))) for one in rollouts}
+    words = {_task_key(one): frozenset(WORD.findall(_task_text(one))) for one in rollouts}
     tasks_of: defaultdict[str, set[str]] = defaultdict(set)
     for task, found in words.items():
         for word in found:
@@ -85,37 +85,37 @@ def own_words(rollouts: Sequence[RecordedRollout]) -> dict[str, frozenset[str]]:
     return {task: frozenset(word for word in found if len(tasks_of[word]) == 1) for task, found in words.items()}
 
 
-def crossings(rollouts: Sequence[RecordedRollout]) -> list[TaskLeak]:
+def leaks(rollouts: Sequence[RecordedRollout]) -> list[TaskLeak]:
     """Return the rollouts that hold words or texts of another task.
 
     A word that occurs in all rollouts of the other tasks belongs to the prompt, if there are at least three of these
     rollouts.
     """
-    heard = [_heard(one) for one in rollouts]
-    own = {task: words - _everywhere(task, words, heard) for task, words in own_words(rollouts).items()}
-    phrases = {phrase: task for phrase, task in _phrases(rollouts).items() if not _is_everywhere(task, phrase, heard)}
-    return list(filter(None, (_crossing(one, own, phrases) for one in heard)))
+    texts = [_rollout_text(one) for one in rollouts]
+    own = {task: words - _everywhere(task, words, texts) for task, words in own_words(rollouts).items()}
+    phrases = {phrase: task for phrase, task in _phrases(rollouts).items() if not _is_everywhere(task, phrase, texts)}
+    return list(filter(None, (_leak(one, own, phrases) for one in texts)))
 
 
-def _crossing(heard: _Heard, own: Mapping[str, frozenset[str]], phrases: Mapping[str, str]) -> TaskLeak | None:
+def _leak(rollout: _RolloutText, own: Mapping[str, frozenset[str]], phrases: Mapping[str, str]) -> TaskLeak | None:
     for phrase, task in phrases.items():
-        if task != heard.task and phrase in heard.text and phrase not in heard.spelled:
-            return TaskLeak(heard.rollout_id, (phrase,), True)
-    foreign = {task: words & heard.words for task, words in own.items() if task != heard.task}
+        if task != rollout.task and phrase in rollout.text and phrase not in rollout.task_text:
+            return TaskLeak(rollout.rollout_id, (phrase,), True)
+    foreign = {task: words & rollout.words for task, words in own.items() if task != rollout.task}
     task, words = max(foreign.items(), key=lambda item: len(item[1]))
     if not words:
         return None
     certain = len(words) >= max(3, MOST_WORDS * len(own[task]))
-    return TaskLeak(heard.rollout_id, tuple(sorted(words)), certain)
+    return TaskLeak(rollout.rollout_id, tuple(sorted(words)), certain)
 
 
-def _everywhere(task: str, words: frozenset[str], heard: Iterable[_Heard]) -> frozenset[str]:
-    others = [one.words for one in heard if one.task != task]
+def _everywhere(task: str, words: frozenset[str], texts: Iterable[_RolloutText]) -> frozenset[str]:
+    others = [one.words for one in texts if one.task != task]
     return words.intersection(*others) if len(others) >= ENOUGH else frozenset()
 
 
-def _is_everywhere(task: str, phrase: str, heard: Iterable[_Heard]) -> bool:
-    others = [one.text for one in heard if one.task != task]
+def _is_everywhere(task: str, phrase: str, texts: Iterable[_RolloutText]) -> bool:
+    others = [one.text for one in texts if one.task != task]
     return len(others) >= ENOUGH and all(phrase in text for text in others)
 
 
@@ -126,11 +126,11 @@ def _phrases(rollouts: Sequence[RecordedRollout]) -> dict[str, str]:
         for text in _texts(one.rollout.input):
             phrase = _one_line(text)
             if len(phrase) >= PHRASE_CHARACTERS or len(phrase.split()) >= PHRASE_WORDS:
-                found[phrase].add(_key(one))
+                found[phrase].add(_task_key(one))
     return {phrase: tasks.pop() for phrase, tasks in found.items() if len(tasks) == 1}
 
 
-def _heard(recorded: RecordedRollout) -> _Heard:
+def _rollout_text(recorded: RecordedRollout) -> _RolloutText:
     read: list[str] = []
     wrote: list[str] = []
     for _, spans in recorded.attempts:
@@ -144,14 +144,14 @@ def _heard(recorded: RecordedRollout) -> _Heard:
             )
     text, written = _one_line(" ".join(read)), _one_line(" ".join(wrote))
     words = frozenset(WORD.findall(text)) - frozenset(WORD.findall(written))
-    return _Heard(_key(recorded), _spelled(recorded), recorded.rollout.rollout_id, text, words)
+    return _RolloutText(_task_key(recorded), _task_text(recorded), recorded.rollout.rollout_id, text, words)
 
 
-def _key(recorded: RecordedRollout) -> str:
+def _task_key(recorded: RecordedRollout) -> str:
     return msgspec.json.encode(recorded.rollout.input, order="deterministic").decode()
 
 
-def _spelled(recorded: RecordedRollout) -> str:
+def _task_text(recorded: RecordedRollout) -> str:
     return _one_line(" ".join(_texts(recorded.rollout.input)))
 
 

@@ -63,7 +63,7 @@ class Evidence:
     context_length: int
     """Context length of the engine in tokens, prompt and response together; of several engines, the smallest."""
     batches: list[Collected] = field(default_factory=list[Collected])
-    looked_into: list[RecordedRollout] = field(default_factory=list[RecordedRollout])
+    inspected: list[RecordedRollout] = field(default_factory=list[RecordedRollout])
     """Some of the rollouts that failed or have untrained calls."""
     rollouts: list[RecordedRollout] = field(default_factory=list[RecordedRollout])
     """All rollouts of the first batch."""
@@ -73,7 +73,7 @@ class Evidence:
     difference: Difference | None = None
     agents_output: str = "see what the agents print"
     """Clause that states where the agents' output can be read."""
-    look_closer: str = "leyden why RUN"
+    why_command: str = "leyden why RUN"
     """Command that lists the failure of every rollout."""
 
     @property
@@ -106,8 +106,8 @@ class Evidence:
         return sum(getattr(collected, count) for collected in self.batches)
 
     def spans(self) -> Iterator[Span]:
-        """Yield the recorded calls of the rollouts in `looked_into`."""
-        for recorded in self.looked_into:
+        """Yield the recorded calls of the rollouts in `inspected`."""
+        for recorded in self.inspected:
             for _, spans in recorded.attempts:
                 yield from filter(is_recorded_call, spans)
 
@@ -121,22 +121,22 @@ class Evidence:
 
     def silence(self) -> list[str]:
         """Return possible reasons why agents made no model call, as recorded by their processes."""
-        told = [
+        reasons = [
             reason
-            for recorded in self.looked_into
+            for recorded in self.inspected
             for attempt, _ in recorded.attempts
             for reason in attempt.metadata.get("silence", ())
         ]
-        return list(dict.fromkeys(told))
+        return list(dict.fromkeys(reasons))
 
     def speakers(self) -> Counter[str]:
         """Return the number of recorded calls by agent and node."""
-        spoke = Counter(_speaker(call.agent, call.node) for call in self.transitions)
+        counts = Counter(_speaker(call.agent, call.node) for call in self.transitions)
         trained = {call.span_id for call in self.transitions}
         for span in self.spans():
             if span.span_id not in trained:
-                spoke[_speaker(span.attributes.get(semconv.AGENT_NAME), span.attributes.get(semconv.NODE))] += 1
-        return spoke
+                counts[_speaker(span.attributes.get(semconv.AGENT_NAME), span.attributes.get(semconv.NODE))] += 1
+        return counts
 
 
 def _speaker(agent: object, node: object) -> str:

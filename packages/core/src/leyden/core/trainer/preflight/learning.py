@@ -13,41 +13,41 @@ _FAR = 10
 
 def check_log_probabilities(evidence: Evidence) -> CheckResult:
     """Check that the recorded log-probabilities of responses are those of the trained model."""
-    found = evidence.difference
-    if found is None:
+    difference = evidence.difference
+    if difference is None:
         return unchecked("log-probabilities", "no call can be trained on, see the checks above")
-    seen = f"recorded and recomputed differ by {found.mean:.1g} on average, {found.largest:.1g} at most"
-    seen += f" ({found.tokens} tokens; rounding explains {found.limit:g})"
+    seen = f"recorded and recomputed differ by {difference.mean:.1g} on average, {difference.largest:.1g} at most"
+    seen += f" ({difference.tokens} tokens; rounding explains {difference.limit:g})"
     change = "engine and trainer must hold the same model, in the same precision, at the same temperature"
-    if not found.mean <= found.limit:
+    if not difference.mean <= difference.limit:
         return failure("log-probabilities", seen, change)
-    if not found.largest <= _FAR * found.limit:
+    if not difference.largest <= _FAR * difference.limit:
         return warning("log-probabilities", seen, change + "; --set correction=truncated bounds what it does")
     return ok("log-probabilities", seen)
 
 
 def check_gradient(evidence: Evidence) -> CheckResult:
     """Check that one update, taken on a copy of the policy, changes its weights."""
-    done = evidence.rehearsal
-    if done.failed:
-        return failure("gradient", f"no step could be taken: {done.failed}", "see what it says")
-    if done.metrics is None:
+    rehearsal = evidence.rehearsal
+    if rehearsal.failed:
+        return failure("gradient", f"no step could be taken: {rehearsal.failed}", "see what it says")
+    if rehearsal.metrics is None:
         return unchecked("gradient", "nothing was found to learn from, see the checks above")
-    norms = [float(value) for key, value in done.metrics.items() if key.rpartition("/")[2] == "grad_norm"]
+    norms = [float(value) for key, value in rehearsal.metrics.items() if key.rpartition("/")[2] == "grad_norm"]
     norm = min(norms, default=math.nan)
-    seen = f"{done.changed} of {done.weights} weight tensors changed"
+    seen = f"{rehearsal.changed} of {rehearsal.weights} weight tensors changed"
     seen += "" if math.isnan(norm) else f", gradient norm {norm:.3g}"
     if norm == 0.0:
         change = "nothing in the batch has an advantage: look at credit, advantage and what they are set to"
         return failure("gradient", seen, change)
-    if done.changed == 0 and _learning_rate(done.metrics) == 0.0:
+    if rehearsal.changed == 0 and _learning_rate(rehearsal.metrics) == 0.0:
         return failure("gradient", f"{seen}: the learning rate is 0", "set --learning-rate above 0")
-    if done.changed == 0:
+    if rehearsal.changed == 0:
         return warning("gradient", seen, "is the first step meant to leave the policy as it is?")
-    if done.unchanged:
-        still = ", ".join(done.unchanged)
+    if rehearsal.unchanged:
+        unchanged = ", ".join(rehearsal.unchanged)
         change = "the first batch taught it nothing: look at its credit, and at which routes lead to it if any should"
-        return warning("gradient", f"{seen}; {still} stayed as it was", change)
+        return warning("gradient", f"{seen}; {unchanged} stayed as it was", change)
     return ok("gradient", seen)
 
 
@@ -58,14 +58,15 @@ def _learning_rate(metrics: Mapping[str, Any]) -> float | None:
 
 def check_served(evidence: Evidence) -> CheckResult:
     """Check that the engine serves updated weights, and afterwards the initial weights again."""
-    done = evidence.rehearsal
+    rehearsal = evidence.rehearsal
     change = "the engine ignores updates, in part or as a whole, or answers from a stale cache: it cannot be trained on"
-    if done.not_served:
-        return failure("served weights", f"old weights are served after an update: {done.not_served}", change)
-    if done.not_restored:
-        seen = f"the first weights are not served again after the rehearsal: {done.not_restored}"
+    if rehearsal.not_served:
+        return failure("served weights", f"old weights are served after an update: {rehearsal.not_served}", change)
+    if rehearsal.not_restored:
+        seen = f"the first weights are not served again after the rehearsal: {rehearsal.not_restored}"
         return failure("served weights", seen, change)
-    if done.metrics is None:
+    if rehearsal.metrics is None:
         return unchecked("served weights", "no update was taken, see gradient")
-    seen = f"served and trained differ by {done.gap:.1g} after an update and changes that move them by {done.shown:.2g}"
+    seen = f"served and trained differ by {rehearsal.gap:.1g} after an update and changes that move them by "
+    seen += f"{rehearsal.shown:.2g}"
     return ok("served weights", f"{seen}; the run's first weights are served again")

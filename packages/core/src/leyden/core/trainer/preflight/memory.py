@@ -37,7 +37,7 @@ class MemoryNeed:
         """Expected number of bytes that the run needs."""
         return self.least + sum(self.likely.values())
 
-    def told(self) -> str:
+    def described(self) -> str:
         """Return as text every part that is at least a tenth of the total."""
         parts = sorted((self.certain | self.likely).items(), key=lambda part: -part[1])
         return ", ".join(f"{name} {gibibytes(size)}" for name, size in parts if size >= self.all / 10)
@@ -81,11 +81,10 @@ def _need_of_one(config: RunConfig, options: Any, size: "PolicySize") -> MemoryN
         "the reference policy": size.weights if reference else 0,
         "the critic": size.weights + 12 * trained if _has_own_critic(options) else 0,
     }
-    held = min(TOKENS_OF_A_CALL, size.context_length or TOKENS_OF_A_CALL)
-    together = min(MOST_AT_ONCE, config.workers * config.concurrency)
-    likely = {
-        f"keys and values of {together} calls of {held:,} tokens": size.key_values * held * together,
-    }
+    tokens = min(TOKENS_OF_A_CALL, size.context_length or TOKENS_OF_A_CALL)
+    concurrent_calls = min(MOST_AT_ONCE, config.workers * config.concurrency)
+    key_values = size.key_values * tokens * concurrent_calls
+    likely = {f"keys and values of {concurrent_calls} calls of {tokens:,} tokens": key_values}
     return MemoryNeed(certain=certain, likely=likely)
 
 
@@ -110,9 +109,9 @@ def check_memory(need: MemoryNeed, free: int | None, config: RunConfig) -> Check
     """Check that the memory the run needs is available."""
     where = f"{_where(config)} has"
     if free is None:
-        seen = f"about {gibibytes(need.all)} are needed ({need.told()}); what {where} left cannot be told"
+        seen = f"about {gibibytes(need.all)} are needed ({need.described()}); what {where} left cannot be told"
         return warning("memory", seen, "make sure that there is so much")
-    seen = f"{gibibytes(free)} of memory {where} left, and about {gibibytes(need.all)} are needed: {need.told()}"
+    seen = f"{gibibytes(free)} of memory {where} left, and about {gibibytes(need.all)} are needed: {need.described()}"
     if need.least > free:
         what = " with ".join(config.policies.values())
         least = f"{what} is too large: {gibibytes(need.least)} before a single token; {seen}"

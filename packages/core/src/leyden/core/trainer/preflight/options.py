@@ -25,7 +25,7 @@ class OptionReads:
         made = make_algorithm(name, config)
         self.given = sorted(nested(config).keys() & _changed(made.config))
         self.read: set[str] = set()
-        self.algorithm: Algorithm = type(made)(_watching(made.config, self.read))
+        self.algorithm: Algorithm = type(made)(_recording(made.config, self.read))
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ def _changed(config: msgspec.Struct) -> set[str]:
     return changed
 
 
-def _watching(config: msgspec.Struct, read: set[str]) -> msgspec.Struct:
+def _recording(config: msgspec.Struct, read: set[str]) -> msgspec.Struct:
     """Return the same configuration as an instance of a subclass that records reads in `read`."""
     kind = type(config)
     fields = frozenset(kind.__struct_fields__)
@@ -55,8 +55,8 @@ def _watching(config: msgspec.Struct, read: set[str]) -> msgspec.Struct:
         return object.__getattribute__(self, name)
 
     body = {"__getattribute__": note, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    watching: Any = msgspec.defstruct(kind.__name__, (), bases=(kind,), namespace=body)
-    made: msgspec.Struct = watching(**{name: getattr(config, name) for name in kind.__struct_fields__})
+    recording: Any = msgspec.defstruct(kind.__name__, (), bases=(kind,), namespace=body)
+    made: msgspec.Struct = recording(**{name: getattr(config, name) for name in kind.__struct_fields__})
     read.clear()
     return made
 
@@ -67,10 +67,10 @@ def check_options(config: RunConfig, rehearsal: Rehearsal | None = None) -> Chec
     A configuration itself refuses options that other options disable, before this check. This check finds options of an
     algorithm that it did not read until the end of its first step, and policies that no route reaches.
     """
-    unasked = sorted(config.frozen.keys() - {route.to for route in _routes(config)})
-    if unasked:
-        seen = f"--frozen {', '.join(unasked)} would be loaded and never asked: no route goes there"
-        return failure("options", seen, f"give --route PATTERNS,to={unasked[0]}, or leave it out")
+    unrouted = sorted(config.frozen.keys() - {route.to for route in _routes(config)})
+    if unrouted:
+        seen = f"--frozen {', '.join(unrouted)} would be loaded and never asked: no route goes there"
+        return failure("options", seen, f"give --route PATTERNS,to={unrouted[0]}, or leave it out")
     if rehearsal is not None and rehearsal.unread:
         names = ", ".join(rehearsal.unread)
         seen = f"{names} was given to algorithm {config.algorithm}, which did not read it"

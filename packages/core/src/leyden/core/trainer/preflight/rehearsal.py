@@ -39,16 +39,16 @@ ENOUGH_ROLLOUTS = 96
 MOST_BATCHES = 7
 """Maximum number of batches, one less than `lightning_rl` takes before it gives up. A pattern not found by then is
 reported as possible chance."""
-LOOKED_INTO = 32
+MOST_INSPECTED = 32
 """Maximum number of rollouts with problems whose spans are read."""
 FAR = 10.0
 """Factor by which served weights must differ from old ones, relative to the limit of rounding, so that old weights are
 detected."""
-SHAKES = 12
+MOST_PERTURBATIONS = 12
 """Maximum number of perturbations of the weights, each twice as strong, until they differ by that factor."""
 
 
-class _Over(Exception):
+class _RehearsalEnded(Exception):
     """Raised to end the rehearsal when it has enough evidence."""
 
 
@@ -84,11 +84,11 @@ class TrialContext(Context):
         """Return the groups of the run's next batch; end the rehearsal if further batches would not add evidence."""
         done = self.evidence.batches
         if self.step or (done and (self._is_hopeless() or self._is_enough())):
-            raise _Over
+            raise _RehearsalEnded
         with self.real.phase("rollouts"):
             collected = await self._batch(len(done))
         done.append(collected)
-        await self._look_into(collected)
+        await self._inspect(collected)
         if len(done) == 1:
             await self._read_all(collected)
         return collected.groups
@@ -116,7 +116,7 @@ class TrialContext(Context):
         await self._count_changes(models)
         moved = {name: await self._distance(name, model, old[name]) for name, model in models.items()}
         gaps = await self._serve(models)
-        shown = {name: await self._shaken(name, model, old[name], moved[name]) for name, model in models.items()}
+        shown = {name: await self._perturbed(name, model, old[name], moved[name]) for name, model in models.items()}
         found.moved, found.shown, found.gap = min(moved.values()), min(shown.values()), max(gaps.values())
         if shown != moved:
             found.gap = max(found.gap, *(await self._serve(models)).values())
@@ -137,25 +137,25 @@ class TrialContext(Context):
         collector, size = self.real.collector, self.real.config.tasks_per_step
         if self._pace.loop != "async":
             return await collector.train(index, version=0)
-        told = self.real.display.advance
+        on_finished = self.real.display.advance
         whole = Collected()
-        groups = [collector.group(number, told) for number in range(index * size, (index + 1) * size)]
+        groups = [collector.group(number, on_finished) for number in range(index * size, (index + 1) * size)]
         for collected in await asyncio.gather(*groups):
             whole.include(collected)
         return whole
 
-    async def _look_into(self, collected: Collected) -> None:
-        looked = self.evidence.looked_into
-        trouble = [t for group in collected.groups for t in group.trajectories if _is_odd(t)]
-        for trajectory in trouble[: LOOKED_INTO - len(looked)]:
-            looked.append(await read_rollout(self.real.serving.store, trajectory.rollout_id))
+    async def _inspect(self, collected: Collected) -> None:
+        inspected = self.evidence.inspected
+        odd = [t for group in collected.groups for t in group.trajectories if _is_odd(t)]
+        for trajectory in odd[: MOST_INSPECTED - len(inspected)]:
+            inspected.append(await read_rollout(self.real.serving.store, trajectory.rollout_id))
 
     async def _read_all(self, collected: Collected) -> None:
         store = self.real.serving.store
         ids = [trajectory.rollout_id for group in collected.groups for trajectory in group.trajectories]
         self.evidence.rollouts.extend([await read_rollout(store, rollout_id) for rollout_id in ids])
-        told = [(worker.heartbeat_stats or {}).get("isolation") for worker in await store.query_workers()]
-        self.evidence.isolation.extend(dict.fromkeys(line for line in told if line))
+        lines = [(worker.heartbeat_stats or {}).get("isolation") for worker in await store.query_workers()]
+        self.evidence.isolation.extend(dict.fromkeys(line for line in lines if line))
 
     def _is_hopeless(self) -> bool:
         certain = (check_rollouts, check_calls, check_tokens, check_selection, check_prompts, check_rewards)
@@ -177,11 +177,11 @@ class TrialContext(Context):
             found.changed, found.weights = found.changed + now, found.weights + weights
             found.unchanged += () if now else (name,)
 
-    async def _shaken(self, name: str, model: "PolicyModel", old: Sequence[float], moved: float) -> float:
+    async def _perturbed(self, name: str, model: "PolicyModel", old: Sequence[float], moved: float) -> float:
         """Perturb a model that is too close to the weights served before; return the final distance."""
         from leyden.core.policy.probe import shake
 
-        for attempt in range(SHAKES):
+        for attempt in range(MOST_PERTURBATIONS):
             if moved >= FAR * SERVED_GAP["float32"]:
                 break
             await asyncio.to_thread(shake, model, 0.01 * 2**attempt)
@@ -200,7 +200,7 @@ class TrialContext(Context):
             return await self.real.serving.serve(models, 1)
         except EngineError as error:
             self.evidence.rehearsal.not_served = str(error)
-            raise _Over from error
+            raise _RehearsalEnded from error
 
 
 async def rehearse(algorithm: Algorithm, real: "RunContext", evidence: Evidence) -> None:
@@ -211,14 +211,14 @@ async def rehearse(algorithm: Algorithm, real: "RunContext", evidence: Evidence)
     trial = TrialContext(real, evidence)
     try:
         await algorithm.run(trial)
-    except _Over:
+    except _RehearsalEnded:
         real.display.phase("check")
     except TrainingError as error:
         evidence.rehearsal.failed = str(error)
-    await _put_back(real, evidence.rehearsal)
+    await _restore(real, evidence.rehearsal)
 
 
-async def _put_back(real: "RunContext", found: Rehearsal) -> None:
+async def _restore(real: "RunContext", found: Rehearsal) -> None:
     """Serve the initial weights again; their models are passed on to the run, which trains them."""
     models = {name: await asyncio.to_thread(real.load_policy, name) for name in real.policies}
     try:

@@ -56,9 +56,9 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     def summary(self) -> str:
         """Return one line with the number of results by status, and the time taken."""
         counts = [sum(result.status == status for result in self.results) for status in _COLOURS]
-        said = [f"{count} {status}" for status, count in zip(_COLOURS, counts, strict=True) if count]
+        counted = [f"{count} {status}" for status, count in zip(_COLOURS, counts, strict=True) if count]
         took = f"{self.rollouts} rollouts in {self.rollout_seconds:.1f} s"
-        return f"check: {', '.join(said)} ({took}, the rest in {self.seconds - self.rollout_seconds:.1f} s)"
+        return f"check: {', '.join(counted)} ({took}, the rest in {self.seconds - self.rollout_seconds:.1f} s)"
 
     def complaint(self) -> str:
         """Return the failures as text for an error message."""
@@ -95,8 +95,8 @@ def unchecked(name: str, because: str) -> CheckResult:
 
 def worst_first(results: Iterable[CheckResult]) -> list[CheckResult]:
     """Return failures, then warnings, each in the given order."""
-    listed = list(results)
-    return [result for status in ("failure", "warning") for result in listed if result.status == status]
+    all_results = list(results)
+    return [result for status in ("failure", "warning") for result in all_results if result.status == status]
 
 
 def check_table(report: CheckReport) -> "Table":

@@ -62,10 +62,10 @@ def measure_memory(config: RunConfig) -> MemoryEstimate:
     """Return the memory that the run needs and the free memory. Raises UsageError for a policy that cannot be read."""
     from leyden.core.policy.size import PolicySize
 
-    watched = OptionReads(config.algorithm, config.algorithm_config)
+    option_reads = OptionReads(config.algorithm, config.algorithm_config)
     frozen = [PolicySize.of(source) for source in config.frozen.values()]
     sizes = [PolicySize.of(source) for source in config.policies.values()]
-    options = [watched.algorithm.options_of(name) for name in config.policies]
+    options = [option_reads.algorithm.options_of(name) for name in config.policies]
     return MemoryEstimate(need=memory_need(config, options, sizes, frozen), free=free_memory(config.device))
 
 
@@ -93,12 +93,12 @@ async def preflight(context: "RunContext", before: Sequence[CheckResult]) -> Che
         config,
         context.serving.context_length,
         agents_output=context.collector.agents_output,
-        look_closer=context.folder.command("why"),
+        why_command=context.folder.command("why"),
     )
-    watched = OptionReads(config.algorithm, config.algorithm_config)
-    await rehearse(watched.algorithm.rehearsed(), context, evidence)
+    option_reads = OptionReads(config.algorithm, config.algorithm_config)
+    await rehearse(option_reads.algorithm.rehearsed(), context, evidence)
     if evidence.rehearsal.metrics is not None:
-        evidence.rehearsal.unread = watched.unread
+        evidence.rehearsal.unread = option_reads.unread
     if evidence.transitions:
         evidence.difference = await asyncio.to_thread(_difference, context.prepared(), evidence)
     results = [next(result for result in before if result.name == "memory"), check_options(config, evidence.rehearsal)]
@@ -113,9 +113,9 @@ async def preflight(context: "RunContext", before: Sequence[CheckResult]) -> Che
 def conclude(report: CheckReport, context: "RunContext") -> None:
     """Write the report into the run's folder and show its warnings; raises CheckFailed if the run would not learn."""
     context.report.seconds_by_phase["check"] = report.seconds - report.rollout_seconds
-    context.display.say(report.summary())
+    context.display.show(report.summary())
     for result in (one for one in worst_first(report.results) if one.status == "warning"):
-        context.display.say(f"check: {result.status}: {result.name}: {result.seen}. {result.change}")
+        context.display.show(f"check: {result.status}: {result.name}: {result.seen}. {result.change}")
     if report.failures:
         raise CheckFailed(report.complaint())
     save_report(report, context.folder.check_file)

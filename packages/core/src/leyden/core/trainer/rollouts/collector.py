@@ -28,7 +28,7 @@ from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.rollouts.idle_timer import IdleTimer
-from leyden.core.trainer.rollouts.interrupted import fatal_error, take_up
+from leyden.core.trainer.rollouts.interrupted import fatal_error, requeue
 from leyden.core.trainer.rollouts.selection import make_selector
 from leyden.core.trainer.rollouts.tasks import batch
 from leyden.core.trajectory.assemble import assemble
@@ -79,17 +79,17 @@ class Collected:
 
         Excludes rollouts without a reward, and rollouts in which Leyden itself failed, which do not measure the policy.
         """
-        rewards = [reward for group in self.groups for reward in _earned(group)]
+        rewards = [reward for group in self.groups for reward in _rewards_of(group)]
         return sum(rewards) / len(rewards) if rewards else float("nan")
 
     @property
     def rewards(self) -> dict[str, float]:
         """Mean reward of each task by its id, computed like `success`. Excludes tasks without any reward."""
-        earned = {group.task_id: _earned(group) for group in self.groups}
-        return {task: sum(rewards) / len(rewards) for task, rewards in earned.items() if rewards}
+        rewards_by_task = {group.task_id: _rewards_of(group) for group in self.groups}
+        return {task: sum(rewards) / len(rewards) for task, rewards in rewards_by_task.items() if rewards}
 
 
-def _earned(group: TrajectoryGroup) -> list[float]:
+def _rewards_of(group: TrajectoryGroup) -> list[float]:
     rewarded = [t for t in group.trajectories if t.reward is not None or not t.succeeded]
     own = [t for t in rewarded if t.failure is None or t.failure.kind != "leyden"]
     return [0.0 if t.reward is None else t.reward for t in own]
@@ -100,15 +100,15 @@ class _Stall:
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
-        self._count, self._since, self._said = -1, time.monotonic(), False
+        self._count, self._since, self._has_warned = -1, time.monotonic(), False
 
     def is_new(self, count: int) -> bool:
         now = time.monotonic()
         if count != self._count:
-            self._count, self._since, self._said = count, now, False
-        if self._said or now - self._since < self.limit:
+            self._count, self._since, self._has_warned = count, now, False
+        if self._has_warned or now - self._since < self.limit:
             return False
-        self._said = True
+        self._has_warned = True
         return True
 
 
@@ -140,7 +140,7 @@ class Collector:
         """Prefix of rollout ids. A rollback changes it, so that repeated steps run new rollouts."""
         self.idle = IdleTimer()
         """Timer of the seconds in which the trainer waited for no rollout, so that the engine was idle."""
-        self._took: dict[str, float] = {}
+        self._seconds_spent: dict[str, float] = {}
         """Seconds spent so far, by the id of a batch's first rollout. Training reads again the rollouts of the check,
         and their time is then included."""
         self.selector = make_selector(config)
@@ -151,11 +151,11 @@ class Collector:
             retry_condition=("timeout", "unresponsive"),
         )
 
-    async def train(self, index: int, *, version: int, told: Callable[[int], None] | None = None) -> Collected:
+    async def train(self, index: int, *, version: int, on_finished: Callable[[int], None] | None = None) -> Collected:
         """Collect the rollouts of batch `index`, `group_size` of each task.
 
         The rollout ids contain batch and version: a batch that an earlier session began is finished, not started again.
-        `told` receives the number of finished rollouts, in place of the display.
+        `on_finished` receives the number of finished rollouts, in place of the display.
         """
         chosen = batch(self.tasks, index, self.config.tasks_per_step, self.config.seed)
         first = index * self.config.tasks_per_step
@@ -169,15 +169,15 @@ class Collector:
             for place, (row, task) in enumerate(chosen)
             for copy in range(self.config.group_size)
         ]
-        if told is None:
+        if on_finished is None:
             self.display.phase("rollouts", len(requests))
-        return await self._run(requests, told or self.display.advance)
+        return await self._run(requests, on_finished or self.display.advance)
 
-    async def group(self, number: int, told: Callable[[int], None]) -> Collected:
+    async def group(self, number: int, on_finished: Callable[[int], None]) -> Collected:
         """Collect the `group_size` rollouts of task `number` in the run's task order.
 
-        `told` receives the number of finished rollouts. The ids contain only this number: rollouts that an earlier
-        session began are not run again.
+        `on_finished` receives the number of finished rollouts. The ids contain only the number of the task: rollouts
+        that an earlier session began are not run again.
         """
         ((row, task),) = batch(self.tasks, number, 1, self.config.seed)
         requests = [
@@ -189,31 +189,31 @@ class Collector:
             )
             for copy in range(self.config.group_size)
         ]
-        return await self._run(requests, told)
+        return await self._run(requests, on_finished)
 
-    async def task(self, asked: TaskRequest, again: int = 0) -> Collected:
+    async def task(self, request: TaskRequest, again: int = 0) -> Collected:
         """Collect the rollouts of one task that an external loop requests.
 
         The ids contain step, place in the step and row of the task. A later session that requests the same task does
         not run it again, unless `again` is above 0.
         """
-        return await self._run(self.requests(asked, again), _unseen)
+        return await self._run(self.requests(request, again), _ignore)
 
-    def requests(self, asked: TaskRequest, again: int = 0) -> list[EnqueueRollout]:
+    def requests(self, request: TaskRequest, again: int = 0) -> list[EnqueueRollout]:
         """Return the rollouts that `task` enqueues in the store."""
-        if asked.held_out is None:
-            task, metadata = self.tasks[asked.row], self._answered_by(asked.place)
-            named = f"train-s{asked.step}-{asked.place}-r{asked.row}"
+        if request.held_out is None:
+            task, metadata = self.tasks[request.row], self._answered_by(request.place)
+            prefix = f"train-s{request.step}-{request.place}-r{request.row}"
         else:
-            task, metadata = self.held_out[asked.held_out][asked.row], {"sampling": "agent"}
-            named = f"val-{asked.held_out}-s{asked.step}-{asked.row}"
-        mode: RolloutMode = "train" if asked.held_out is None else "val"
-        label = f"{asked.step}/{asked.place}" if mode == "train" else asked.row
+            task, metadata = self.held_out[request.held_out][request.row], {"sampling": "agent"}
+            prefix = f"val-{request.held_out}-s{request.step}-{request.row}"
+        mode: RolloutMode = "train" if request.held_out is None else "val"
+        label = f"{request.step}/{request.place}" if mode == "train" else request.row
         if again:
-            named += f"-again{again}"
+            prefix += f"-again{again}"
         return [
-            self._request(f"{named}-{copy}", task, mode, {"task": label, "row": asked.row, **metadata})
-            for copy in range(asked.copies)
+            self._request(f"{prefix}-{copy}", task, mode, {"task": label, "row": request.row, **metadata})
+            for copy in range(request.copies)
         ]
 
     async def evaluate(
@@ -229,8 +229,8 @@ class Collector:
             self._request(f"val-{name}-{label}-v{version}-{how}-{row}{named}", task, "val", {"task": row, **metadata})
             for row, task in enumerate(self.held_out[name])
         ]
-        told = [f"held out, {label}", *([] if side is None else [side]), *(["sampled"] if sampled else [])]
-        self.display.phase(", ".join(told), len(requests))
+        label_parts = [f"held out, {label}", *([] if side is None else [side]), *(["sampled"] if sampled else [])]
+        self.display.phase(", ".join(label_parts), len(requests))
         return await self._run(requests, self.display.advance)
 
     def _answered_by(self, turn: int) -> dict[str, str]:
@@ -247,22 +247,24 @@ class Collector:
             rollout_id=self.lineage + rollout_id, input=task, mode=mode, config=self.rollout_config, metadata=metadata
         )
 
-    async def _run(self, requests: list[EnqueueRollout], told: Callable[[int], None]) -> Collected:
+    async def _run(self, requests: list[EnqueueRollout], on_finished: Callable[[int], None]) -> Collected:
         began = time.monotonic()
         ids = [request.rollout_id or "" for request in requests]
         collected = Collected()
         with self.idle.busy():
-            await take_up(self.store, await self.store.enqueue_many_rollouts(requests))
-            trajectories = await self._finish(ids, told, collected)
+            await requeue(self.store, await self.store.enqueue_many_rollouts(requests))
+            trajectories = await self._finish(ids, on_finished, collected)
         tasks = {request.rollout_id or "": str((request.metadata or {})["task"]) for request in requests}
         in_order = [trajectories[rollout_id] for rollout_id in ids if rollout_id in trajectories]
         collected.groups = group_by_task(in_order, tasks)
         collected.seconds = time.monotonic() - began
         for first in ids[:1]:
-            collected.seconds = self._took[first] = collected.seconds + self._took.get(first, 0.0)
+            collected.seconds = self._seconds_spent[first] = collected.seconds + self._seconds_spent.get(first, 0.0)
         return collected
 
-    async def _finish(self, ids: list[str], told: Callable[[int], None], collected: Collected) -> dict[str, Trajectory]:
+    async def _finish(
+        self, ids: list[str], on_finished: Callable[[int], None], collected: Collected
+    ) -> dict[str, Trajectory]:
         """Wait for rollouts and read each as soon as it has finished, while the others still run."""
         trajectories: dict[str, Trajectory] = {}
         waiting = dict.fromkeys(ids)
@@ -273,7 +275,7 @@ class Collector:
             for rollout in finished:
                 del waiting[rollout.rollout_id]
             await self.check_workers()
-            told(len(ids) - len(waiting))
+            on_finished(len(ids) - len(waiting))
             if stalled.is_new(len(ids) - len(waiting)):
                 log.warning("no rollout has finished for %.0f s; %s", stalled.limit, self.agents_output)
         return trajectories
@@ -291,7 +293,7 @@ class Collector:
             collected.rollouts += 1
             if rollout.status != "succeeded":
                 collected.failed += 1
-                collected.failures.add(failed_as(rollout), rollout.rollout_id)
+                collected.failures.add(failure_text(rollout), rollout.rollout_id)
             if isinstance(rollout, AttemptedRollout):
                 spans = (await self.store.query_spans(rollout.rollout_id)).items
                 trajectories[rollout.rollout_id] = self._trajectory(rollout, rollout.attempt, spans, collected)
@@ -309,12 +311,12 @@ class Collector:
         return trajectory
 
 
-def failed_as(rollout: Rollout) -> str:
+def failure_text(rollout: Rollout) -> str:
     """Return in one line why a finished rollout did not succeed."""
     failure = failure_of(rollout.attempt) if isinstance(rollout, AttemptedRollout) else None
     return f"the rollout was {rollout.status}" if failure is None else failure.text
 
 
-def _unseen(_finished: int) -> None:
+def _ignore(_finished: int) -> None:
     """Ignore the number of finished rollouts of one task: the display shows only whole steps."""
     return

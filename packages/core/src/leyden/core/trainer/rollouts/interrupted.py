@@ -56,7 +56,7 @@ async def set_aside(store_uri: str) -> None:
         await _close_attempts(store_uri, [rollout for rollout in left if isinstance(rollout, AttemptedRollout)])
 
 
-async def take_up(store: LightningStore, rollouts: Sequence[Rollout]) -> None:
+async def requeue(store: LightningStore, rollouts: Sequence[Rollout]) -> None:
     """Queue those of `rollouts` that `set_aside` took out."""
     for rollout in rollouts:
         if rollout.metadata.get(ABANDONED):

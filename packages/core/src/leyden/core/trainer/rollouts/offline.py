@@ -33,7 +33,7 @@ from leyden.core.gateway.codec import Codec
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.rollouts.retokenise import CannotRetokenise, retold
+from leyden.core.trainer.rollouts.retokenise import CannotRetokenise, retokenise
 from leyden.core.trainer.rollouts.selection import make_selector
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import StoredResult
@@ -68,8 +68,8 @@ def run_of(source: str, runs: Path) -> RunFolder | None:
     if "://" not in source:
         folder = Path(source)
         return RunFolder(folder) if (folder / "config.yaml").exists() else RunFolder.open(runs, source)[0]
-    scheme, _, place = source.partition("://")
-    folder = RunFolder(Path(place.removeprefix("/")).parent)
+    scheme, _, path = source.partition("://")
+    folder = RunFolder(Path(path.removeprefix("/")).parent)
     of_sqlite = scheme.startswith("sqlite") and folder.store_uri == source
     return folder if of_sqlite and folder.config_file.exists() else None
 
@@ -126,7 +126,7 @@ async def _read(
         rollouts = [rollout for rollout in rollouts if rollout.rollout_id in only]
         if missing := set(only) - {rollout.rollout_id for rollout in rollouts}:
             raise RunError(f"{len(missing)} rollouts that the run learns from are gone, {min(missing)} among them")
-    told = _Told(codec, selector)
+    converter = _Converter(codec, selector)
     left_out: Counter[str] = Counter()
     trajectories: list[Trajectory] = []
     for rollout in rollouts:
@@ -135,10 +135,10 @@ async def _read(
             left_out[reason or NEVER_BEGUN] += 1
             continue
         spans = (await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id)).items
-        trajectories.append(await asyncio.to_thread(told.trajectory, rollout, spans))
+        trajectories.append(await asyncio.to_thread(converter.trajectory, rollout, spans))
     groups = group_by_task(trajectories, {rollout.rollout_id: _task_id(rollout) for rollout in rollouts})
     ids = tuple(rollout.rollout_id for rollout in rollouts)
-    return StoredRollouts(groups, ids, left_out, told.left_out, told.retokenised)
+    return StoredRollouts(groups, ids, left_out, converter.left_out, converter.retokenised)
 
 
 def objection(rollout: Rollout) -> str | None:
@@ -154,7 +154,7 @@ def _task_id(rollout: Rollout) -> str:
     return rollout.rollout_id if task is None else msgspec.json.encode(task, order="deterministic").decode()
 
 
-class _Told:
+class _Converter:
     """Converter of attempts into the tokens of one policy; counts the calls left out and re-tokenised."""
 
     def __init__(self, codec: Codec, selector: Selector) -> None:
@@ -179,13 +179,15 @@ class _Told:
             elif span.span_id in unused:
                 untrained[span.span_id] = CHOICE_NOT_USED
             else:
-                self._tell(span, own.get(span.span_id), transitions, untrained)
+                self._convert(span, own.get(span.span_id), transitions, untrained)
         self.left_out.update(untrained.values())
         return replace(recorded, transitions=tuple(transitions), untrained=untrained)
 
-    def _tell(self, span: Span, own: Transition | None, told: list[Transition], untrained: dict[str, str]) -> None:
+    def _convert(
+        self, span: Span, own: Transition | None, transitions: list[Transition], untrained: dict[str, str]
+    ) -> None:
         try:
-            transition = retold(span, self._codec)
+            transition = retokenise(span, self._codec)
         except CannotRetokenise as reason:
             untrained[span.span_id] = str(reason)
             return
@@ -194,4 +196,4 @@ class _Told:
         elif own is not None:
             # Drop log-probabilities and temperature: they come from other weights and cannot serve as the policy's own.
             transition = replace(own, temperature=1.0, logprobs=log_probs([]))
-        told.append(transition)
+        transitions.append(transition)

@@ -40,7 +40,7 @@ class CannotRetokenise(LeydenError):
     """Call that cannot be converted into the policy's tokens; the text is the reason under which it is counted."""
 
 
-class _Asked(msgspec.Struct, frozen=True):
+class _RequestFields(msgspec.Struct, frozen=True):
     """Recorded request fields that affect the prompt."""
 
     tool_choice: str | dict[str, Any] | None = None
@@ -48,7 +48,7 @@ class _Asked(msgspec.Struct, frozen=True):
     previous_response_id: str | None = None
 
 
-def retold(span: Span, codec: Codec) -> Transition:
+def retokenise(span: Span, codec: Codec) -> Transition:
     """Return the call in `span` as a transition of the policy, at temperature 1 and without log-probabilities.
 
     Log-probabilities are left out, because another model drew the tokens. Raises CannotRetokenise with the reason.
@@ -98,12 +98,12 @@ def _conversation(span: Span) -> tuple[list[Message], list[ToolDefinition], Forc
     This is the conversation that the gateway would pass to the policy. Raises CannotRetokenise with the reason.
     """
     try:
-        asked = msgspec.json.decode(span.text(semconv.SAMPLING_ASKED) or "{}", type=_Asked)
+        request = msgspec.json.decode(span.text(semconv.SAMPLING_ASKED) or "{}", type=_RequestFields)
         if span.attributes.get(semconv.NOT_TRAINED) == UPSTREAM and span.text(semconv.DIALECT) == "responses":
-            messages, offered = _responses(span, asked), [_nested(tool) for tool in _tools(span)]
+            messages, offered = _responses(span, request), [_nested(tool) for tool in _tools(span)]
         else:
             messages, offered = read_messages(span.attributes.get(semconv.INPUT_MESSAGES)), _tools(span)
-        tools, forced = apply_tool_choice(read_tool_choice(asked.tool_choice), offered)
+        tools, forced = apply_tool_choice(read_tool_choice(request.tool_choice), offered)
     except (LeydenError, *UNREADABLE, *_MALFORMED) as error:
         raise error if isinstance(error, CannotRetokenise) else CannotRetokenise(NOT_RENDERED) from error
     if not messages:
@@ -113,15 +113,15 @@ def _conversation(span: Span) -> tuple[list[Message], list[ToolDefinition], Forc
     return messages, tools, forced
 
 
-def _responses(span: Span, asked: _Asked) -> list[Message]:
+def _responses(span: Span, request: _RequestFields) -> list[Message]:
     """Return the conversation of a request to an upstream's Responses API.
 
     Raises CannotRetokenise for a continued response.
     """
-    if asked.previous_response_id is not None:
+    if request.previous_response_id is not None:
         raise CannotRetokenise(CONTINUED)
     given: Any = msgspec.json.decode(span.text(semconv.INPUT_MESSAGES) or "[]")
-    instructions: list[Message] = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
+    instructions: list[Message] = [{"role": "system", "content": request.instructions}] if request.instructions else []
     return [*instructions, *chat_messages(read_items(given))]
 
 

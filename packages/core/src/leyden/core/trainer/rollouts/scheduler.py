@@ -104,9 +104,9 @@ class OneAheadBatches(Batches):
 
     async def next(self) -> Collected:
         """Wait for the batch in flight and return it; start the next one if a step remains to learn from it."""
-        begun = self._ahead or self._begin_next()
-        self._ahead = begun
-        collected = await begun.collected
+        in_flight = self._ahead or self._begin_next()
+        self._ahead = in_flight
+        collected = await in_flight.collected
         self._ahead = self._begin_next() if self._progress.step + 1 < self._progress.steps else None
         return collected
 
@@ -126,12 +126,12 @@ class OneAheadBatches(Batches):
             await _end([self._ahead.collected])
 
     def _begin_next(self) -> _BatchInFlight:
-        begun = self._begin(self._batch, self._progress.step)
+        in_flight = self._begin(self._batch, self._progress.step)
         self._batch += 1
-        return begun
+        return in_flight
 
     def _begin(self, batch: int, version: int) -> _BatchInFlight:
-        collecting = self._collector.train(batch, version=version, told=_nobody)
+        collecting = self._collector.train(batch, version=version, on_finished=_ignore)
         return _BatchInFlight(batch, version, asyncio.create_task(collecting))
 
 
@@ -147,14 +147,14 @@ class AsyncBatches(Batches):
     ) -> None:
         self._collector, self._progress, self._window = collector, progress, window
         config = collector.config
-        self._places = config.workers * config.concurrency
+        self._capacity = config.workers * config.concurrency
         self._running: dict[int, asyncio.Task[Collected]] = {}
         self._unfinished: dict[int, int] = {}
         """Number of unfinished rollouts of each running group."""
         self._finished: dict[int, Collected] = {}
         """Finished groups by number, in the order in which they finished."""
         self._failed: asyncio.Task[Collected] | None = None
-        self._news = asyncio.Event()
+        self._group_ended = asyncio.Event()
         self._paused = self._closed = False
         self._last = time.monotonic()
         if position:
@@ -173,9 +173,9 @@ class AsyncBatches(Batches):
         display.phase("rollouts", size)
         while (batch := self._window.choose(list(self._finished))) is None:
             display.advance(min(len(self._finished), size))
-            self._news.clear()
+            self._group_ended.clear()
             await self.settle()
-            await self._news.wait()
+            await self._group_ended.wait()
         self._window.take(batch)
         whole = Collected()
         for number in batch:
@@ -219,23 +219,23 @@ class AsyncBatches(Batches):
         while (
             not (self._paused or self._closed)
             and len(self._finished) < self._window.size
-            and sum(self._unfinished.values()) < self._places
+            and sum(self._unfinished.values()) < self._capacity
             and self._window.may_begin(turns_left)
         ):
             self._start(self._window.begin())
 
     def _start(self, number: int) -> None:
         self._unfinished[number] = self._collector.config.group_size
-        running = asyncio.create_task(self._collector.group(number, self._told_by(number)))
+        running = asyncio.create_task(self._collector.group(number, self._progress_callback(number)))
         self._running[number] = running
         running.add_done_callback(lambda task: self._ended(number, task))
 
-    def _told_by(self, number: int) -> Callable[[int], None]:
-        def told(finished: int) -> None:
+    def _progress_callback(self, number: int) -> Callable[[int], None]:
+        def on_finished(finished: int) -> None:
             self._unfinished[number] = self._collector.config.group_size - finished
             self._fill()
 
-        return told
+        return on_finished
 
     def _ended(self, number: int, task: asyncio.Task[Collected]) -> None:
         del self._running[number], self._unfinished[number]
@@ -247,7 +247,7 @@ class AsyncBatches(Batches):
         else:
             self._failed = self._failed or task
             self._closed = True
-        self._news.set()
+        self._group_ended.set()
 
 
 def make_batches(pace: LoopKind, collector: Collector, progress: Progress, position: Mapping[str, Any]) -> Batches:
@@ -267,6 +267,6 @@ async def _end(tasks: list[asyncio.Task[Collected]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _nobody(_finished: int) -> None:
+def _ignore(_finished: int) -> None:
     """Ignore the number of finished rollouts of a batch ahead: the display shows the update meanwhile."""
     return

@@ -118,9 +118,9 @@ def _what(span: Span, attributes: Mapping[str, Any]) -> str:
         return _call(attributes)
     if span.name == semconv.REWARD:
         parts = {
-            k.removeprefix(semconv.REWARD_DIMENSION): v
-            for k, v in attributes.items()
-            if k.startswith(semconv.REWARD_DIMENSION)
+            key.removeprefix(semconv.REWARD_DIMENSION): value
+            for key, value in attributes.items()
+            if key.startswith(semconv.REWARD_DIMENSION)
         }
         named = "  (" + ", ".join(f"{name} {value:g}" for name, value in parts.items()) + ")" if parts else ""
         return f"reward {attributes.get(semconv.REWARD_VALUE)}{named}"
@@ -149,21 +149,21 @@ def _answered_by(attributes: Mapping[str, Any]) -> str:
     if policy is not None or version is not None:
         versions: Any = [] if version is None else attributes.get(semconv.POLICY_VERSIONS, [])[::2] or [version]
         return f"{policy or 'policy'} {' → '.join(f'v{number}' for number in versions)}".rstrip()
-    asked, answered = attributes.get(semconv.REQUEST_MODEL), attributes.get(semconv.RESPONSE_MODEL)
-    if not answered or answered == asked:
-        return f"upstream {asked or ''}".rstrip()
-    return f"upstream {answered} (asked for {asked})"
+    requested, answered = attributes.get(semconv.REQUEST_MODEL), attributes.get(semconv.RESPONSE_MODEL)
+    if not answered or answered == requested:
+        return f"upstream {requested or ''}".rstrip()
+    return f"upstream {answered} (asked for {requested})"
 
 
 def _answer(messages: object) -> str:
     """Return the text and the tool calls of a model's recorded answer; empty if the JSON cannot be read."""
     try:
-        found = msgspec.json.decode(messages, type=list[_Said]) if isinstance(messages, str | bytes) else []
+        found = msgspec.json.decode(messages, type=list[_Message]) if isinstance(messages, str | bytes) else []
     except msgspec.DecodeError:
         return ""
-    said = [message.content for message in found if message.content]
+    contents = [message.content for message in found if message.content]
     called = [call.function for message in found for call in message.tool_calls or []]
-    return " ".join([*said, *(f"{call.name}({call.arguments})" for call in called)])
+    return " ".join([*contents, *(f"{call.name}({call.arguments})" for call in called)])
 
 
 class _Function(msgspec.Struct):
@@ -175,7 +175,7 @@ class _ToolCall(msgspec.Struct):
     function: _Function
 
 
-class _Said(msgspec.Struct):
+class _Message(msgspec.Struct):
     content: str | None = None
     tool_calls: list[_ToolCall] | None = None
 

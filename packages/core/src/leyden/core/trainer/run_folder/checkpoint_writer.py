@@ -16,14 +16,14 @@ logger = logging.getLogger(__name__)
 
 
 class CheckpointWriter:
-    """Writes checkpoints into `folder`, keeps the `keep` latest, and records each in `standing` once it is complete.
+    """Writes checkpoints into `folder`, keeps the `keep` latest, and records each in `selection` once it is complete.
 
     An optimizer step waits until the checkpoint before it is complete. A run that is killed therefore loses at most the
     step whose checkpoint was being written.
     """
 
-    def __init__(self, folder: Path, standing: ModelSelection, keep: int) -> None:
-        self._folder, self._standing, self._keep = folder, standing, keep
+    def __init__(self, folder: Path, selection: ModelSelection, keep: int) -> None:
+        self._folder, self._selection, self._keep = folder, selection, keep
         self._writing: asyncio.Task[None] | None = None
 
     async def begin(self, step: int, trained: "Trained", progress: Mapping[str, Any], *, mark: bool) -> None:
@@ -57,4 +57,4 @@ class CheckpointWriter:
             logger.error("%s", error)
 
     async def _note(self, step: int, written: "asyncio.Future[Path]") -> None:
-        self._standing.saved(step, await written)
+        self._selection.saved(step, await written)

@@ -17,7 +17,7 @@ from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.early_stopping import BestVersion
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import KeptVersion
-from leyden.core.trainer.run_folder.versions import Evaluation, ModelVersion, SideScores, VersionFile, earned
+from leyden.core.trainer.run_folder.versions import Evaluation, ModelVersion, SideScores, VersionFile, reward_text
 
 
 @dataclass(slots=True)
@@ -184,7 +184,7 @@ class ModelSelection:
         name, found = self._config.held_out[0].name, self._records.get(kept.version)
         own = None if found is None else found.held_out.get(name)
         why = f"the best of {kept.evaluations} that were evaluated on {name}, "
-        why += f"with {earned(kept.success, is_share=own is None or own.is_share)}"
+        why += f"with {reward_text(kept.success, is_share=own is None or own.is_share)}"
         if found is not None and found.side is not None:
             why += f" ({found.side})"
         if kept.version != last:

@@ -124,12 +124,12 @@ def _each_side(
     a: tuple[Models, ModelVersion], b: tuple[Models, ModelVersion], which: str
 ) -> dict[str, PairedComparison]:
     """Compare by held-out set and side. The side that stands for both versions is left out."""
-    (ours, first), (theirs, second) = a, b
+    (a_models, first), (b_models, second) = a, b
     return {
         f"{name}, {side}": paired
         for side in first.sides
         if side in second.sides and not side == first.side == second.side
-        for name, paired in _paired((ours, first.of_side(side)), (theirs, second.of_side(side)), which).items()
+        for name, paired in _paired((a_models, first.of_side(side)), (b_models, second.of_side(side)), which).items()
     }
 
 
@@ -149,10 +149,10 @@ def _by_task(models: Models, version: ModelVersion, which: str, name: str) -> di
     seen: dict[str, int] = {}
     named: dict[str, float] = {}
     for row, task in enumerate(models.rows(name)):
-        said = msgspec.json.encode(task, order="deterministic").decode()
-        seen[said] = seen.get(said, 0) + 1
+        text = msgspec.json.encode(task, order="deterministic").decode()
+        seen[text] = seen.get(text, 0) + 1
         if str(row) in rewards:
-            named[f"{seen[said]} {said}"] = rewards[str(row)]
+            named[f"{seen[text]} {text}"] = rewards[str(row)]
     return named
 
 

@@ -42,7 +42,7 @@ def end_moves(run: Path) -> None:
         for source, target in moves:
             if (run / source).exists():
                 os.replace(run / source, run / target)
-        for folder in sorted({(run / place).parent for move in moves for place in move}):
+        for folder in sorted({(run / path).parent for move in moves for path in move}):
             if folder.exists():
                 sync(folder)
         shutil.rmtree(file.with_name(NEW), ignore_errors=True)

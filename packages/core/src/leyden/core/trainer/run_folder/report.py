@@ -7,7 +7,7 @@ import msgspec
 
 from leyden.core.data.tally import CountedMessage, Tally
 from leyden.core.trainer.monitoring.as_it_is import CAPTION, TITLE, as_it_is
-from leyden.core.trainer.run_folder.versions import Evaluation, SideScores, earned
+from leyden.core.trainer.run_folder.versions import Evaluation, SideScores, reward_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,9 +39,9 @@ class HeldOutResult(msgspec.Struct, kw_only=True):
         setattr(self, field, evaluation.success)
         self.is_share = self.is_share and evaluation.is_share
 
-    def said(self, field: str) -> str:
+    def described(self, field: str) -> str:
         """Return the mean reward in `field` as text for display."""
-        return earned(getattr(self, field), is_share=self.is_share)
+        return reward_text(getattr(self, field), is_share=self.is_share)
 
 
 class KeptVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,9 +181,11 @@ def closing_table(report: RunReport) -> "Table":
     for said, result in _measured(report):
         what = "success" if result.is_share else "mean reward"
         on = as_it_is(f"{what} on {said} ({result.tasks} tasks)")
-        table.add_row(on, result.said("before"), result.said("after"))
+        table.add_row(on, result.described("before"), result.described("after"))
         if result.sampled_before is not None or result.sampled_after is not None:
-            table.add_row("   sampled, temperature 1", result.said("sampled_before"), result.said("sampled_after"))
+            table.add_row(
+                "   sampled, temperature 1", result.described("sampled_before"), result.described("sampled_after")
+            )
     if report.held_out:
         table.add_section()
     for label, value in _totals(report):

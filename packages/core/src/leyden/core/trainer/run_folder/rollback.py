@@ -58,24 +58,24 @@ def roll_back(models: Models, version: ModelVersion) -> RolledBack:
         versions = [known for known in models.versions.values() if known.version > number]
         if not later and not versions:
             raise RunError(f"version {number} is the last of run {name!r}; there is nothing to set aside")
-        place = _next(folder.path / SET_ASIDE)
-        with whole_folder(place) as pending:
+        target = _next(folder.path / SET_ASIDE)
+        with whole_folder(target) as pending:
             (pending / "checkpoints").mkdir()
             (pending / NEW).mkdir()
             write_versions(pending / "versions.jsonl", versions)
             write_versions(pending / NEW / "versions.jsonl", [v for v in models.versions.values() if v not in versions])
             _divide_metrics(folder, number, pending)
-            progress = _changed_progress(checkpoint, models, version, lineage=f"r{place.name}-")
+            progress = _changed_progress(checkpoint, models, version, lineage=f"r{target.name}-")
             (pending / NEW / "progress.json").write_text(json.dumps(progress), encoding="utf-8")
-            plan_moves(pending, _moves(folder, checkpoint, later, place))
+            plan_moves(pending, _moves(folder, checkpoint, later, target))
         end_moves(folder.path)
         # inside the lock, so that no other process resumes the run and writes to it
-        untold = asyncio.run(_tell_store(folder, number))
+        untold = asyncio.run(_rewind_store(folder, number))
     aside = [known.version for known in versions]
-    return RolledBack(run=name, version=number, versions=aside, set_aside=str(place), untold=untold)
+    return RolledBack(run=name, version=number, versions=aside, set_aside=str(target), untold=untold)
 
 
-async def _tell_store(folder: RunFolder, number: int) -> str | None:
+async def _rewind_store(folder: RunFolder, number: int) -> str | None:
     """Remove later records of the run from its store; return why this failed, or None."""
     run_id = folder.known_run_id()
     if run_id is None or not folder.store_file.exists():
@@ -95,9 +95,9 @@ async def _tell_store(folder: RunFolder, number: int) -> str | None:
     return None
 
 
-def _moves(folder: RunFolder, checkpoint: Path, later: list[Path], place: Path) -> list[Move]:
-    """Return the moves of later files into `place`, and of replacement files into the run's folder."""
-    aside, kept = f"{SET_ASIDE}/{place.name}", checkpoint.relative_to(folder.path)
+def _moves(folder: RunFolder, checkpoint: Path, later: list[Path], target: Path) -> list[Move]:
+    """Return the moves of later files into `target`, and of replacement files into the run's folder."""
+    aside, kept = f"{SET_ASIDE}/{target.name}", checkpoint.relative_to(folder.path)
     return [
         *((f"checkpoints/{path.name}", f"{aside}/checkpoints/{path.name}") for path in later),
         *((result, f"{aside}/{result}") for result in RESULTS),
@@ -117,11 +117,11 @@ def _divide_metrics(folder: RunFolder, number: int, pending: Path) -> None:
     (pending / "metrics.jsonl").write_bytes(b"".join(after))
     (pending / NEW / "metrics.jsonl").write_bytes(b"".join(kept))
     learned = folder.learned()
-    for place, lines in (
+    for file, lines in (
         (pending / LEARNED, [line for line in learned if line.step > number]),
         (pending / NEW / LEARNED, [line for line in learned if line.step <= number]),
     ):
-        place.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        file.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
 
 def _later(folder: RunFolder, number: int) -> list[Path]:
@@ -130,19 +130,19 @@ def _later(folder: RunFolder, number: int) -> list[Path]:
     return sorted(path for match, path in found if int(match[1]) > number)
 
 
-def _next(place: Path) -> Path:
-    taken = [int(path.name) for path in place.glob("*") if path.name.isdecimal()]
-    return place / str(max(taken, default=0) + 1)
+def _next(parent: Path) -> Path:
+    taken = [int(path.name) for path in parent.glob("*") if path.name.isdecimal()]
+    return parent / str(max(taken, default=0) + 1)
 
 
 def _changed_progress(checkpoint: Path, models: Models, version: ModelVersion, *, lineage: str) -> dict[str, Any]:
     """Return the checkpoint's progress with a new lineage, and without an early stop."""
     progress: dict[str, Any] = json.loads((checkpoint / "progress.json").read_text(encoding="utf-8"))
-    standing: dict[str, Any] = {**progress.get("standing", {}), "stopped": None}
-    kept = standing.get("kept")
+    selection: dict[str, Any] = {**progress.get("standing", {}), "stopped": None}
+    kept = selection.get("kept")
     if kept is not None and kept["version"] and models.versions[kept["version"]].weights is None:
-        standing["kept"] = _kept_now(models, version, kept["evaluations"])
-    return {**progress, "lineage": lineage, "standing": standing}
+        selection["kept"] = _kept_now(models, version, kept["evaluations"])
+    return {**progress, "lineage": lineage, "standing": selection}
 
 
 def _kept_now(models: Models, version: ModelVersion, evaluations: int) -> dict[str, Any] | None:

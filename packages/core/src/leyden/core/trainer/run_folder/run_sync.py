@@ -33,7 +33,7 @@ class RecordedRun(RunContext):
     """Session of a run whose store follows its folder."""
 
     @cached_property
-    def _recording(self) -> "StoreSync":
+    def _store_sync(self) -> "StoreSync":
         return StoreSync(self.serving.store, self.folder, self.config)
 
     @asynccontextmanager
@@ -43,24 +43,24 @@ class RecordedRun(RunContext):
             yield
         except BaseException as error:
             stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
-            await self._recording.end_badly("stopped" if stopped else "failed")
+            await self._store_sync.end_badly("stopped" if stopped else "failed")
             raise
-        await self._recording.end()
+        await self._store_sync.end()
 
     async def restore(self, updaters: "Mapping[str, Updater]") -> None:
         """Restore the last checkpoint, and remove later records from the store."""
         await super().restore(updaters)
-        await self._recording.begin(self.step)
+        await self._store_sync.begin(self.step)
 
     async def evaluate(self, label: str) -> None:
         """Evaluate, and record the result in the store."""
         await super().evaluate(label)
-        await self._recording.catch_up()
+        await self._store_sync.catch_up()
 
     async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:
         """End the step, and record it in the store."""
         await super().checkpoint(updaters)
-        await self._recording.catch_up()
+        await self._store_sync.catch_up()
 
 
 class StoreSync:
@@ -169,8 +169,8 @@ def step_metrics(line: Mapping[str, Any]) -> StepMetrics:
 
 def version_metrics(version: ModelVersion) -> dict[str, float]:
     """Return the metrics of the step that produced a version, and its scores."""
-    earned = {"success": version.held_out, "sampled": version.sampled}
-    scores = {f"held_out/{name}/{how}": own.success for how, sets in earned.items() for name, own in sets.items()}
+    evaluations = {"success": version.held_out, "sampled": version.sampled}
+    scores = {f"held_out/{name}/{how}": own.success for how, sets in evaluations.items() for name, own in sets.items()}
     return numbers({**version.metrics, **scores})
 
 

@@ -32,7 +32,7 @@ def is_share(rewards: Iterable[float]) -> bool:
     return all(reward in (0.0, 1.0) for reward in rewards)
 
 
-def earned(mean: float | None, *, is_share: bool) -> str:
+def reward_text(mean: float | None, *, is_share: bool) -> str:
     """Format a mean reward: a share in percent, any other as a number, None as a dash."""
     if mean is None:
         return "–"

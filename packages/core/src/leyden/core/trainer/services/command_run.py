@@ -25,7 +25,7 @@ from leyden.core.trainer.rollouts.recorded import RecordedRollout
 
 TIMED_OUT = 124
 """Exit code after a timeout; the same as that of the program `timeout`."""
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class ForegroundCommand(CommandAgent):
@@ -65,7 +65,7 @@ class ForegroundCommand(CommandAgent):
         )
         sys.stdout.flush()
         self._process = CommandProcess(self.filled(task), environment(task, attempt, env=self.env), streams)
-        with _passing_on(self._process):
+        with _forwarding_signals(self._process):
             self.ended = await run_process(self._process)
         if self.ended.code != 0:
             raise CommandFailed(f"{self.arguments[0]} {self.ended}")
@@ -92,16 +92,16 @@ class ForegroundCommand(CommandAgent):
 
 
 @contextlib.contextmanager
-def _passing_on(process: CommandProcess) -> Generator[None]:
+def _forwarding_signals(process: CommandProcess) -> Generator[None]:
     """Context manager: forwards signals of this process to the command. Ignored signals stay ignored."""
     loop = asyncio.get_running_loop()
-    passed = [number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
-    for number in passed:
+    forwarded = [number for number in FORWARDED_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in forwarded:
         loop.add_signal_handler(number, process.send, number)
     try:
         yield
     finally:
-        for number in passed:
+        for number in forwarded:
             loop.remove_signal_handler(number)
 
 

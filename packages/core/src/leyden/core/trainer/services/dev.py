@@ -20,7 +20,7 @@ from leyden.core.runner.user_code.loaded_agent import LoadedAgent
 from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.agents.local import AgentPlan, served_resources, worker_agents
-from leyden.core.trainer.event_loop import run_loop, together
+from leyden.core.trainer.event_loop import run_both, run_loop
 from leyden.core.trainer.rollouts.recorded import RecordedRollout, read_rollout
 from leyden.core.trainer.rollouts.tasks import not_whole
 from leyden.core.trainer.serving.address import RunAddress, open_gateway
@@ -108,11 +108,11 @@ async def _dry_run(
     from leyden.core.store.memory import MemoryStore
 
     store = MemoryStore()
-    async with AsyncExitStack() as engines, open_gateway(store) as (address, door), AsyncExitStack() as agents:
+    async with AsyncExitStack() as engines, open_gateway(store) as (address, gateway), AsyncExitStack() as agents:
         loading = engines.enter_async_context(_answering(plan))
         starting = agents.enter_async_context(_agents(plan, agent, reward, store, address, live))
-        policy, check = await together(loading, starting)
-        door.answer_with(policy)
+        policy, check = await run_both(loading, starting)
+        gateway.answer_with(policy)
         ids = await _enqueue(plan, tasks, store, address)
         while len(await store.wait_for_rollouts(rollout_ids=ids, timeout=0.5)) < len(ids):
             await check()
@@ -148,7 +148,7 @@ def _agents(
         return _live_agents(plan, live, address)
     if isinstance(agent, str | tuple):
         reference = cast(AgentReference, agent)
-        given = AgentPlan(
+        agent_plan = AgentPlan(
             agent=reference,
             reward=reward,
             input=plan.input,
@@ -157,7 +157,7 @@ def _agents(
             concurrency=plan.concurrency,
             isolation=plan.isolation,
         )
-        return worker_agents(given)(address)
+        return worker_agents(agent_plan)(address)
     return _commands(plan, agent, reward, store, address)
 
 

@@ -49,14 +49,14 @@ async def open_gateway(
     others: "Mapping[str, ServedPolicy] | None" = None,
     limits: "GatewayLimits | None" = None,
     mounts: "Mapping[str, ASGIApp] | None" = None,
-    beside: "Mapping[str, Measure] | None" = None,
-    desk: RunnerEndpoint | None = None,
+    other_metrics: "Mapping[str, Measure] | None" = None,
+    endpoint: RunnerEndpoint | None = None,
 ) -> AsyncGenerator[tuple[RunAddress, "Gateway"]]:
     """Context manager: starts the gateway on a free loopback port, with the store's server and further mounts.
 
     Yields the address and the gateway. Without a policy, the gateway waits for one (`Gateway.answer_with`). With
-    `desk`, the runner endpoint, the run's configuration decides where the gateway listens, and remote runners get their
-    offer.
+    `endpoint`, the runner endpoint, the run's configuration decides where the gateway listens, and remote runners get
+    their offer.
     """
     from leyden.core.gateway.app import Gateway
     from leyden.core.gateway.http.server import GatewayServer
@@ -75,24 +75,24 @@ async def open_gateway(
         trusted=False,
         attempt_token=partial(mint, key),
     )
-    desks = {} if desk is None else {PATH: desk.app(partial(new_machine, access))}
-    door = Gateway(
+    runner_mounts = {} if endpoint is None else {PATH: endpoint.app(partial(new_machine, access))}
+    gateway = Gateway(
         store,
         policy,
         key,
         others=others,
-        mounts={"/store": stores, **(mounts or {}), **desks},
-        beside={"store": partial(counted.collect, store), **(beside or {})},
+        mounts={"/store": stores, **(mounts or {}), **runner_mounts},
+        beside={"store": partial(counted.collect, store), **(other_metrics or {})},
         limits=limits,
     )
-    where = RunnerPlacement() if desk is None else desk.runners
-    server = GatewayServer(door.app, where.host, where.port, allowed_hosts=where.known_hosts)
-    url = where.url(await server.start())
+    placement = RunnerPlacement() if endpoint is None else endpoint.placement
+    server = GatewayServer(gateway.app, placement.host, placement.port, allowed_hosts=placement.known_hosts)
+    url = placement.url(await server.start())
     ended = False
     try:
-        yield RunAddress(url=url, token=token, key=key), door
+        yield RunAddress(url=url, token=token, key=key), gateway
         ended = True
     finally:
-        if desk is not None:
-            desk.close(ended=ended)
+        if endpoint is not None:
+            endpoint.close(ended=ended)
         await server.stop()

@@ -28,7 +28,7 @@ PATH = "/loop"
 
 
 @asynccontextmanager
-async def serve_elsewhere(folder: RunFolder, config: RunConfig, algorithm: Algorithm) -> AsyncGenerator[Serving]:
+async def serve_external(folder: RunFolder, config: RunConfig, algorithm: Algorithm) -> AsyncGenerator[Serving]:
     """Context manager: starts store and gateway for a policy that `algorithm` serves; replicas are added later."""
     from leyden.core.engine.vllm.replicas import ReplicaEngine
     from leyden.core.gateway.app import GatewayLimits
@@ -48,18 +48,20 @@ async def serve_elsewhere(folder: RunFolder, config: RunConfig, algorithm: Algor
         store = await open_store(folder.store_uri)
         closing.push_async_callback(store.close)
         limits = GatewayLimits(records=SpanWriterLimits(within=config.record_within))
-        elsewhere = ExternalReplicas(engine)
-        closing.push_async_callback(elsewhere.close)
-        beside = {"run": RunMetrics(folder, config).measure}
-        mounts = {PATH: elsewhere}
-        opened = open_gateway(store, policy, limits=limits, mounts=mounts, beside=beside, desk=RunnerEndpoint(config))
-        address, gateway = await closing.enter_async_context(opened)
+        external_replicas = ExternalReplicas(engine)
+        closing.push_async_callback(external_replicas.close)
+        other_metrics = {"run": RunMetrics(folder, config).measure}
+        mounts = {PATH: external_replicas}
+        opening = open_gateway(
+            store, policy, limits=limits, mounts=mounts, other_metrics=other_metrics, endpoint=RunnerEndpoint(config)
+        )
+        address, gateway = await closing.enter_async_context(opening)
         # not the store's token, which workers and therefore agents have: the loop's token controls where the policy is
         # served
-        elsewhere.door = RunEndpoint(url=address.url + PATH, token=secrets.token_urlsafe(24))
+        external_replicas.endpoint = RunEndpoint(url=address.url + PATH, token=secrets.token_urlsafe(24))
         gc_tuning.calm()
         closing.callback(gc_tuning.restore)
-        yield Serving(store, replace(address, routes=config.routes), {}, gateway, elsewhere=elsewhere)
+        yield Serving(store, replace(address, routes=config.routes), {}, gateway, external_replicas=external_replicas)
 
 
 def model_info(source: str, context_length: int | None) -> ModelInfo:

@@ -22,7 +22,7 @@ class ExternalReplicas:
         self._engine = engine
         self._app: ASGIApp | None = None
         self._pause: _Pause | None = None
-        self.door = RunEndpoint(url="", token="")
+        self.endpoint = RunEndpoint(url="", token="")
 
     async def serve_from(self, urls: Sequence[str], version: int) -> None:
         """Send calls only to the servers at `urls`, which serve `version`; ends a pause.
@@ -59,7 +59,7 @@ class ExternalReplicas:
     def open(self, app: ASGIApp) -> RunEndpoint:
         """Answer requests with the token by `app`; return the listener's URL and token."""
         self._app = app
-        return self.door
+        return self.endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward requests that have the token to the application; answer 404 without an application, else 401."""
@@ -67,7 +67,7 @@ class ExternalReplicas:
             await Response("nothing is here", status_code=404)(scope, receive, send)
             return
         given: bytes = dict(scope["headers"]).get(b"authorization", b"")
-        if not hmac.compare_digest(given, f"Bearer {self.door.token}".encode()):
+        if not hmac.compare_digest(given, f"Bearer {self.endpoint.token}".encode()):
             await Response("a valid bearer token is wanted", status_code=401)(scope, receive, send)
             return
         await self._app(scope, receive, send)

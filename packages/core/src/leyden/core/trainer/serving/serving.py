@@ -18,7 +18,7 @@ from leyden.core.runner.user_code.loading import importing
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.agents.runner_api import RunnerEndpoint
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.event_loop import together
+from leyden.core.trainer.event_loop import run_both
 from leyden.core.trainer.monitoring.run_metrics import RunMetrics
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.serving.address import RunAddress, open_gateway
@@ -65,12 +65,12 @@ class Serving:
         *,
         drain: bool = False,
         frozen: Sequence[Engine] = (),
-        elsewhere: "ExternalReplicas | None" = None,
+        external_replicas: "ExternalReplicas | None" = None,
     ) -> None:
         self.store, self.address, self.policies = store, address, policies
         self._frozen = frozen
         self._gateway, self._drain = gateway, drain
-        self.elsewhere = elsewhere
+        self.external_replicas = external_replicas
         """Replicas of an external loop that serve the policy; None: the engines of this run do."""
 
     async def serve(
@@ -109,8 +109,8 @@ class Serving:
         """Raise EngineError when an engine no longer answers."""
         for served in self.policies.values():
             served.engine.check()
-        if self.elsewhere is not None:
-            self.elsewhere.check()
+        if self.external_replicas is not None:
+            self.external_replicas.check()
 
     @property
     def context_length(self) -> int:
@@ -158,20 +158,20 @@ async def serve_policies(
         store = await open_store(folder.store_uri)
         closing.push_async_callback(store.close)
         limits = GatewayLimits(records=SpanWriterLimits(within=config.record_within))
-        beside = {"run": RunMetrics(folder, config).measure}
-        opening = open_gateway(store, limits=limits, beside=beside, desk=RunnerEndpoint(config))
-        address, door = await closing.enter_async_context(opening)
+        other_metrics = {"run": RunMetrics(folder, config).measure}
+        opening = open_gateway(store, limits=limits, other_metrics=other_metrics, endpoint=RunnerEndpoint(config))
+        address, gateway = await closing.enter_async_context(opening)
         address = replace(address, routes=config.routes)
         starting = closing.enter_async_context(agents(address))
-        served, check_agents = await together(_serve_all(engines, folder, config, record), starting)
-        door.answer_with(served[config.usual], served)
+        served, check_agents = await run_both(_serve_all(engines, folder, config, record), starting)
+        gateway.answer_with(served[config.usual], served)
         gc_tuning.calm()
         closing.callback(gc_tuning.restore)
         serving = Serving(
             store,
             address,
             {name: Served(served[name].engine, _check_ids(served[name].codec, example)) for name in config.policies},
-            door,
+            gateway,
             drain=config.update == "drain",
             frozen=[served[name].engine for name in config.frozen],
         )

@@ -103,13 +103,13 @@ class RunFacts:
     """Reason why a run that learns from another store leaves the rollout out, whatever its content."""
 
 
-def fate_of(rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Span], known: RunFacts) -> RolloutFate:
+def fate_of(rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Span], facts: RunFacts) -> RolloutFate:
     """Return the outcome of `rollout`. `attempts` must be in order; `spans` are those of all attempts."""
     latest = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
     failure = None if latest is None else failure_of(latest)
-    trajectory = None if latest is None else assemble(rollout, latest, spans, known.selector)
-    steps = [] if known.learning is None else known.learning.steps.get(rollout.rollout_id, [])
-    reason, detail = (None, "") if steps else _reason(rollout, failure, trajectory, known)
+    trajectory = None if latest is None else assemble(rollout, latest, spans, facts.selector)
+    steps = [] if facts.learning is None else facts.learning.steps.get(rollout.rollout_id, [])
+    reason, detail = (None, "") if steps else _reason(rollout, failure, trajectory, facts)
     if trajectory is not None and reason == NO_CALL and latest is not None:
         detail = "; ".join(latest.metadata.get("silence", ()))
     return RolloutFate(
@@ -123,32 +123,32 @@ def fate_of(rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Span]
         detail=detail,
         remarks=_remarks(attempts, failure if steps else None),
         forged=[span.span_id for span in spans if semconv.FORGED in span.attributes],
-        calls=_calls(rollout, attempts, spans, trajectory, reason, known),
+        calls=_calls(rollout, attempts, spans, trajectory, reason, facts),
     )
 
 
 def _reason(
-    rollout: Rollout, failure: Failure | None, trajectory: Trajectory | None, known: RunFacts
+    rollout: Rollout, failure: Failure | None, trajectory: Trajectory | None, facts: RunFacts
 ) -> tuple[str | None, str]:
     """Return why no step learned from a rollout, and the recorded detail. The reason is None if none is known."""
     detail = "" if failure is None else failure.text
-    apart = known.objection or (HELD_OUT if rollout.mode in ("val", "test") else _open_reason(rollout, known))
-    if apart is not None:
-        return apart, detail
-    if known.learning is None:
+    exclusion = facts.objection or (HELD_OUT if rollout.mode in ("val", "test") else _open_reason(rollout, facts))
+    if exclusion is not None:
+        return exclusion, detail
+    if facts.learning is None:
         return (None if failure is None else failed_by(failure)), detail
-    if (step := known.learning.rolled_back.get(rollout.rollout_id)) is not None:
+    if (step := facts.learning.rolled_back.get(rollout.rollout_id)) is not None:
         return ROLLED_BACK, f"{step}"
-    recorded = known.learning.reasons.get(rollout.rollout_id, [])
+    recorded = facts.learning.reasons.get(rollout.rollout_id, [])
     reason = "; ".join(dict.fromkeys(recorded)) or _lacks(rollout, failure, trajectory)
     if reason:
         return reason, detail
-    if not known.learning.is_recorded:
+    if not facts.learning.is_recorded:
         return NOT_SAID, ""
-    return NO_STEP, "the run goes on" if known.runs_now else known.ended
+    return NO_STEP, "the run goes on" if facts.runs_now else facts.ended
 
 
-def _open_reason(rollout: Rollout, known: RunFacts) -> str | None:
+def _open_reason(rollout: Rollout, facts: RunFacts) -> str | None:
     """Return why a rollout that is unfinished, or that no step may learn from, was not trained; else None."""
     if rollout.metadata.get(ABANDONED):
         return INTERRUPTED
@@ -158,7 +158,7 @@ def _open_reason(rollout: Rollout, known: RunFacts) -> str | None:
         return NEVER_BEGUN
     if rollout.status == "requeuing":
         return REQUEUED
-    return UNFINISHED if known.runs_now or known.learning is None else INTERRUPTED
+    return UNFINISHED if facts.runs_now or facts.learning is None else INTERRUPTED
 
 
 def _lacks(rollout: Rollout, failure: Failure | None, trajectory: Trajectory | None) -> str | None:
@@ -198,10 +198,10 @@ def _calls(
     spans: Sequence[Span],
     trajectory: Trajectory | None,
     reason: str | None,
-    known: RunFacts,
+    facts: RunFacts,
 ) -> list[CallFate]:
     """Return the outcomes of the recorded calls, in the order they were made."""
-    learning = known.learning
+    learning = facts.learning
     numbers = {attempt.attempt_id: attempt.sequence_id for attempt in attempts}
     latest = attempts[-1].attempt_id if attempts else None
     found: list[CallFate] = []
@@ -212,7 +212,7 @@ def _calls(
         else:
             unfit = None if trajectory is None else trajectory.untrained.get(span.span_id)
             # a run that learns from stored rollouts may imitate calls that are unfit for training
-            if learning is not None and (unfit is None or not known.is_own):
+            if learning is not None and (unfit is None or not facts.is_own):
                 steps = learning.of_call(rollout.rollout_id, span.span_id)
             own = None if learning is None else learning.why_not(span.span_id)
             why = None if steps else own or unfit or reason

@@ -41,7 +41,7 @@ class RunRecord:
 
     folder: RunFolder
     config: RunConfig
-    known: RunFacts
+    facts: RunFacts
     report: RunReport | None
     """None while the run has not finished."""
     sources: tuple[RolloutSource, ...]
@@ -65,7 +65,7 @@ class RunRecord:
         return cls(
             folder=folder,
             config=config,
-            known=_circumstances(folder, config),
+            facts=_run_facts(folder, config),
             report=_report(folder),
             sources=tuple(sources),
             unreadable=tuple(unreadable),
@@ -99,8 +99,8 @@ class RunRecord:
         # Spans first: for an attempt that starts in between, there are then no spans without an attempt.
         spans = (await store.query_spans(rollout.rollout_id)).items
         attempts = (await store.query_attempts(rollout.rollout_id)).items
-        known = replace(self.known, is_own=False, objection=objection(rollout)) if source.name else self.known
-        return fate_of(rollout, attempts, spans, known)
+        facts = replace(self.facts, is_own=False, objection=objection(rollout)) if source.name else self.facts
+        return fate_of(rollout, attempts, spans, facts)
 
 
 def own_selector(config: RunConfig) -> Selector:
@@ -110,12 +110,12 @@ def own_selector(config: RunConfig) -> Selector:
     )
 
 
-def circumstances_of(folder: RunFolder | None) -> RunFacts:
+def run_facts_of(folder: RunFolder | None) -> RunFacts:
     """Return the facts about rollouts in a run's store; with None, no facts beyond the store's content."""
-    return RunFacts(learning=None) if folder is None else _circumstances(folder, load_config(folder.config_file))
+    return RunFacts(learning=None) if folder is None else _run_facts(folder, load_config(folder.config_file))
 
 
-def _circumstances(folder: RunFolder, config: RunConfig) -> RunFacts:
+def _run_facts(folder: RunFolder, config: RunConfig) -> RunFacts:
     return RunFacts(
         learning=Learning.of(folder),
         selector=own_selector(config),

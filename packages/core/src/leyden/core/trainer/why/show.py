@@ -14,14 +14,14 @@ def summary_lines(summary: Summary) -> Iterable[str]:
     yield f"Run {summary.run} ({summary.state})" + (f": {summary.ended}" if summary.ended else "")
     left_out = summary.rollouts - summary.rollouts_trained
     trained = f"{summary.rollouts_trained:,} trained"
-    trained += f" in {_many(summary.steps, 'step')}" if summary.rollouts_trained else ""
-    yield f"{_many(summary.rollouts, 'training rollout')}: {trained}, {left_out:,} not"
+    trained += f" in {_plural(summary.steps, 'step')}" if summary.rollouts_trained else ""
+    yield f"{_plural(summary.rollouts, 'training rollout')}: {trained}, {left_out:,} not"
     if summary.held_out:
-        yield f"{_many(summary.held_out, 'held-out rollout')}: they measure the policy, nothing is learned from them"
+        yield f"{_plural(summary.held_out, 'held-out rollout')}: they measure the policy, nothing is learned from them"
     if summary.calls:
         unmoved = f" ({summary.calls_unmoved:,} of them with advantage 0)" if summary.calls_unmoved else ""
         rest = summary.calls - summary.calls_trained
-        yield f"{_many(summary.calls, 'model call')}: {summary.calls_trained:,} trained{unmoved}, {rest:,} not"
+        yield f"{_plural(summary.calls, 'model call')}: {summary.calls_trained:,} trained{unmoved}, {rest:,} not"
     for title, counted in (
         ("Rollouts that were not trained", summary.rollouts_left_out),
         ("Calls that were not trained", summary.calls_left_out),
@@ -42,17 +42,17 @@ def summary_lines(summary: Summary) -> Iterable[str]:
 
 def rollout_lines(fate: RolloutFate, show: str) -> Iterable[str]:
     """Yield the lines for one rollout; `show` is the command that shows it as a tree."""
-    attempts = "" if fate.attempts == 1 else f", {_many(fate.attempts, 'attempt')}"
+    attempts = "" if fate.attempts == 1 else f", {_plural(fate.attempts, 'attempt')}"
     reward = "no reward" if fate.reward is None else f"reward {fate.reward:g}"
     yield f"Rollout {fate.rollout_id} ({fate.mode or 'no mode'}, {fate.status}{attempts}, {reward})"
-    yield _became(fate.steps, fate.reason)
+    yield _learned_by(fate.steps, fate.reason)
     if fate.detail:
         yield f"  {fate.detail}"
     if fate.reason is not None:
         yield from _meaning(fate.reason)
     yield from (f"  {remark}" for remark in fate.all_remarks())
     if fate.calls:
-        yield from ("", _many(len(fate.calls), "model call"))
+        yield from ("", _plural(len(fate.calls), "model call"))
         yield from map(_call_line, fate.calls)
     yield from ("", f"see it with: {show}")
 
@@ -77,13 +77,13 @@ def _counted_lines(counted: Iterable[CountedMessage]) -> Iterable[str]:
 def _call_line(call: CallFate) -> str:
     agent, node = f"agent {call.agent}" if call.agent else "", f"node {call.node}" if call.node else ""
     who = ", ".join(filter(None, [f"attempt {call.attempt}", agent, node]))
-    became = _became(call.steps, call.reason)
+    result = _learned_by(call.steps, call.reason)
     if call.steps and not call.moves:
-        became += ", with advantage 0"
-    return f"  {call.span_id}  {who}: {became}" + (f": {call.detail}" if call.detail else "")
+        result += ", with advantage 0"
+    return f"  {call.span_id}  {who}: {result}" + (f": {call.detail}" if call.detail else "")
 
 
-def _became(steps: Iterable[object], reason: str | None) -> str:
+def _learned_by(steps: Iterable[object], reason: str | None) -> str:
     counted = Counter(str(step) for step in steps)
     if counted:
         return "trained in " + ", ".join(counted)
@@ -98,5 +98,5 @@ def _meaning(name: str) -> Iterable[str]:
         yield f"  change: {reason.change}"
 
 
-def _many(count: int, noun: str) -> str:
+def _plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

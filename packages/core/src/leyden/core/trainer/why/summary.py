@@ -78,7 +78,7 @@ async def summarise(record: RunRecord) -> Summary:
     return Summary(
         run=record.folder.path.name,
         state=_state(record),
-        ended=record.known.ended or (record.report.stopped_early if record.report else None),
+        ended=record.facts.ended or (record.report.stopped_early if record.report else None),
         rollouts=counts.rollouts,
         rollouts_trained=counts.trained,
         steps=len(counts.steps),
@@ -86,8 +86,8 @@ async def summarise(record: RunRecord) -> Summary:
         calls=counts.calls,
         calls_trained=counts.calls_trained,
         calls_unmoved=counts.unmoved,
-        rollouts_left_out=_listed(counts.of_rollouts, command("show")),
-        calls_left_out=_listed(counts.of_calls, command("show")),
+        rollouts_left_out=_listed(counts.rollout_reasons, command("show")),
+        calls_left_out=_listed(counts.call_reasons, command("show")),
         held_out_failures=counts.held_out_failures.few(MOST_DETAILS),
         remarks=counts.remarks.few(MOST_DETAILS),
         agents_output=None if record.config.agent is None else agents_output(record.config, record.folder),
@@ -120,8 +120,8 @@ class _Counts:
     calls_trained: int = 0
     unmoved: int = 0
     steps: set[int] = field(default_factory=set[int])
-    of_rollouts: dict[str, _Reason] = field(default_factory=dict[str, _Reason])
-    of_calls: dict[str, _Reason] = field(default_factory=dict[str, _Reason])
+    rollout_reasons: dict[str, _Reason] = field(default_factory=dict[str, _Reason])
+    call_reasons: dict[str, _Reason] = field(default_factory=dict[str, _Reason])
     held_out_failures: Tally = field(default_factory=Tally)
     remarks: Tally = field(default_factory=Tally)
 
@@ -136,7 +136,7 @@ class _Counts:
             self.trained += bool(fate.steps)
             self.steps.update(step.step for step in fate.steps)
             if fate.reason is not None:
-                self._reason(self.of_rollouts, fate.reason, fate).add(fate.detail, fate.rollout_id)
+                self._reason(self.rollout_reasons, fate.reason, fate).add(fate.detail, fate.rollout_id)
         for remark in fate.remarks:
             self.remarks.add(remark, fate.rollout_id)
         if fate.forged:
@@ -149,7 +149,7 @@ class _Counts:
             self.calls_trained += bool(call.steps)
             self.unmoved += bool(call.steps) and not call.moves
             if call.reason is not None:
-                self._reason(self.of_calls, call.reason, fate).add(call.detail, fate.rollout_id)
+                self._reason(self.call_reasons, call.reason, fate).add(call.detail, fate.rollout_id)
 
     @staticmethod
     def _reason(counted: dict[str, _Reason], name: str, fate: RolloutFate) -> _Reason:
@@ -185,6 +185,6 @@ def with_rollout(command: str, rollout_id: str) -> str:
 def _state(record: RunRecord) -> State:
     if record.folder.failure() is not None:
         return "ended before its first step"
-    if record.known.runs_now:
+    if record.facts.runs_now:
         return "running"
     return "finished" if record.report is not None else "not finished"
