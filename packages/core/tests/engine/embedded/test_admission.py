@@ -18,7 +18,7 @@ def come(admission: Admission, times: list[float], already: int = 0) -> None:
 
 
 def patience(admission: Admission, now: float, waiting: int, *, room: int = 64, idle: bool = True) -> float:
-    return admission.patience(now, waiting=waiting, room=room, idle=idle)
+    return admission.remaining_wait(now, waiting=waiting, room=room, idle=idle)
 
 
 def test_a_caller_who_is_always_alone_waits_only_for_an_idle_engines_moment(admission: Admission) -> None:

@@ -202,7 +202,7 @@ def test_known_prefixes_change_no_answer(parts: list[tuple[int, int, list[int]]]
     for _ in range(2):  # the second time everything that fits is known
         for got, want in zip(decode(cached, prompts, list(range(len(prompts)))), fresh, strict=True):
             assert got.ids == want.ids
-            assert [value for _, value, _ in got.drawn] == pytest.approx([v for _, v, _ in want.drawn], abs=1e-5)
+            assert [value for _, value, _ in got.sampled] == pytest.approx([v for _, v, _ in want.sampled], abs=1e-5)
     for prompt in prompts:
         expected = plain_logprobs(model, prompt)[:-1]
         targets = [float(expected[n, token]) for n, token in enumerate(prompt[1:])]

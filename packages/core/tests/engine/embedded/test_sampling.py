@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest
 from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
-from leyden.core.engine.embedded.sampling import draw, likeliest, raw_log_probs, truncate
+from leyden.core.engine.embedded.sampling import likeliest, raw_log_probs, sample, truncate
 from leyden.core.testing.tiny_models import tiny_model
 
 LOGITS = [2.0, 1.0, 0.0, -1.0, 0.5, -3.0, 1.5]
@@ -39,7 +39,7 @@ def test_draws_follow_the_distribution(temperature: float, top_p: float) -> None
     uniform = random.Random(0)
     sampling = Sampling(temperature=temperature, top_p=top_p)
     raw = raw_log_probs(torch.tensor([LOGITS]))
-    drawn = draw(raw.expand(draws, -1), [sampling] * draws, [uniform.random() for _ in range(draws)])
+    drawn = sample(raw.expand(draws, -1), [sampling] * draws, [uniform.random() for _ in range(draws)])
     expected = brute_force(LOGITS, temperature, top_p)
     counts = Counter(drawn.ids)
     assert set(counts) <= {t for t, p in enumerate(expected) if p}
@@ -54,8 +54,8 @@ def test_rows_of_one_batch_keep_their_own_sampling() -> None:
     settings = [Sampling(temperature=0), Sampling(), Sampling(temperature=0.5), Sampling(top_p=0.5)]
     raw = raw_log_probs(torch.tensor([LOGITS] * 4))
     uniforms = [0.99, 0.3, 0.999, 0.999]
-    together = draw(raw, settings, uniforms)
-    alone = [draw(raw[:1], [s], [u]) for s, u in zip(settings, uniforms, strict=True)]
+    together = sample(raw, settings, uniforms)
+    alone = [sample(raw[:1], [s], [u]) for s, u in zip(settings, uniforms, strict=True)]
     assert together.ids == [a.ids[0] for a in alone]
     assert together.logprobs == pytest.approx([a.logprobs[0] for a in alone])
     assert together.sampling_logprobs == pytest.approx([a.sampling_logprobs[0] for a in alone])
@@ -76,7 +76,7 @@ def test_truncation_equals_brute_force(seed: int) -> None:
 
 def test_the_ends_of_the_cdf_are_tokens_that_can_be_drawn() -> None:
     logits = torch.tensor([[-torch.inf, 0.0, 0.0, -torch.inf]] * 2)
-    assert draw(raw_log_probs(logits), [Sampling()] * 2, [0.0, 1 - 2**-53]).ids == [1, 2]
+    assert sample(raw_log_probs(logits), [Sampling()] * 2, [0.0, 1 - 2**-53]).ids == [1, 2]
 
 
 @given(

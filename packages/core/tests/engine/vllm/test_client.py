@@ -37,11 +37,13 @@ def request(sampling: Sampling, top: int = 0) -> GenerateRequest:
 
 
 async def drawn(wire: VllmClient, sampling: Sampling, limit: int = 6) -> list[GeneratedTokens]:
-    return [part async for part in wire.draw(BASE, request(sampling), PROMPT, limit)]
+    return [part async for part in wire.generate(BASE, request(sampling), PROMPT, limit)]
 
 
 async def test_everything_that_decides_a_draw_is_said(wire: VllmClient, double: VllmDouble) -> None:
-    _ = [part async for part in wire.draw(BASE, request(Sampling(temperature=0.7, top_p=0.9, seed=3), 2), [5, 6], 4)]
+    _ = [
+        part async for part in wire.generate(BASE, request(Sampling(temperature=0.7, top_p=0.9, seed=3), 2), [5, 6], 4)
+    ]
     path, body = double.asked[-1]
     assert path == "/v1/completions"
     assert body == {
@@ -67,7 +69,7 @@ async def test_everything_that_decides_a_draw_is_said(wire: VllmClient, double: 
 
 
 async def test_a_closed_call_is_aborted_at_the_server(wire: VllmClient, double: VllmDouble) -> None:
-    call = wire.draw(BASE, request(Sampling(temperature=0)), PROMPT, 200)
+    call = wire.generate(BASE, request(Sampling(temperature=0)), PROMPT, 200)
     await anext(call)
     assert double.running == 1
     await call.aclose()
@@ -104,7 +106,7 @@ async def test_a_server_that_dies_is_lost(wire: VllmClient, double: VllmDouble) 
     double.die_after = 3
     parts: list[GeneratedTokens] = []
     with pytest.raises(ServerUnreachable, match="is lost") as caught:
-        async for part in wire.draw(BASE, request(Sampling(temperature=0)), PROMPT, 100):
+        async for part in wire.generate(BASE, request(Sampling(temperature=0)), PROMPT, 100):
             parts.append(part)
     assert "\n" not in str(caught.value)
     assert sum(len(part.ids) for part in parts) == 3
@@ -119,7 +121,7 @@ async def test_a_server_that_dies_is_lost(wire: VllmClient, double: VllmDouble) 
 )
 async def test_a_refusal_is_one_line(wire: VllmClient, model: str, prompt: list[int], message: str) -> None:
     with pytest.raises(EngineError, match=message) as caught:
-        _ = [part async for part in wire.draw(model, request(Sampling()), prompt, 5)]
+        _ = [part async for part in wire.generate(model, request(Sampling()), prompt, 5)]
     assert not isinstance(caught.value, ServerUnreachable)
     assert "\n" not in str(caught.value)
 
@@ -138,7 +140,7 @@ async def test_the_likeliest_tokens_that_were_not_told_are_asked_for_again(
     double.untold = 5
     ids = list(PROMPT)
     seen: list[int] = []
-    async for part in wire.draw(BASE, request(Sampling(temperature=temperature, seed=2), 3), PROMPT, 40):
+    async for part in wire.generate(BASE, request(Sampling(temperature=temperature, seed=2), 3), PROMPT, 40):
         for token, value, place in zip(part.ids, part.logprobs, part.top, strict=True):
             raw = double.logprobs(ids[-1])
             assert value == pytest.approx(raw[token])
@@ -161,7 +163,7 @@ async def test_token_0_is_drawn_with_its_own_log_probability(wire: VllmClient, d
 
 
 async def _first(wire: VllmClient, seed: int) -> list[GeneratedTokens]:
-    return [part async for part in wire.draw(BASE, request(Sampling(seed=seed), 1), PROMPT, 1)]
+    return [part async for part in wire.generate(BASE, request(Sampling(seed=seed), 1), PROMPT, 1)]
 
 
 async def test_a_server_that_never_tells_the_likeliest_tokens_is_refused(

@@ -275,7 +275,7 @@ async def test_what_the_server_measures_keeps_its_name_when_it_is_started_again(
     assert page is not None and b"vllm:num_requests_running" in page
     first = server.double
     await first.stop()
-    await until(lambda: server.double is not first and server.wire is not None)
+    await until(lambda: server.double is not first and server.client is not None)
     assert (await engine.measures()).keys() == {"server"}
     await engine.close()
     assert await engine.measures() == {"server": None}

@@ -65,8 +65,8 @@ class KeptServer(VllmServer):
     async def start(self, source: str) -> VllmClient:
         if source != str(self._kept.folder):
             return await super().start(source)
-        self.wire = VllmClient(self._kept.url, key=self._kept.key)
-        return self.wire
+        self.client = VllmClient(self._kept.url, key=self._kept.key)
+        return self.client
 
     async def ended(self) -> str:
         if self._process is not None:
@@ -163,7 +163,7 @@ async def test_log_probabilities_are_those_of_transformers(engine: VllmEngine, s
 
 
 async def metric(wire: VllmClient, name: str) -> float:
-    lines = (await wire.ask("GET", "/metrics")).decode().splitlines()
+    lines = (await wire.request("GET", "/metrics")).decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"vllm:{name}{{"))
 
 
@@ -229,12 +229,12 @@ async def test_calls_wait_while_it_sleeps_and_go_on(engine: VllmEngine, kept: Ke
     while not chunks:
         await asyncio.sleep(0)
     async with engine.asleep():
-        assert b"true" in await wire.ask("GET", "/is_sleeping")
+        assert b"true" in await wire.request("GET", "/is_sleeping")
         drawn = len(ids_of(chunks))
         await asyncio.sleep(0.5)
         assert len(ids_of(chunks)) == drawn < 300
     await reading
-    assert b"false" in await wire.ask("GET", "/is_sleeping")
+    assert b"false" in await wire.request("GET", "/is_sleeping")
     ids = [3, 1, 4, *ids_of(chunks)]
     assert len(ids) == 303
     assert gap([v for chunk in chunks for v in chunk.logprobs], score(model, ids)[2:]) < ROUNDING
@@ -317,13 +317,13 @@ async def test_a_killed_server_is_started_again_and_no_call_is_lost(tmp_path: Pa
     reading = [asyncio.create_task(read(answer, n)) for n, answer in enumerate(answers)]
     while not all(answers):
         await asyncio.sleep(0)
-    dead = server.wire
+    dead = server.client
     supervisor = server._process  # pyright: ignore[reportPrivateUsage]  # to find its child
     assert supervisor is not None
     children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()
     os.kill(int(children[0]) if whole else core_of(int(children[0])), 9)
     await asyncio.gather(*reading)
-    assert server.wire is not dead
+    assert server.client is not dead
     engine.check()
     for n, answer in enumerate(answers):
         ids = [3 + n, 1, 4, *ids_of(answer)]

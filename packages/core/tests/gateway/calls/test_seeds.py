@@ -76,7 +76,7 @@ async def answered(draws: CallSeeds | None, rollout: str, **asked: Any) -> list[
         return ScriptedAnswer(ids=CODEC.answer(ANSWER))
 
     engine = ScriptedEngine(script, model=ModelInfo(name="m", context_length=4096, vocab_size=VOCABULARY))
-    policy = ServedPolicy(name="policy", engine=engine, codec=CODEC, draws=draws)
+    policy = ServedPolicy(name="policy", engine=engine, codec=CODEC, call_seeds=draws)
     server = GatewayServer(Gateway(store, policy, key).app)
     url = await server.start()
     try:

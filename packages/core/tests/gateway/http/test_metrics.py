@@ -52,7 +52,7 @@ async def test_the_gate_is_asked_when_somebody_looks() -> None:
     counted = metrics(gate)
     names = ("leyden_gateway_running", "leyden_gateway_waiting", "leyden_gateway_paused")
     assert [counted.snapshot()[name] for name in names] == [0, 0, 0]
-    with await gate.place("attempt"):
+    with await gate.acquire("attempt"):
         gate.pause()
         assert [counted.snapshot()[name] for name in names] == [1, 0, 1]
 

@@ -31,7 +31,7 @@ class Calls:
 
     async def _call(self, name: str, attempt: str) -> None:
         self.arrived.append(name)
-        with await self.gate.place(attempt):
+        with await self.gate.acquire(attempt):
             self.entered.append(name)
             await self._ends[name].wait()
 
@@ -197,7 +197,7 @@ async def test_draining_what_is_empty_takes_no_time() -> None:
 async def test_a_place_is_given_back_when_the_call_fails() -> None:
     gate = AdmissionControl(AdmissionLimits(max_concurrent=1))
     for _ in range(3):
-        with pytest.raises(OSError, match="engine"), await gate.place("a"):
+        with pytest.raises(OSError, match="engine"), await gate.acquire("a"):
             raise OSError("engine")
     assert gate.running == 0
 
@@ -335,7 +335,7 @@ async def test_short_calls_of_one_attempt_do_not_all_come_before_that_of_another
     gate, order = AdmissionControl(), list[str]()
 
     async def call(attempt_id: str) -> None:
-        with await gate.place(attempt_id):
+        with await gate.acquire(attempt_id):
             order.append(attempt_id)  # all of a short call, without a pause
 
     await asyncio.gather(call("a"), call("b"))

@@ -15,7 +15,7 @@ from leyden.core.engine.base import GenerateRequest
 from leyden.core.errors import EngineError
 from leyden.core.gateway.codecs.answer_reader import AnswerReader
 from leyden.core.gateway.dialect import FinishedChoice
-from leyden.core.gateway.http.padding import PIECE
+from leyden.core.gateway.http.padding import BLOCK
 from leyden.core.gateway.responses.format import Head
 from leyden.core.gateway.responses.reply import AnswerWriter, StreamReply
 from leyden.core.gateway.responses.request import checked_request, read_draft
@@ -57,7 +57,7 @@ def events(text: str, *, padded: bool = True) -> list[dict[str, Any]]:
         name, data = block.split("\n")
         event = json.loads(data.removeprefix("data: "))
         if padded and event["type"].endswith(".delta"):
-            assert len(event["delta"] + event.pop("obfuscation")) % PIECE == 0
+            assert len(event["delta"] + event.pop("obfuscation")) % BLOCK == 0
         assert name == f"event: {event['type']}"
         assert event.pop("sequence_number") == number
         read.append(event)

@@ -7,7 +7,7 @@ from leyden.core.errors import GatewayError
 from leyden.core.gateway.codec import Forced, Message, ToolCall
 from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
 from leyden.core.gateway.tools.family import answer_parser, parse_answer
-from leyden.core.gateway.tools.mistral import MISTRAL, as_mistral_wants, nine_characters
+from leyden.core.gateway.tools.mistral import MISTRAL, mistral_messages, nine_characters
 from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer
 
 TOOLS = [{"type": "function", "function": {"name": "add"}}]
@@ -119,7 +119,7 @@ def test_messages_take_turns_after_one_system_message() -> None:
         {"role": "assistant", "content": "d"},
     ]
     before = json.dumps(messages)
-    joined = as_mistral_wants(messages, "")
+    joined = mistral_messages(messages, "")
     assert json.dumps(messages) == before
     assert [(message["role"], message["content"]) for message in joined] == [
         ("system", "one\n\ntwo"),

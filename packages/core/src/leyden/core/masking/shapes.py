@@ -107,10 +107,10 @@ def _userinfo_in_url(found: "re.Match[str]") -> str:
 
 def _basic(found: "re.Match[str]") -> str:
     try:
-        names_somebody = b":" in b64decode(found[2] + "=" * (-len(found[2]) % 4))
+        is_userinfo = b":" in b64decode(found[2] + "=" * (-len(found[2]) % 4))
     except ValueError:
         return found[0]
-    return found[1] + MASK if names_somebody else found[0]
+    return found[1] + MASK if is_userinfo else found[0]
 
 
 def _assigned(found: "re.Match[str]") -> str:

@@ -27,7 +27,7 @@ from leyden.core.gateway.codecs.answer_reader import AnswerReader, ReadPart
 from leyden.core.gateway.dialect import Dialect, Exchange, FinishedChoice, Reply
 from leyden.core.gateway.http.asgi import ClientGone, ClientWatch
 from leyden.core.gateway.limits.long_work import RequestWork
-from leyden.core.gateway.limits.prompt_size import COUNTED, check_elements, least_of_body, least_of_request
+from leyden.core.gateway.limits.prompt_size import MAX_UNCHECKED_BYTES, check_elements, least_of_body, least_of_request
 from leyden.core.gateway.model_request import ModelRequest
 from leyden.core.gateway.refusal import Refusal, invalid, server_error
 
@@ -48,7 +48,7 @@ class _Choice:
     @property
     def read_along(self) -> bool:
         """Whether the tokens are parsed while they are sampled, and not all at the end."""
-        return self.reply.live or self.reader.early
+        return self.reply.live or self.reader.may_stop_early
 
     @property
     def has_ended(self) -> bool:
@@ -111,7 +111,7 @@ async def serve_call(
     """
     with watch.cancelling():
         mark = await slot.run(len(body), lambda: fingerprint(origin, body))
-        earlier = await ledger.earlier(origin, mark)
+        earlier = await ledger.find_answer(origin, mark)
         exchange = await dialect.parse(body, origin, slot) if earlier else None
     if exchange is not None:
         slot.free()
@@ -136,7 +136,7 @@ async def serve_call(
         await ledger.keep(record)
         raise
     slot.free()
-    with ledger.answering(mark, watch):
+    with ledger.in_progress(mark, watch):
         await _answer(policy, exchange, record, ledger, watch, send)
 
 
@@ -161,7 +161,7 @@ async def _answer(
     elif not watch.gone:
         await reply.end(drawn, len(record.prompt_ids or ()))
     elif whole and record.fingerprint:
-        ledger.undelivered(record.fingerprint)
+        ledger.mark_undelivered(record.fingerprint)
 
 
 async def _accept(
@@ -171,7 +171,7 @@ async def _accept(
 
     Raises Refusal for a request that cannot be answered, such as a prompt that does not fit into the context.
     """
-    record.asked = request.asked
+    record.as_sent = request.as_sent
     room = policy.engine.model.context_length
     prompt_ids = await read_prompt(policy, dialect, request, slot, room)
     if len(prompt_ids) >= room:
@@ -179,8 +179,8 @@ async def _accept(
     record.prompt_ids = prompt_ids
     record.sampling = sampling_for(record.origin.rollout, request.sampling, policy.sampling)
     warn_of_untrainable(record.origin, record.sampling)
-    if policy.draws is not None:
-        _determine(record, record.sampling, dialect, policy.draws)
+    if policy.call_seeds is not None:
+        _determine(record, record.sampling, dialect, policy.call_seeds)
 
 
 def _determine(record: CallRecord, sampling: Sampling, dialect: Dialect, draws: CallSeeds) -> None:
@@ -205,7 +205,7 @@ async def read_request(
     least = least_of_body(len(body), policy.codec)
     if least >= room:
         raise dialect.too_long(room, least)
-    if len(body) > COUNTED:
+    if len(body) > MAX_UNCHECKED_BYTES:
         await slot.run(len(body), lambda: check_elements(body, room))
     return await dialect.parse(body, origin, slot)
 
@@ -225,7 +225,7 @@ async def read_prompt(
             raise dialect.too_long(room, least)
         return policy.codec.encode(request.messages, request.tools, request.forced)
 
-    size = len(request.asked.messages or "") + len(request.asked.tools or "")
+    size = len(request.as_sent.messages or "") + len(request.as_sent.tools or "")
     try:
         return await slot.run(size, encode)
     except Refusal:

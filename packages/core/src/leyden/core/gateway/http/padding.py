@@ -2,7 +2,7 @@
 
 import secrets
 
-PIECE = 16
+BLOCK = 16
 """The length of a piece with its padding is a multiple of this number of characters."""
 
 
@@ -11,4 +11,4 @@ def padding(piece: str) -> str:
 
     An observer of the encrypted connection then cannot derive the length of the text from the number of bytes.
     """
-    return secrets.token_hex(PIECE // 2)[: PIECE - len(piece) % PIECE]
+    return secrets.token_hex(BLOCK // 2)[: BLOCK - len(piece) % BLOCK]

@@ -82,7 +82,7 @@ async def open_gateway(
         key,
         others=others,
         mounts={"/store": stores, **(mounts or {}), **desks},
-        beside={"store": partial(counted.collect, store), **(beside or {})},
+        other_metrics={"store": partial(counted.collect, store), **(beside or {})},
         limits=limits,
     )
     where = RunnerPlacement() if desk is None else desk.runners
