@@ -29,23 +29,23 @@ def brute_force(logits: list[float], temperature: float, top_p: float) -> list[f
     return [probs[t] / total if t in kept else 0.0 for t in range(len(probs))]
 
 
-def chi_square(counts: Counter[int], expected: list[float], draws: int) -> float:
-    return sum((counts[t] - draws * p) ** 2 / (draws * p) for t, p in enumerate(expected) if p)
+def chi_square(counts: Counter[int], expected: list[float], samples: int) -> float:
+    return sum((counts[t] - samples * p) ** 2 / (samples * p) for t, p in enumerate(expected) if p)
 
 
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.5, 1.0), (2.0, 1.0), (1.0, 0.7), (0.7, 0.9)])
 def test_draws_follow_the_distribution(temperature: float, top_p: float) -> None:
-    draws = 20_000
+    samples = 20_000
     uniform = random.Random(0)
     sampling = Sampling(temperature=temperature, top_p=top_p)
     raw = raw_log_probs(torch.tensor([LOGITS]))
-    drawn = sample(raw.expand(draws, -1), [sampling] * draws, [uniform.random() for _ in range(draws)])
+    sampled = sample(raw.expand(samples, -1), [sampling] * samples, [uniform.random() for _ in range(samples)])
     expected = brute_force(LOGITS, temperature, top_p)
-    counts = Counter(drawn.ids)
+    counts = Counter(sampled.ids)
     assert set(counts) <= {t for t, p in enumerate(expected) if p}
-    assert chi_square(counts, expected, draws) < 22.5  # 6 degrees of freedom, p = 0.001
-    assert chi_square(counts, brute_force(LOGITS, temperature * 1.3, top_p), draws) > 22.5
-    for token, logprob, sampling_logprob in list(zip(*drawn, strict=True))[:50]:
+    assert chi_square(counts, expected, samples) < 22.5  # 6 degrees of freedom, p = 0.001
+    assert chi_square(counts, brute_force(LOGITS, temperature * 1.3, top_p), samples) > 22.5
+    for token, logprob, sampling_logprob in list(zip(*sampled, strict=True))[:50]:
         assert logprob == pytest.approx(float(raw[0, token]), abs=1e-5)
         assert sampling_logprob == pytest.approx(float(torch.tensor(expected[token]).log()), abs=1e-5)
 

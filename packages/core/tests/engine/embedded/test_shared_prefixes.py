@@ -95,15 +95,15 @@ def test_the_order_of_bytes_is_not_mistaken_for_tokens() -> None:
 def test_it_is_attention_over_everything(
     classes: list[int], length: int, own: int, heads: tuple[int, int], window: int | None, seed: int
 ) -> None:
-    draw, rows = torch.Generator().manual_seed(seed), sum(classes)
-    numbers = iter(cast("list[int]", cast(Any, torch.randperm(rows, generator=draw)).tolist()))
+    generator, rows = torch.Generator().manual_seed(seed), sum(classes)
+    numbers = iter(cast("list[int]", cast(Any, torch.randperm(rows, generator=generator)).tolist()))
     members = [[next(numbers) for _ in range(size)] for size in classes]
-    q, groups, width = torch.randn(rows, heads[0], 1, 5, generator=draw), heads[1], length + own
-    keys, values = torch.randn(2, rows, groups, width, 5, generator=draw)
+    q, groups, width = torch.randn(rows, heads[0], 1, 5, generator=generator), heads[1], length + own
+    keys, values = torch.randn(2, rows, groups, width, 5, generator=generator)
     for own_rows in members:
         for tensor in (keys, values):
             tensor[own_rows, :, :length] = tensor[own_rows[0], :, :length].clone()
-    drawn = torch.randint(length, width, (rows, 1), generator=draw)
+    drawn = torch.randint(length, width, (rows, 1), generator=generator)
     positions = cast("list[list[int]]", cast(Any, drawn).tolist())
     cache = SlotCache(cache_shape(tiny_model("qwen3")))
     mask = cache.step(0, [*positions[:-1], [width - 1]]).mask(window)
@@ -137,9 +137,9 @@ def plain_scores(model: nn.Module, row: DecodedSequence) -> list[float]:
 def test_rows_that_come_and_go_get_the_log_probabilities_of_a_plain_forward(
     family: str, attended: list[SharedPrefixes]
 ) -> None:
-    model, draw = tiny_model(family), random.Random(0)
-    starts = [[*range(10), *(draw.randrange(VOCABULARY) for _ in range(40))] for _ in range(2)]
-    prompts = [starts[n % 2] + [draw.randrange(VOCABULARY) for _ in range(n % 3)] for n in range(9)]
+    model, generator = tiny_model(family), random.Random(0)
+    starts = [[*range(10), *(generator.randrange(VOCABULARY) for _ in range(40))] for _ in range(2)]
+    prompts = [starts[n % 2] + [generator.randrange(VOCABULARY) for _ in range(n % 3)] for n in range(9)]
     rows = decode(model, prompts, limits=[12 - n for n in range(9)])
     assert {len(common.sizes) for common in attended} >= {1, 2}
     for row in rows:

@@ -160,13 +160,13 @@ def rollout(mode: RolloutMode | None, **metadata: object) -> Rollout:
 
 
 def test_training_samples_as_the_trainer_says_but_ends_where_the_agent_says() -> None:
-    asked = Sampling(temperature=0, top_p=0.5, max_tokens=64, stop=("END",), seed=7)
+    requested = Sampling(temperature=0, top_p=0.5, max_tokens=64, stop=("END",), seed=7)
     policy = Sampling(temperature=1.0, max_tokens=100)
     trained = Sampling(temperature=1.0, top_p=1.0, max_tokens=64, stop=("END",), seed=None)
-    assert sampling_for(rollout("train"), asked, policy) == trained
-    assert sampling_for(rollout("val", sampling="policy"), asked, policy) == trained
+    assert sampling_for(rollout("train"), requested, policy) == trained
+    assert sampling_for(rollout("val", sampling="policy"), requested, policy) == trained
     for mode in ("val", "test", None):
-        assert sampling_for(rollout(mode), asked, policy) == asked
+        assert sampling_for(rollout(mode), requested, policy) == requested
     assert sampling_for(rollout("train"), Sampling(), policy).max_tokens == 100
 
 
@@ -204,8 +204,8 @@ FULL = msgspec.json.encode({
 @given(st.lists(st.tuples(st.integers(0, len(FULL) - 1), st.binary(max_size=3)), max_size=4))
 def test_any_body_is_read_or_refused(changes: list[tuple[int, bytes]]) -> None:
     body = bytearray(FULL)
-    for place, piece in changes:
-        body[place : place + 1] = piece
+    for index, piece in changes:
+        body[index : index + 1] = piece
     with contextlib.suppress(Refusal):
         request = parse_chat(bytes(body))
         assert isinstance(msgspec.json.decode(request.as_sent.rest), dict)

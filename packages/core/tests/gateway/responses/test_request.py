@@ -42,7 +42,7 @@ def test_items_are_messages_of_chat_completions() -> None:
             "id": "msg_1",
             "type": "message",
             "role": "assistant",
-            "content": [_said("Let me see.")],
+            "content": [_assistant_message("Let me see.")],
             "status": "completed",
         },
         CALL,
@@ -70,7 +70,7 @@ def _text(text: str) -> Item:
     return {"type": "input_text", "text": text}
 
 
-def _said(text: str) -> Item:
+def _assistant_message(text: str) -> Item:
     return {"type": "output_text", "text": text, "annotations": []}
 
 

@@ -69,8 +69,8 @@ async def test_a_conversation_goes_on_without_its_old_instructions() -> None:
         "answer 2",
     ]
     assert (second.previous_response_id, second.instructions) == (first.id, None)
-    said = ["user", "one?", "assistant", "answer 1", "user", "two?", "assistant", "answer 2", "user", "three?"]
-    assert _read(gateway.engine.requests[2]).split("\n")[:-2] == ["system", "Be kind.", *said]
+    expected = ["user", "one?", "assistant", "answer 1", "user", "two?", "assistant", "answer 2", "user", "three?"]
+    assert _read(gateway.engine.requests[2]).split("\n")[:-2] == ["system", "Be kind.", *expected]
 
 
 async def test_the_record_holds_the_whole_conversation_as_messages() -> None:
@@ -106,21 +106,21 @@ async def test_the_next_prompt_begins_with_all_that_was_read_and_drawn() -> None
     async with serving() as (gateway, agent):
         first = await agent.responses.create(model="m", input="one?")
         await agent.responses.create(model="m", input="two?", previous_response_id=first.id)
-    heard = [*gateway.engine.log[0].prompt_ids, *gateway.engine.log[0].response_ids]
-    assert list(gateway.engine.log[1].prompt_ids)[: len(heard)] == heard
+    token_ids = [*gateway.engine.log[0].prompt_ids, *gateway.engine.log[0].response_ids]
+    assert list(gateway.engine.log[1].prompt_ids)[: len(token_ids)] == token_ids
 
 
 async def test_a_tools_answer_follows_its_call() -> None:
     answers = [ScriptedAnswer(ids=CODEC.answer(text)) for text in (f"Hm. {CALL}{CALL}", "It is 3.")]
     async with scripted_gateway(answers) as gateway, client(await gateway.open_attempt()) as agent:
-        asked = await agent.responses.create(model="m", input="1 + 2?", tools=[ADD])
-        calls = [item.call_id for item in asked.output if item.type == "function_call"]
+        first_answer = await agent.responses.create(model="m", input="1 + 2?", tools=[ADD])
+        calls = [item.call_id for item in first_answer.output if item.type == "function_call"]
         with pytest.raises(openai.BadRequestError, match=f"No tool output found for function call {min(calls)}"):
-            await agent.responses.create(model="m", input="Well?", previous_response_id=asked.id)
+            await agent.responses.create(model="m", input="Well?", previous_response_id=first_answer.id)
         with pytest.raises(openai.BadRequestError, match="No tool call found for function call output with call_id c9"):
-            await agent.responses.create(model="m", input=[_output("c9")], previous_response_id=asked.id)
+            await agent.responses.create(model="m", input=[_output("c9")], previous_response_id=first_answer.id)
         answer = await agent.responses.create(
-            model="m", input=[_output(call_id) for call_id in calls], previous_response_id=asked.id
+            model="m", input=[_output(call_id) for call_id in calls], previous_response_id=first_answer.id
         )
     assert len(calls) == 2
     assert answer.output_text == "It is 3."
@@ -280,9 +280,9 @@ async def test_input_items_are_listed_page_by_page() -> None:
 async def test_references_stand_for_the_items_of_the_attempt() -> None:
     async with serving() as (gateway, agent):
         first = await agent.responses.create(model="m", input="one?")
-        [asked] = (await agent.responses.input_items.list(first.id)).data
+        [first_answer] = (await agent.responses.input_items.list(first.id)).data
         given: Any = [
-            {"type": "item_reference", "id": asked.id},
+            {"type": "item_reference", "id": first_answer.id},
             {"id": first.output[0].id},
             {"role": "user", "content": "two?"},
         ]

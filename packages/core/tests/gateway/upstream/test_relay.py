@@ -234,8 +234,8 @@ async def test_a_model_that_answers_for_others_is_said_once_for_each(caplog: pyt
         for model in ("gpt-4.1", "gpt-4.1-mini", "gpt-4.1", "real-model"):
             await run.post(model=model)
         assert {body["model"] for _, body in run.provider.seen} == {"real-model"}
-    said = [record.getMessage() for record in caplog.records if record.name == "leyden.gateway"]
-    assert [line.partition(",")[0] for line in said] == [
+    output = [record.getMessage() for record in caplog.records if record.name == "leyden.gateway"]
+    assert [line.partition(",")[0] for line in output] == [
         "The agent asks for the model 'gpt-4.1'; 'real-model' answers in its place",
         "The agent asks for the model 'gpt-4.1-mini'; 'real-model' answers in its place",
     ]
@@ -289,8 +289,8 @@ async def test_token_ids_are_recorded_where_the_server_has_them_and_the_agent_se
         unpack_ids(cast("bytes", span.attributes[name])) for name in (semconv.PROMPT_IDS, semconv.RESPONSE_IDS)
     )
     assert list(prompt) == [ord("h") % VOCAB, ord("i") % VOCAB]
-    said = json.loads(str(span.attributes[semconv.OUTPUT_MESSAGES]))[0]["content"]
-    assert "".join(f" {i}" for i in ids) == said
+    output = json.loads(str(span.attributes[semconv.OUTPUT_MESSAGES]))[0]["content"]
+    assert "".join(f" {i}" for i in ids) == output
     assert len(ids) == 5
     assert span.attributes[semconv.RESPONSE_ID] == f"chatcmpl-{zlib.crc32(bytes(list(prompt))):08x}"
     assert (span.attributes[semconv.INPUT_TOKENS], span.attributes[semconv.OUTPUT_TOKENS]) == (2, 5)
