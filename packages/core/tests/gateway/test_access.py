@@ -202,9 +202,9 @@ async def test_no_token_is_logged_even_when_something_breaks(caplog: pytest.LogC
         response = await http.post(f"{attempt.base_url}/chat/completions", json=BODY)
         assert response.status_code == 500
         assert "unreadable" not in response.text
-    ours = [record.getMessage() for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
+    logged = [record.getMessage() for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
     assert "unreadable" in caplog.text
-    assert not any(attempt.token in message for message in ours)
+    assert not any(attempt.token in message for message in logged)
 
 
 async def test_other_applications_can_be_mounted_beside_it() -> None:

@@ -54,8 +54,8 @@ async def test_no_key_and_no_token_is_logged_or_stored(
             assert (await http.post(path, json=payload, headers=key)).status_code in (401, 404)
         spans = (await gateway.store.query_spans(attempt.rollout_id)).items
     assert len(spans) == 2
-    ours = [record for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
-    logged = "\n".join(f"{record.getMessage()} {record.exc_text} {record.args}" for record in ours)
+    records = [record for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
+    logged = "\n".join(f"{record.getMessage()} {record.exc_text} {record.args}" for record in records)
     for secret in (PROVIDER_KEY, attempt.token, foreign, gateway.key.hex()):
         assert secret not in logged
         assert secret.encode() not in msgspec.json.encode(spans)

@@ -54,13 +54,13 @@ def test_rows_of_one_batch_keep_their_own_sampling() -> None:
     settings = [Sampling(temperature=0), Sampling(), Sampling(temperature=0.5), Sampling(top_p=0.5)]
     raw = raw_log_probs(torch.tensor([LOGITS] * 4))
     uniforms = [0.99, 0.3, 0.999, 0.999]
-    together = sample(raw, settings, uniforms)
-    alone = [sample(raw[:1], [s], [u]) for s, u in zip(settings, uniforms, strict=True)]
-    assert together.ids == [a.ids[0] for a in alone]
-    assert together.logprobs == pytest.approx([a.logprobs[0] for a in alone])
-    assert together.sampling_logprobs == pytest.approx([a.sampling_logprobs[0] for a in alone])
-    assert together.ids[0] == 0
-    assert together.sampling_logprobs[0] == together.logprobs[0]
+    batched = sample(raw, settings, uniforms)
+    single = [sample(raw[:1], [s], [u]) for s, u in zip(settings, uniforms, strict=True)]
+    assert batched.ids == [a.ids[0] for a in single]
+    assert batched.logprobs == pytest.approx([a.logprobs[0] for a in single])
+    assert batched.sampling_logprobs == pytest.approx([a.sampling_logprobs[0] for a in single])
+    assert batched.ids[0] == 0
+    assert batched.sampling_logprobs[0] == batched.logprobs[0]
 
 
 @pytest.mark.parametrize("seed", range(20))

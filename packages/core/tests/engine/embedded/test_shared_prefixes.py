@@ -103,8 +103,8 @@ def test_it_is_attention_over_everything(
     for own_rows in members:
         for tensor in (keys, values):
             tensor[own_rows, :, :length] = tensor[own_rows[0], :, :length].clone()
-    drawn = torch.randint(length, width, (rows, 1), generator=generator)
-    positions = cast("list[list[int]]", cast(Any, drawn).tolist())
+    last_positions = torch.randint(length, width, (rows, 1), generator=generator)
+    positions = cast("list[list[int]]", cast(Any, last_positions).tolist())
     cache = SlotCache(cache_shape(tiny_model("qwen3")))
     mask = cache.step(0, [*positions[:-1], [width - 1]]).mask(window)
     got = attend(q, keys, values, mask, SharedPrefixes.of(members, length))

@@ -159,8 +159,8 @@ async def test_log_probabilities_are_those_of_transformers(engine: VllmEngine, s
     order = warm.sort(-1, descending=True)
     inside = (order.values.exp().cumsum(-1) - order.values.exp()) < sampling.top_p
     total = (order.values.exp() * inside).sum(-1).log()
-    drawn_from = [float(row[i] - t) for row, i, t in zip(warm, sampled, total, strict=True)]
-    assert gap([v for c in chunks for v in c.sampling_logprobs], drawn_from) < ROUNDING
+    sampling_logprobs = [float(row[i] - t) for row, i, t in zip(warm, sampled, total, strict=True)]
+    assert gap([v for c in chunks for v in c.sampling_logprobs], sampling_logprobs) < ROUNDING
 
 
 async def metric(client: VllmClient, name: str) -> float:
@@ -264,7 +264,7 @@ async def test_tools_and_streams_through_the_gateway(engine: VllmEngine, kept: K
         token = mint(address.key, rollout.rollout_id, rollout.attempt.attempt_id)
         async with AsyncOpenAI(base_url=f"{address.url}/a/{token}/v1", api_key="none", max_retries=0) as client:
             function = {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "number"}}}}
-            asked: Any = {
+            fields: Any = {
                 "model": "policy",
                 "messages": [{"role": "user", "content": "1 + 2"}],
                 "tools": [{"type": "function", "function": function}],
@@ -274,13 +274,13 @@ async def test_tools_and_streams_through_the_gateway(engine: VllmEngine, kept: K
             }
             names: list[str | None]
             if stream:
-                parts = [part async for part in await client.chat.completions.create(**asked, stream=True)]
+                parts = [part async for part in await client.chat.completions.create(**fields, stream=True)]
                 names = [
                     c.function.name for p in parts for o in p.choices for c in o.delta.tool_calls or [] if c.function
                 ]
                 assert len(parts) > 1
             else:
-                answer: Any = await cast(Any, client).chat.completions.create(**asked)
+                answer: Any = await cast(Any, client).chat.completions.create(**fields)
                 names = [made.function.name for made in answer.choices[0].message.tool_calls]
         assert [name for name in names if name] == ["add"]
         spans = (await store.query_spans(rollout.rollout_id)).items

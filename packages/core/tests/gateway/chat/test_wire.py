@@ -305,11 +305,11 @@ async def test_an_engine_that_fails_in_a_stream_is_an_error_in_the_stream() -> N
     broken = ScriptedAnswer(ids=list(b"abc"), chunk_size=1, error=EngineError("lost"))
     async with scripted_gateway([broken]) as gateway, client(await gateway.open_attempt()) as agent:
         stream = await agent.chat.completions.create(model="m", messages=USER, stream=True)
-        heard = ""
+        text = ""
         with pytest.raises(openai.APIError, match="lost"):
             async for part in stream:
-                heard += part.choices[0].delta.content or ""
-        assert heard == "abc"
+                text += part.choices[0].delta.content or ""
+        assert text == "abc"
 
 
 PIECES = st.one_of(st.text(max_size=8), st.sampled_from([CALL, "<tool_call>", "</tool_call>", "\n", " ", "END", "E"]))
@@ -323,11 +323,11 @@ def test_stream_deltas_add_up_to_the_plain_answer(text: str, tools: bool, parall
     plain, live = AnswerReader(CODEC, request, "call"), AnswerReader(CODEC, request, "call")
     plain.push(ids, [])
     plain.finish()
-    shown, place = list[Any](), 0
-    while place < len(ids) and not live.stopped:
+    shown, position = list[Any](), 0
+    while position < len(ids) and not live.stopped:
         size = data.draw(st.integers(1, 9))
-        shown += live.push(ids[place : place + size], [])
-        place += size
+        shown += live.push(ids[position : position + size], [])
+        position += size
     shown += live.finish()
     assert "".join(part for part in shown if isinstance(part, str)) == (plain.content or "")
     assert live.content == plain.content

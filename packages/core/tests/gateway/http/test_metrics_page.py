@@ -78,9 +78,9 @@ async def test_servers_of_all_engines_are_told_apart() -> None:
     assert values_by_name["leyden_up part=engine policy=policy replica=a:1"] == 1
 
 
-@pytest.mark.parametrize("said", [None, b"\xff", b'vllm:x{a="b} 1\n', b"<html>busy</html>"])
-async def test_a_server_that_does_not_answer_is_down_and_the_page_stays(said: bytes | None) -> None:
-    values_by_name = values(await page({"policy": Servers({"a:1": said, "b:2": VLLM % 2})}).render())
+@pytest.mark.parametrize("body", [None, b"\xff", b'vllm:x{a="b} 1\n', b"<html>busy</html>"])
+async def test_a_server_that_does_not_answer_is_down_and_the_page_stays(body: bytes | None) -> None:
+    values_by_name = values(await page({"policy": Servers({"a:1": body, "b:2": VLLM % 2})}).render())
     assert values_by_name["leyden_up part=engine policy=policy replica=a:1"] == 0
     assert values_by_name["leyden_up part=engine policy=policy replica=b:2"] == 1
     assert values_by_name["vllm:num_requests_running engine=0 model_name=m policy=policy replica=b:2"] == 2

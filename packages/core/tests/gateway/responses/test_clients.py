@@ -139,7 +139,7 @@ RESPONSE: dict[str, Any] = {
     "usage": {"input_tokens": 5, "output_tokens": 7, "total_tokens": 12},
 }
 CALLED = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-SAID = {"role": "assistant", "content": "Hello", "tool_calls": [CALLED], "refusal": None, "annotations": []}
+MESSAGE = {"role": "assistant", "content": "Hello", "tool_calls": [CALLED], "refusal": None, "annotations": []}
 PIECES: list[dict[str, Any]] = [
     {"type": "response.created", "response": RESPONSE | {"status": "in_progress", "output": [], "usage": None}},
     {"type": "response.output_item.added", "output_index": 0, "item": {"type": "message", "content": []}},
@@ -160,12 +160,12 @@ def _stream(pieces: list[dict[str, Any]]) -> bytes:
 
 def test_an_upstreams_answer_is_read_whole_and_in_part() -> None:
     whole = read_answer(json.dumps(RESPONSE).encode(), streamed=False)
-    assert json.loads(whole.output or "") == [SAID]
+    assert json.loads(whole.output or "") == [MESSAGE]
     assert (whole.finish_reason, whole.usage, whole.model) == ("tool_calls", (5, 7), "real-model")
     cut = RESPONSE | {"status": "incomplete"}
     assert read_answer(json.dumps(cut).encode(), streamed=False).finish_reason == "length"
     part = read_answer(_stream(PIECES), streamed=True)
-    assert json.loads(part.output or "") == [SAID]
+    assert json.loads(part.output or "") == [MESSAGE]
     assert (part.finish_reason, part.usage, part.model) == (None, None, "real-model")
     last: dict[str, Any] = {"type": "response.completed", "response": RESPONSE | {"output": []}}
     done = read_answer(_stream([*PIECES, last]), streamed=True)
@@ -212,6 +212,6 @@ async def test_an_upstreams_answer_is_passed_on_and_recorded(stream: bool) -> No
         spans: list[Span] = (await store.query_spans(rollout_id)).items
     assert answer.content == body
     [span] = spans
-    assert json.loads(str(span.attributes[semconv.OUTPUT_MESSAGES])) == [SAID]
+    assert json.loads(str(span.attributes[semconv.OUTPUT_MESSAGES])) == [MESSAGE]
     assert span.attributes[semconv.DIALECT] == "responses"
     assert span.attributes[semconv.OUTPUT_TOKENS] == 7

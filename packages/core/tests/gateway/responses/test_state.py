@@ -135,9 +135,9 @@ async def test_what_is_not_there_is_the_providers_error() -> None:
     async with scripted_gateway(numbered) as gateway:
         attempts = [await gateway.open_attempt() for _ in range(2)]
         async with client(attempts[0]) as agent, client(attempts[1]) as stranger:
-            mine = await agent.responses.create(model="m", input="?")
+            own = await agent.responses.create(model="m", input="?")
             unstored = await agent.responses.create(model="m", input="?", store=False)
-            for who, response_id in ((agent, "resp_unknown"), (stranger, mine.id), (agent, unstored.id)):
+            for who, response_id in ((agent, "resp_unknown"), (stranger, own.id), (agent, unstored.id)):
                 with pytest.raises(openai.BadRequestError) as refused:
                     await who.responses.create(model="m", input="?", previous_response_id=response_id)
                 assert refused.value.body == {
@@ -149,7 +149,7 @@ async def test_what_is_not_there_is_the_providers_error() -> None:
                 for read in (who.responses.retrieve, who.responses.delete, who.responses.cancel, _listed(who)):
                     with pytest.raises(openai.NotFoundError, match=f"Response with id '{response_id}' not found"):
                         await read(response_id)
-            assert (await agent.responses.retrieve(mine.id)).id == mine.id
+            assert (await agent.responses.retrieve(own.id)).id == own.id
         unkept = (await gateway.calls(attempts[0]))[1]
     assert unstored.model_dump()["store"] is False
     assert not {semconv.RESPONSES_ANSWER, semconv.RESPONSES_INPUT} & set(unkept.attributes)
@@ -175,11 +175,11 @@ async def test_stored_answers_are_read_under_both_prefixes(prefix: str) -> None:
             replayed = await http.get(f"{url}/responses/{made['id']}?stream=true")
             put = await http.put(f"{url}/responses/{made['id']}")
             unsigned = {"authorization": "Bearer x"}
-            nobody = await http.get(f"{gateway.url}/v1/responses/{made['id']}", headers=unsigned)
+            unsigned_answer = await http.get(f"{gateway.url}/v1/responses/{made['id']}", headers=unsigned)
     assert kept == made
     assert (cancel.status_code, cancel.json()["error"]["message"]) == (400, "Cannot cancel a synchronous response.")
     assert (replayed.status_code, replayed.json()["error"]["param"]) == (400, "stream")
-    assert (put.status_code, nobody.status_code) == (405, 401)
+    assert (put.status_code, unsigned_answer.status_code) == (405, 401)
 
 
 async def test_everything_is_found_again_after_a_restart(tmp_path: Path) -> None:
@@ -327,13 +327,13 @@ def _answer_in(response: httpx.Response, stream: bool) -> Any:
 
 
 async def test_an_answer_that_nobody_heard_can_still_be_gone_on_from() -> None:
-    drawn = asyncio.Event()
+    generated = asyncio.Event()
 
     class Slow(MemoryStore):
         """Holds the record back until the client is gone."""
 
         async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
-            drawn.set()
+            generated.set()
             await asyncio.sleep(0.1)
             return await super().add_many_spans(spans)
 
@@ -342,7 +342,7 @@ async def test_an_answer_that_nobody_heard_can_still_be_gone_on_from() -> None:
         attempt = await gateway.open_attempt()
         async with httpx.AsyncClient(base_url=attempt.base_url) as http:
             call = asyncio.create_task(http.post("responses", json={"model": "m", "input": "?"}))
-            await drawn.wait()
+            await generated.wait()
             call.cancel()
             await asyncio.wait([call])
         while not (spans := await gateway.calls(attempt)):
@@ -364,7 +364,7 @@ async def test_what_memory_has_forgotten_is_read_from_the_records(
         client(await gateway.open_attempt()) as agent,
     ):
         previous: str | None = None
-        for place in range(1, 5):
+        for index in range(1, 5):
             answer = await agent.responses.create(model="m", input="?", previous_response_id=previous)
-            assert answer.output_text == f"answer {place}"
+            assert answer.output_text == f"answer {index}"
             previous = answer.id

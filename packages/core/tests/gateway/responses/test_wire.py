@@ -278,10 +278,10 @@ async def test_the_sdks_stream_helper_puts_the_same_answer_together() -> None:
         client(await gateway.open_attempt()) as agent,
     ):
         async with agent.responses.stream(model="m", input="?", tools=[ADD]) as stream:
-            heard = [event async for event in stream]
+            received = [event async for event in stream]
             streamed = await stream.get_final_response()
         plain = await agent.responses.create(model="m", input="?", tools=[ADD])
-    assert "".join(event.delta for event in heard if event.type == "response.output_text.delta") == plain.output_text
+    assert "".join(event.delta for event in received if event.type == "response.output_text.delta") == plain.output_text
     assert plain.output_text == "Let me see."
     assert _meaning(streamed) == _meaning(plain) == [("message", "Let me see."), ("add", ARGUMENTS)]
     assert streamed.usage == plain.usage
@@ -329,12 +329,12 @@ async def test_an_engine_that_fails_in_a_stream_is_an_error_in_the_stream() -> N
         attempt = await gateway.open_attempt()
         async with client(attempt) as agent:
             stream = await agent.responses.create(model="m", input="hi", stream=True)
-            heard = ""
+            received = ""
             with pytest.raises(openai.APIError, match="lost"):
                 async for event in stream:
-                    heard += event.delta if event.type == "response.output_text.delta" else ""
+                    received += event.delta if event.type == "response.output_text.delta" else ""
         *_, error, failed = events((await raw(attempt, stream=True)).text)
-    assert heard == "abc"
+    assert received == "abc"
     assert (error["type"], error["error"]["type"]) == ("error", "server_error")
     assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
     assert failed["response"]["error"]["code"] == "server_error"

@@ -336,8 +336,8 @@ async def test_another_refusal_does_not_end_the_asking() -> None:
 @given(cuts=st.lists(st.integers(0, len(EVENTS)), max_size=8), with_ids=st.booleans())
 def test_a_stream_loses_its_ids_and_nothing_else_however_it_is_cut(cuts: list[int], with_ids: bool) -> None:
     events = EVENTS.replace(b'"delta"', b'"token_ids": [1, 2], "delta"') if with_ids else EVENTS
-    kept, places = TokenIdFilter(), [0, *sorted(cuts), len(events)]
-    out = b"".join(kept.push(events[a:b]) for a, b in pairwise(places)) + kept.rest()
+    kept, positions = TokenIdFilter(), [0, *sorted(cuts), len(events)]
+    out = b"".join(kept.push(events[a:b]) for a, b in pairwise(positions)) + kept.rest()
     expected = EVENTS.replace(b'"delta"', b'"token_ids": null, "delta"') if with_ids else EVENTS
     assert read_answer(out, streamed=True) == read_answer(expected, streamed=True)
     assert b"[1" not in out

@@ -81,10 +81,10 @@ _ASSIGNED = re.compile(
 )
 _SIGNATURE = r"\.(?=[a-z_-]*[A-Z0-9])[\w-]{24}(?![\w-])(?!\.[\w-])"
 """Signature of a token; a full stop may follow it, as at the end of a sentence."""
-_ALONE = rf"(?:(?<![\w-])(?<![\w-]\.)(?!(?<=\\)[abfnrtvxu]|(?<=%)[0-9A-Fa-f]{{2}})|{_ESCAPE})"
-_ATTEMPT = re.compile(rf"{_ALONE}([\w-]{{2,400}})\.([\w-]{{2,400}}){_SIGNATURE}", re.ASCII)
+_STANDALONE = rf"(?:(?<![\w-])(?<![\w-]\.)(?!(?<=\\)[abfnrtvxu]|(?<=%)[0-9A-Fa-f]{{2}})|{_ESCAPE})"
+_ATTEMPT = re.compile(rf"{_STANDALONE}([\w-]{{2,400}})\.([\w-]{{2,400}}){_SIGNATURE}", re.ASCII)
 _SCOPED = re.compile(
-    rf"{_ALONE}(?:agent|agent-reward|workers?)\.([\w-]{{2,400}})\.([\w-]{{0,400}}){_SIGNATURE}", re.ASCII
+    rf"{_STANDALONE}(?:agent|agent-reward|workers?)\.([\w-]{{2,400}})\.([\w-]{{0,400}}){_SIGNATURE}", re.ASCII
 )
 """Tokens of a store's agents, workers and machines; see `store.http.access`."""
 

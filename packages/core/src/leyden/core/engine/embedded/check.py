@@ -34,8 +34,8 @@ def check_forward(model: nn.Module, forward: Forward, cache: SlotCache, prefixes
     prompts = [row[:-STEPS] for row in rows]
     got = [torch.cat(list(decoder.forced(0, [prompt], [0], LONGEST_CHECK)), 1)[0] for prompt in prompts]
     worst = max(_distance(served, expected_row) for served, expected_row in zip(got, expected, strict=True))
-    together = torch.cat(list(decoder.forced(0, prompts, [0] * len(rows), 1 << 20)), 1)
-    worst = max(worst, *(_distance(together[n, : len(p)], expected[n]) for n, p in enumerate(prompts)))
+    batched = torch.cat(list(decoder.forced(0, prompts, [0] * len(rows), 1 << 20)), 1)
+    worst = max(worst, *(_distance(batched[n, : len(p)], expected[n]) for n, p in enumerate(prompts)))
     for step in range(-STEPS, 0):
         starts = [len(row) + step for row in rows]
         (logits,) = decoder.forced(0, [[row[step]] for row in rows], starts, 1 << 20)

@@ -165,7 +165,7 @@ class Decoder:
         for begin in range(0, longest, size):
             columns = [[min(n, len(row) - 1) for n in range(begin, min(begin + size, longest))] for row in rows]
             ids = [[row[n] for n in row_columns] for row, row_columns in zip(rows, columns, strict=True)]
-            positions = [[start + n for n in place] for start, place in zip(starts, columns, strict=True)]
+            positions = [[start + n for n in row_columns] for start, row_columns in zip(starts, columns, strict=True)]
             yield self._tensor(ids), self._cache.step(slot, positions)
 
     def _score_from(self, slot: int, ids: Sequence[int], begin: int, end: int) -> list[float]:

@@ -157,9 +157,10 @@ class VllmClient:
             )
         known_positions = [position or {} for position in positions[1:]]
         return PromptScores(
-            logprobs=[place[token].logprob for place, token in zip(known_positions, ids[1:], strict=True)],
+            logprobs=[position[token].logprob for position, token in zip(known_positions, ids[1:], strict=True)],
             top=[
-                _likeliest({token: value.logprob for token, value in place.items()}, top) for place in known_positions
+                _likeliest({token: value.logprob for token, value in position.items()}, top)
+                for position in known_positions
             ],
         )
 
@@ -173,7 +174,11 @@ class VllmClient:
         values = await _gather_limited(
             self.next_log_prob(model, ids[:position], ids[position]) for position in positions
         )
-        tops = await _gather_limited(self.next_top(model, ids[:place], 1.0, top) for place in positions) if top else []
+        tops = (
+            await _gather_limited(self.next_top(model, ids[:position], 1.0, top) for position in positions)
+            if top
+            else []
+        )
         return PromptScores(logprobs=values, top=tops or [[] for _ in positions])
 
     async def next_log_prob(self, model: str, prompt_ids: Sequence[int], token: int) -> float:

@@ -136,7 +136,7 @@ class ReplicaEngine(RemoteEngine):
         """Return the metrics of every replica, by host and port."""
         clients = [replica.client for replica in self._replicas.values()]
         pages = await asyncio.gather(*(client.metrics() for client in clients))
-        return {wire.url.partition("://")[2]: page for wire, page in zip(clients, pages, strict=True)}
+        return {client.url.partition("://")[2]: page for client, page in zip(clients, pages, strict=True)}
 
     async def close(self) -> None:
         """Abort all calls in flight; the replicas keep running."""

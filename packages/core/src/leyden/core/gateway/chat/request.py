@@ -127,7 +127,7 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
 
 _BODY = msgspec.json.Decoder(ChatBody)
 KNOWN = frozenset(ChatBody.__struct_fields__) | HINTS | NEUTRAL.keys()
-KEPT_APART = frozenset({"messages", "tools", "model", "stream", "stream_options"})
+RECORDED_SEPARATELY = frozenset({"messages", "tools", "model", "stream", "stream_options"})
 """Fields that a record keeps separately, and not in `RecordedRequest.rest`."""
 
 
@@ -156,7 +156,7 @@ def parse_chat(body: bytes) -> ChatRequest:
             stream=bool(parsed.stream),
             messages=text_of(fields["messages"]),
             tools=text_of(fields.get("tools")) if parsed.tools else None,
-            rest=rest_of(fields, KEPT_APART),
+            rest=rest_of(fields, RECORDED_SEPARATELY),
         ),
         messages=parsed.messages,
         tools=tools,

@@ -103,7 +103,7 @@ class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 KNOWN = frozenset(ResponsesBody.__struct_fields__) | HINTS | NEUTRAL.keys()
-KEPT_APART = frozenset({"input", "instructions", "tools", "model", "stream", "stream_options"})
+RECORDED_SEPARATELY = frozenset({"input", "instructions", "tools", "model", "stream", "stream_options"})
 """Fields that a record keeps separately, and not in `RecordedRequest.rest`."""
 
 
@@ -209,7 +209,7 @@ def checked_request(draft: Draft, items: list[Item], earlier: list[Item]) -> Res
             stream=bool(body.stream),
             messages=msgspec.json.encode(messages).decode(),
             tools=msgspec.json.encode(offered).decode() if offered else None,
-            rest=rest_of(draft.fields, KEPT_APART),
+            rest=rest_of(draft.fields, RECORDED_SEPARATELY),
         ),
         messages=messages,
         tools=tools,

@@ -19,7 +19,7 @@ from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.calls.record import CallRecord
 from leyden.core.gateway.calls.retry_cache import RetryCache
 from leyden.core.gateway.chat.format import server_event
-from leyden.core.gateway.chat.request import KEPT_APART
+from leyden.core.gateway.chat.request import RECORDED_SEPARATELY
 from leyden.core.gateway.dialect import Dialect
 from leyden.core.gateway.http.asgi import JSON, ClientGone, ClientWatch, start_message
 from leyden.core.gateway.limits.long_work import RequestWork
@@ -245,5 +245,5 @@ def _recorded_request(fields: dict[str, msgspec.Raw]) -> RecordedRequest:
         stream=bytes(fields.get("stream", b"")) == b"true",
         messages=text_of(fields.get("messages") or fields.get("input")),
         tools=mask_json(tools) if tools else None,
-        rest=rest_of(fields, KEPT_APART | {"input"}),
+        rest=rest_of(fields, RECORDED_SEPARATELY | {"input"}),
     )
