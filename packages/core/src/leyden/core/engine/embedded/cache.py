@@ -160,7 +160,7 @@ class PrefixCache:
         return (self._nodes[path[-1]].id if path else 0, tuple(ids[start : start + BLOCK]))
 
     def load(self, block_indices: list[int], cache: SlotCache, slot: int) -> None:
-        """Copy the blocks at `places` to the beginning of `slot`."""
+        """Copy the blocks at `block_indices` to the beginning of `slot`."""
         if not block_indices:
             return
         length = len(block_indices) * BLOCK

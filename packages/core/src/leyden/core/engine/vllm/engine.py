@@ -275,7 +275,7 @@ class VllmEngine(RemoteEngine):
             shutil.rmtree(old_source, ignore_errors=True)
 
     async def _with_server(self, action: Callable[[VllmClient], Awaitable[T]]) -> T:
-        """Return the result of `act` with the current server; if that is lost, repeat it with a new server."""
+        """Return the result of `action` with the current server; if that is lost, repeat it with a new server."""
         for losses in range(1, MOST_LOSSES + 1):
             server = await self._choose_server(None)
             try:

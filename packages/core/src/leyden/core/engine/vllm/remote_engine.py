@@ -33,7 +33,7 @@ SEEDS = 1 << 62
 class SegmentServer:
     """Where a segment is generated: a server, the policy's name on it, and the version it serves.
 
-    With `steps`, prompts are scored position by position: see `VllmClient.score_steps`.
+    With `scores_by_step`, prompts are scored position by position: see `VllmClient.score_steps`.
     """
 
     client: VllmClient

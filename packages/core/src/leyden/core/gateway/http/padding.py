@@ -7,7 +7,7 @@ BLOCK = 16
 
 
 def padding(piece: str) -> str:
-    """Return random hexadecimal padding for a piece of text in a stream; 1 to `PIECE` characters.
+    """Return random hexadecimal padding for a piece of text in a stream; 1 to `BLOCK` characters.
 
     An observer of the encrypted connection then cannot derive the length of the text from the number of bytes.
     """
