@@ -213,7 +213,7 @@ class _Acceptor:
         self._listener, self._server, self._limits = listener, server, limits
         self._free_connections = asyncio.Semaphore(limits.max_connections)
         self._connecting: set[asyncio.Task[None]] = set()
-        self._task = asyncio.create_task(self._run(), name="leyden gateway door")
+        self._task = asyncio.create_task(self._run(), name="leyden gateway acceptor")
 
     async def close(self) -> None:
         """Stop accepting connections."""
