@@ -102,7 +102,7 @@ class ScaleCampaign:
         try:
             async with open_gateway(store, self._policy) as (address, gateway), side(address) as check:
                 began = time.monotonic()
-                await self._keep_busy(store, gateway.gate, check, told)
+                await self._keep_busy(store, gateway.admission, check, told)
                 await self._drain(store, check)
                 seconds = time.monotonic() - began
             accounts = await read_accounts(store, self.seen.begun)

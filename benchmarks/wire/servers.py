@@ -137,7 +137,7 @@ async def _serve(pipe: Connection, store_uri: str, policy: ServedPolicy) -> None
         paths.append(f"/a/{mint(KEY, rollout.rollout_id, rollout.attempt.attempt_id)}/v1/chat/completions")
     server = GatewayServer(Gateway(store, policy, KEY).app)
     url = await server.start()
-    gc_tuning.calm()
+    gc_tuning.tune()
     pipe.send((int(url.rpartition(":")[2]), paths))
     await asyncio.to_thread(pipe.recv)
     await server.stop()

@@ -221,7 +221,7 @@ async def opened() -> AsyncGenerator[World]:
         captures_key = new_key()
         captures = capture_app(world.store, captures_key, authorize=lambda given: given == CAPTURE)
         capturing = Gateway(world.store, policy, captures_key, mounts={PATH: captures})
-        closing.push_async_callback(capturing.keeper.aclose)
+        closing.push_async_callback(capturing.span_writer.aclose)
         access = Access(STORE)
         alone = store_app(world.store, authorize=access.is_trainer, agents=access.holder)
         world.apps = {"run": gateway.app, "captures": capturing.app, "store": alone}

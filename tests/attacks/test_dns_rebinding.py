@@ -72,7 +72,7 @@ async def test_headers_do_not_fill_the_memory() -> None:
     check = HostCheck(_answers, "0.0.0.0")
     for n in range(2 * MOST_SEEN):
         assert await status(check, f"10.0.0.1:{n}") == 204
-    assert len(check._seen) == MOST_SEEN  # pyright: ignore[reportPrivateUsage]
+    assert len(check._accepted_headers) == MOST_SEEN  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.fixture

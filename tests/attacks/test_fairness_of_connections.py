@@ -9,7 +9,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from leyden.core.gateway.http.protocol import ConnectionLimits, TimeoutProtocol
-from leyden.core.gateway.limits.connections import CONNECTION, UNKNOWN, Connections, recognising
+from leyden.core.gateway.limits.connections import CONNECTION, UNKNOWN, Connections, authenticating
 
 
 async def test_of_idle_connections_without_a_token_the_oldest_is_closed() -> None:
@@ -128,5 +128,5 @@ async def test_a_connection_is_known_once_a_token_was_accepted_on_it(
 
     connection = FakeConnection()
     scope = {"type": "http", "method": method, "headers": headers, "extensions": {CONNECTION: connection}}
-    await recognising(app)(scope, nothing, nothing)
+    await authenticating(app)(scope, nothing, nothing)
     assert (connection.owner is None) == known

@@ -22,7 +22,7 @@ from leyden.core.gateway.http.body import BodyLimits
 from leyden.core.gateway.limits.admission import RECENT_SECONDS, AdmissionControl, AdmissionLimits
 from leyden.core.gateway.limits.held_bytes import HeldBytes
 from leyden.core.gateway.limits.long_work import LongWork, RequestWork, WorkLimits
-from leyden.core.gateway.limits.prompt_size import COUNTED, ELEMENTS, ELEMENTS_PER_TOKEN, check_elements
+from leyden.core.gateway.limits.prompt_size import ELEMENTS, ELEMENTS_PER_TOKEN, MAX_UNCHECKED_BYTES, check_elements
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.gateway.responses import state
 from leyden.core.testing.byte_codec import ByteCodec
@@ -111,7 +111,7 @@ async def test_others_are_answered_while_an_attempts_long_prompt_is_encoded() ->
         assert (await abuser.chat()).status_code == 200
         assert (await other.post(b'{"model":"m","input":"hi"}', "responses/input_tokens")).status_code == 200
         assert codec.peak == 2
-        assert site.gateway.gate.running <= 1  # the others do not even hold up an update of the weights
+        assert site.gateway.admission.running <= 1  # the others do not even hold up an update of the weights
         codec.go.set()
         assert {response.status_code for response in await asyncio.gather(*long)} == {200}
         assert codec.peak == 2  # one of each kind
@@ -137,14 +137,14 @@ async def test_an_attempt_that_hangs_up_does_not_get_a_second_thread() -> None:
 
 async def test_counting_tokens_takes_a_place_as_every_call_does() -> None:
     """The attempt asks for nothing but counts."""
-    async with serving(limits=GatewayLimits(gate=AdmissionLimits(max_concurrent=1, max_waiting=1))) as site:
+    async with serving(limits=GatewayLimits(admission=AdmissionLimits(max_concurrent=1, max_waiting=1))) as site:
         site.hold = True
         attempt = await site.attempt()
         held = asyncio.create_task(attempt.chat())
         await site.in_flight(1)
         count = asyncio.create_task(attempt.post(b'{"model":"m","input":"hi"}', "responses/input_tokens"))
         async with asyncio.timeout(PATIENCE):
-            while not site.gateway.gate.waiting:
+            while not site.gateway.admission.waiting:
                 await asyncio.sleep(0.005)
         refused = await attempt.post(b'{"model":"m","input":"hi"}', "responses/input_tokens")
         assert code(refused) == (429, "too_many_waiting")
@@ -185,9 +185,9 @@ def test_what_holds_more_values_than_any_context_needs_is_not_parsed() -> None:
     """The attempt sends millions of empty lists: hours of garbage collection in a small body."""
     most = ELEMENTS + ELEMENTS_PER_TOKEN * 100
     for mark in (b",", b"[", b"{"):
-        check_elements(b" " * COUNTED + mark * most, 100)
+        check_elements(b" " * MAX_UNCHECKED_BYTES + mark * most, 100)
         with pytest.raises(Refusal) as error:
-            check_elements(b" " * COUNTED + mark * (most + 1), 100)
+            check_elements(b" " * MAX_UNCHECKED_BYTES + mark * (most + 1), 100)
         assert (error.value.status, error.value.body.code) == (413, "request_too_large")
 
 
@@ -363,7 +363,7 @@ async def test_an_attempt_holds_so_many_bytes_and_no_more() -> None:
 
 async def entered(gate: AdmissionControl, attempt_id: str, calls: int) -> list["asyncio.Task[Any]"]:
     """Make calls that hold their places; return those that have one."""
-    tasks = [asyncio.create_task(gate.slot(attempt_id)) for _ in range(calls)]
+    tasks = [asyncio.create_task(gate.acquire(attempt_id)) for _ in range(calls)]
     for _ in range(8):
         await asyncio.sleep(0)
     return [task for task in tasks if task.done()]
@@ -376,7 +376,7 @@ async def test_an_attempt_with_many_calls_at_once_has_a_fair_share_beside_others
     assert len(alone) == 8
     await entered(gate, "quiet", 1)
     for slot in alone:
-        gate.give_back(await slot)
+        gate.release(await slot)
     assert gate.running + gate.waiting == 1 + 12
     assert gate.running == 1 + 2
     assert len(await entered(gate, "busy", 8)) >= 2
@@ -387,7 +387,7 @@ async def test_others_that_are_between_two_calls_count_for_a_while() -> None:
     now = 0.0
     gate = AdmissionControl(AdmissionLimits(max_per_attempt=8, fair_share=2), clock=lambda: now)
     for slot in await entered(gate, "quiet", 1):
-        gate.give_back(await slot)
+        gate.release(await slot)
     now = RECENT_SECONDS
     assert len(await entered(gate, "abuser", 20)) == 2
     now += 0.1
@@ -428,18 +428,18 @@ async def test_the_waiting_calls_of_one_attempt_leave_room_for_others() -> None:
     gate = AdmissionControl(
         AdmissionLimits(max_concurrent=1, max_per_attempt=1, max_waiting=4, max_waiting_per_attempt=2)
     )
-    calls = [asyncio.create_task(gate.slot("abuser")) for _ in range(4)]
+    calls = [asyncio.create_task(gate.acquire("abuser")) for _ in range(4)]
     for _ in range(8):
         await asyncio.sleep(0)
     with pytest.raises(Refusal, match="Too many requests of this attempt"):
         await calls[3]
-    other = asyncio.create_task(gate.slot("other"))
+    other = asyncio.create_task(gate.acquire("other"))
     for _ in range(8):
         await asyncio.sleep(0)
-    gate.give_back(await calls[0])
-    gate.give_back(await other)
+    gate.release(await calls[0])
+    gate.release(await other)
     for waiting in calls[1:3]:
-        gate.give_back(await waiting)
+        gate.release(await waiting)
 
 
 def test_a_slot_that_was_never_needed_costs_nothing() -> None:

@@ -180,7 +180,7 @@ async def forged(folder: RunFolder, path: Path) -> dict[str, str]:
         for kind, forge in FORGERS.items():
             rollouts[kind] = await forge(stage)
         await store.update_attempt(*stage.other, status="succeeded")
-        await gateway.keeper.flush()
+        await gateway.span_writer.flush()
         assert len(engine.log) == len(KINDS) + 1, "the engine has answered one call of each attempt"
         for kind, rollout_id in {**rollouts, "another": other.rollout_id}.items():
             await check(store, kind, rollout_id)

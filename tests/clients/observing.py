@@ -157,7 +157,7 @@ async def _observe(client: Client, exchanges: Mapping[str, Exchange]) -> Observe
 @asynccontextmanager
 async def _busy_gateway(exchanges: Mapping[str, Exchange]) -> AsyncGenerator[str]:
     """A gateway that takes no more calls for now; gives the base URL."""
-    limits = GatewayLimits(gate=AdmissionLimits(rate=0.001))
+    limits = GatewayLimits(admission=AdmissionLimits(rate=0.001))
     async with scripted_gateway(script(exchanges), limits=limits) as gateway, httpx.AsyncClient() as http:
         attempt = await gateway.open_attempt()
         last = exchanges["error_rate"]

@@ -161,7 +161,7 @@ async def test_a_body_that_is_too_large_is_refused_however_it_arrives() -> None:
 
 
 async def test_calls_wait_for_their_turn_and_are_refused_when_too_many_do() -> None:
-    limits = GatewayLimits(gate=AdmissionLimits(max_concurrent=1, max_waiting=1))
+    limits = GatewayLimits(admission=AdmissionLimits(max_concurrent=1, max_waiting=1))
     answers = [ScriptedAnswer(ids=CODEC.answer("hi"), delay=0.2) for _ in range(2)]
     async with serving(answers, limits=limits) as (gateway, http):
         url = f"{(await gateway.open_attempt()).base_url}/chat/completions"
@@ -177,7 +177,7 @@ async def test_calls_wait_for_their_turn_and_are_refused_when_too_many_do() -> N
 
 
 async def test_a_client_that_leaves_the_line_is_not_answered() -> None:
-    limits = GatewayLimits(gate=AdmissionLimits(max_concurrent=1))
+    limits = GatewayLimits(admission=AdmissionLimits(max_concurrent=1))
     answers = [ScriptedAnswer(ids=CODEC.answer("hi"), delay=0.3) for _ in range(2)]
     async with serving(answers, limits=limits) as (gateway, http):
         attempt = await gateway.open_attempt()
@@ -202,9 +202,9 @@ async def test_no_token_is_logged_even_when_something_breaks(caplog: pytest.LogC
         response = await http.post(f"{attempt.base_url}/chat/completions", json=BODY)
         assert response.status_code == 500
         assert "unreadable" not in response.text
-    ours = [record.getMessage() for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
+    logged = [record.getMessage() for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
     assert "unreadable" in caplog.text
-    assert not any(attempt.token in message for message in ours)
+    assert not any(attempt.token in message for message in logged)
 
 
 async def test_other_applications_can_be_mounted_beside_it() -> None:

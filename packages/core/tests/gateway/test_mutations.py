@@ -30,15 +30,15 @@ def test_the_requests_of_a_seed_are_always_the_same() -> None:
 
 
 def test_a_campaign_tells_a_wrong_answer_from_a_right_one() -> None:
-    asked = request(0, 0)
+    valid_request = request(0, 0)
     error = b'{"error":{"message":"","type":"","param":null,"code":null}}'
-    assert fault(asked, Answer(400, {}, error)) is None
+    assert fault(valid_request, Answer(400, {}, error)) is None
     for answer in (
         Answer(500, {}, error),
         Answer(400, {}, b"no"),
         Answer(400, {}, b'{"error":{}}'),
         Answer(301, {}, b""),
     ):
-        assert fault(asked, answer) is not None
-    assert fault(replace(asked, framed=True), Answer(0, {}, b"")) is not None
-    assert fault(replace(asked, framed=False), Answer(0, {}, b"")) is None
+        assert fault(valid_request, answer) is not None
+    assert fault(replace(valid_request, framed=True), Answer(0, {}, b"")) is not None
+    assert fault(replace(valid_request, framed=False), Answer(0, {}, b"")) is None

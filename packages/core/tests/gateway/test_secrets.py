@@ -43,19 +43,19 @@ async def test_no_key_and_no_token_is_logged_or_stored(
         attempt = await gateway.open_attempt()
         foreign = mint(new_key(), attempt.rollout_id, attempt.attempt_id)
         key = {"authorization": f"Bearer {PROVIDER_KEY}", "api-key": PROVIDER_KEY, "cookie": PROVIDER_KEY}
-        asked = {"model": "m", **body}
+        payload = {"model": "m", **body}
         by_header = {semconv.HEADER_ATTEMPT: attempt.token, **key}
         for path, headers in ((f"/a/{attempt.token}/v1", key), ("/v1", by_header)):
-            response = await http.post(f"{path}/chat/completions?api_key={PROVIDER_KEY}", json=asked, headers=headers)
+            response = await http.post(f"{path}/chat/completions?api_key={PROVIDER_KEY}", json=payload, headers=headers)
             assert response.status_code == status
             assert attempt.token not in response.text
             assert PROVIDER_KEY not in response.text
         for path in (f"/a/{foreign}/v1/chat/completions", f"/a/{attempt.token}/v1/no-such", f"/{PROVIDER_KEY}"):
-            assert (await http.post(path, json=asked, headers=key)).status_code in (401, 404)
+            assert (await http.post(path, json=payload, headers=key)).status_code in (401, 404)
         spans = (await gateway.store.query_spans(attempt.rollout_id)).items
     assert len(spans) == 2
-    ours = [record for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
-    logged = "\n".join(f"{record.getMessage()} {record.exc_text} {record.args}" for record in ours)
+    records = [record for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
+    logged = "\n".join(f"{record.getMessage()} {record.exc_text} {record.args}" for record in records)
     for secret in (PROVIDER_KEY, attempt.token, foreign, gateway.key.hex()):
         assert secret not in logged
         assert secret.encode() not in msgspec.json.encode(spans)

@@ -51,8 +51,8 @@ def test_a_secret_of_several_lines_is_masked_line_by_line() -> None:
 
 @pytest.mark.parametrize("filler", [b"x", b"x ", b"\xc3\xa9", b"lots of words, "])
 def test_a_secret_across_the_cut_of_a_long_line_is_found(filler: bytes) -> None:
-    around = LONGEST_LINE - OVERLAP
-    for before in (around - 60, around - 20, around, LONGEST_LINE - 20, LONGEST_LINE):
+    cut = LONGEST_LINE - OVERLAP
+    for before in (cut - 60, cut - 20, cut, LONGEST_LINE - 20, LONGEST_LINE):
         start = filler * (before // len(filler))
         lines = masked(start + b" " + KEY + b" " + filler * 1000 + b"\n", 1 << 16)
         assert b"ghp_***" in lines

@@ -50,9 +50,9 @@ def test_a_prefix_comes_back_as_it_was_stored() -> None:
     written = filled(cache, 0, 50, 0)
     prefixes.store(ids, cache, 0)
     assert len(prefixes) == 48
-    places = prefixes.match([*ids[:40], 99, 99, 99, 99, 99, 99, 99, 99])
-    assert len(places) == 2
-    prefixes.load(places, cache, 5)
+    block_indices = prefixes.match([*ids[:40], 99, 99, 99, 99, 99, 99, 99, 99])
+    assert len(block_indices) == 2
+    prefixes.load(block_indices, cache, 5)
     assert torch.equal(cache.data[:, :, 5, :, :32], written[:, :, :, :32])
     assert prefixes.match(ids[1:]) == []
     assert prefixes.match(ids[:15]) == []
@@ -92,8 +92,8 @@ def test_flushed_prefixes_are_unknown_and_their_room_is_used_again() -> None:
         assert prefixes.first_unknown(ids) is not None
         written = filled(cache, 0, len(ids), round_)
         prefixes.store(ids, cache, 0)
-        places = prefixes.match(ids)
-        prefixes.load(places, cache, 1)
+        block_indices = prefixes.match(ids)
+        prefixes.load(block_indices, cache, 1)
         assert torch.equal(cache.data[:, :, 1, :, : len(ids)], written)
         assert prefixes.first_unknown(ids) is None
         prefixes.flush()

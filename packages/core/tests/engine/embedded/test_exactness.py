@@ -59,11 +59,11 @@ async def serving(model: nn.Module, config: EmbeddedConfig) -> AsyncGenerator[Se
 
 def ragged_prompts(count: int, seed: int) -> list[list[int]]:
     """Prompts of 1 to 70 tokens, half of them sharing a beginning with an earlier one."""
-    draw = random.Random(seed)
+    generator = random.Random(seed)
     prompts: list[list[int]] = []
     for n in range(count):
-        start = prompts[draw.randrange(n)][:48] if n and n % 2 else []
-        prompts.append(start + [draw.randrange(VOCABULARY) for _ in range(draw.randint(1, 70 - len(start)))])
+        start = prompts[generator.randrange(n)][:48] if n and n % 2 else []
+        prompts.append(start + [generator.randrange(VOCABULARY) for _ in range(generator.randint(1, 70 - len(start)))])
     return prompts
 
 
@@ -112,9 +112,9 @@ async def test_sampled_tokens_carry_the_log_probabilities_of_a_plain_forward() -
     for record in records:
         whole = plain_logprobs(model, record.prompt_ids + record.response_ids)
         cooled = (whole / 0.7).log_softmax(-1)
-        places = [(len(record.prompt_ids) - 1 + n, token) for n, token in enumerate(record.response_ids)]
-        assert record.logprobs == pytest.approx([float(whole[p]) for p in places], abs=1e-4)
-        assert record.sampling_logprobs == pytest.approx([float(cooled[p]) for p in places], abs=1e-4)
+        positions = [(len(record.prompt_ids) - 1 + n, token) for n, token in enumerate(record.response_ids)]
+        assert record.logprobs == pytest.approx([float(whole[p]) for p in positions], abs=1e-4)
+        assert record.sampling_logprobs == pytest.approx([float(cooled[p]) for p in positions], abs=1e-4)
 
 
 @pytest.mark.parametrize("lean", [True, False], ids=["lean", "generic"])
@@ -161,8 +161,8 @@ async def test_bfloat16_is_served_to_its_own_precision(lean: bool) -> None:
     async with serving(model, EmbeddedConfig(lean=lean)) as (engine, records):
         await answer(engine, "a", [1, 2, 3], Sampling(temperature=0, max_tokens=5))
     expected = plain_logprobs(model, records[0].prompt_ids + records[0].response_ids).float()
-    places = [(2 + n, token) for n, token in enumerate(records[0].response_ids)]
-    assert records[0].logprobs == pytest.approx([float(expected[p]) for p in places], abs=0.2)
+    positions = [(2 + n, token) for n, token in enumerate(records[0].response_ids)]
+    assert records[0].logprobs == pytest.approx([float(expected[p]) for p in positions], abs=0.2)
 
 
 def make_decoder(model: nn.Module, *, prefix_tokens: int) -> Decoder:
@@ -202,7 +202,7 @@ def test_known_prefixes_change_no_answer(parts: list[tuple[int, int, list[int]]]
     for _ in range(2):  # the second time everything that fits is known
         for got, want in zip(decode(cached, prompts, list(range(len(prompts)))), fresh, strict=True):
             assert got.ids == want.ids
-            assert [value for _, value, _ in got.drawn] == pytest.approx([v for _, v, _ in want.drawn], abs=1e-5)
+            assert [value for _, value, _ in got.sampled] == pytest.approx([v for _, v, _ in want.sampled], abs=1e-5)
     for prompt in prompts:
         expected = plain_logprobs(model, prompt)[:-1]
         targets = [float(expected[n, token]) for n, token in enumerate(prompt[1:])]

@@ -24,7 +24,7 @@ SHARED = [random.Random(0).randrange(61) for _ in range(40)]
 
 
 @pytest.fixture(autouse=True)
-def what_rows_begin_with_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def read_shared_prefixes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny models' caches are too small to be worth it."""
     monkeypatch.setattr(shared_prefixes, "CLASS_BYTES", 0)
     monkeypatch.setattr(shared_prefixes, "WORTH_BYTES", 0)
@@ -74,16 +74,16 @@ async def chunks_of(engine: EmbeddedEngine, call: GenerateRequest) -> list[Token
     return [chunk async for chunk in engine.generate(call)]
 
 
-def raw_by_place(models: list[nn.Module], record: EngineRecord) -> list[Tensor]:
+def raw_by_position(models: list[nn.Module], record: EngineRecord) -> list[Tensor]:
     """The raw distribution at each place of the answer, by a forward of that place's version over all before it."""
     ids = torch.tensor([record.prompt_ids + record.response_ids])
     with torch.no_grad():
         plain = {v: cast(Any, models[v])(ids, use_cache=False).logits[0].log_softmax(-1) for v, _ in record.versions}
-    drawn_by = [version for version, tokens in record.versions for _ in range(tokens)]
-    return [plain[version][len(record.prompt_ids) - 1 + n] for n, version in enumerate(drawn_by)]
+    versions = [version for version, tokens in record.versions for _ in range(tokens)]
+    return [plain[version][len(record.prompt_ids) - 1 + n] for n, version in enumerate(versions)]
 
 
-def drawn_from(raw_V: Tensor, sampling: Sampling) -> list[float]:
+def sampling_log_probs(raw_V: Tensor, sampling: Sampling) -> list[float]:
     """The probabilities of the distribution that `sampling` draws from."""
     if sampling.temperature == 0:
         return [float(n == int(raw_V.argmax())) for n in range(len(raw_V))]
@@ -96,9 +96,9 @@ def drawn_from(raw_V: Tensor, sampling: Sampling) -> list[float]:
     return [p / total if token in kept else 0.0 for token, p in enumerate(probs)]
 
 
-def check_place(call: GenerateRequest, raw_V: Tensor, token: int, uniform: float) -> float:
+def check_position(call: GenerateRequest, raw_V: Tensor, token: int, uniform: float) -> float:
     """Assert that `uniform` picks `token`; return the log-probability it was drawn with."""
-    probs = drawn_from(raw_V, call.sampling)
+    probs = sampling_log_probs(raw_V, call.sampling)
     ends = [0.0, *accumulate(probs)]
     assert ends[token] - 1e-4 <= uniform <= ends[token + 1] + 1e-4
     return float(raw_V[token]) if call.sampling.temperature == 0 else float(torch.tensor(probs[token]).log())
@@ -127,11 +127,13 @@ async def test_each_token_is_of_the_version_it_names(
         record, uniform = records[call.request_id], random.Random(call.sampling.seed).random
         assert record.versions == version_ranges((chunk.version, len(chunk.ids)) for chunk in chunks)
         assert record.version == record.versions[0][0]
-        raw = raw_by_place(models, record)
+        raw = raw_by_position(models, record)
         assert record.logprobs == pytest.approx(
             [float(raw_V[token]) for raw_V, token in zip(raw, record.response_ids, strict=True)], abs=1e-4
         )
-        expected = [check_place(call, r, token, uniform()) for r, token in zip(raw, record.response_ids, strict=True)]
+        expected = [
+            check_position(call, r, token, uniform()) for r, token in zip(raw, record.response_ids, strict=True)
+        ]
         assert record.sampling_logprobs == pytest.approx(expected, abs=1e-4)
         tops = [top for chunk in chunks for top in chunk.top or []]
         assert len(tops) == (len(raw) if call.top_logprobs else 0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest
 from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
-from leyden.core.engine.embedded.sampling import draw, likeliest, raw_log_probs, truncate
+from leyden.core.engine.embedded.sampling import likeliest, raw_log_probs, sample, truncate
 from leyden.core.testing.tiny_models import tiny_model
 
 LOGITS = [2.0, 1.0, 0.0, -1.0, 0.5, -3.0, 1.5]
@@ -29,23 +29,23 @@ def brute_force(logits: list[float], temperature: float, top_p: float) -> list[f
     return [probs[t] / total if t in kept else 0.0 for t in range(len(probs))]
 
 
-def chi_square(counts: Counter[int], expected: list[float], draws: int) -> float:
-    return sum((counts[t] - draws * p) ** 2 / (draws * p) for t, p in enumerate(expected) if p)
+def chi_square(counts: Counter[int], expected: list[float], samples: int) -> float:
+    return sum((counts[t] - samples * p) ** 2 / (samples * p) for t, p in enumerate(expected) if p)
 
 
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.5, 1.0), (2.0, 1.0), (1.0, 0.7), (0.7, 0.9)])
 def test_draws_follow_the_distribution(temperature: float, top_p: float) -> None:
-    draws = 20_000
+    samples = 20_000
     uniform = random.Random(0)
     sampling = Sampling(temperature=temperature, top_p=top_p)
     raw = raw_log_probs(torch.tensor([LOGITS]))
-    drawn = draw(raw.expand(draws, -1), [sampling] * draws, [uniform.random() for _ in range(draws)])
+    sampled = sample(raw.expand(samples, -1), [sampling] * samples, [uniform.random() for _ in range(samples)])
     expected = brute_force(LOGITS, temperature, top_p)
-    counts = Counter(drawn.ids)
+    counts = Counter(sampled.ids)
     assert set(counts) <= {t for t, p in enumerate(expected) if p}
-    assert chi_square(counts, expected, draws) < 22.5  # 6 degrees of freedom, p = 0.001
-    assert chi_square(counts, brute_force(LOGITS, temperature * 1.3, top_p), draws) > 22.5
-    for token, logprob, sampling_logprob in list(zip(*drawn, strict=True))[:50]:
+    assert chi_square(counts, expected, samples) < 22.5  # 6 degrees of freedom, p = 0.001
+    assert chi_square(counts, brute_force(LOGITS, temperature * 1.3, top_p), samples) > 22.5
+    for token, logprob, sampling_logprob in list(zip(*sampled, strict=True))[:50]:
         assert logprob == pytest.approx(float(raw[0, token]), abs=1e-5)
         assert sampling_logprob == pytest.approx(float(torch.tensor(expected[token]).log()), abs=1e-5)
 
@@ -54,13 +54,13 @@ def test_rows_of_one_batch_keep_their_own_sampling() -> None:
     settings = [Sampling(temperature=0), Sampling(), Sampling(temperature=0.5), Sampling(top_p=0.5)]
     raw = raw_log_probs(torch.tensor([LOGITS] * 4))
     uniforms = [0.99, 0.3, 0.999, 0.999]
-    together = draw(raw, settings, uniforms)
-    alone = [draw(raw[:1], [s], [u]) for s, u in zip(settings, uniforms, strict=True)]
-    assert together.ids == [a.ids[0] for a in alone]
-    assert together.logprobs == pytest.approx([a.logprobs[0] for a in alone])
-    assert together.sampling_logprobs == pytest.approx([a.sampling_logprobs[0] for a in alone])
-    assert together.ids[0] == 0
-    assert together.sampling_logprobs[0] == together.logprobs[0]
+    batched = sample(raw, settings, uniforms)
+    single = [sample(raw[:1], [s], [u]) for s, u in zip(settings, uniforms, strict=True)]
+    assert batched.ids == [a.ids[0] for a in single]
+    assert batched.logprobs == pytest.approx([a.logprobs[0] for a in single])
+    assert batched.sampling_logprobs == pytest.approx([a.sampling_logprobs[0] for a in single])
+    assert batched.ids[0] == 0
+    assert batched.sampling_logprobs[0] == batched.logprobs[0]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -76,7 +76,7 @@ def test_truncation_equals_brute_force(seed: int) -> None:
 
 def test_the_ends_of_the_cdf_are_tokens_that_can_be_drawn() -> None:
     logits = torch.tensor([[-torch.inf, 0.0, 0.0, -torch.inf]] * 2)
-    assert draw(raw_log_probs(logits), [Sampling()] * 2, [0.0, 1 - 2**-53]).ids == [1, 2]
+    assert sample(raw_log_probs(logits), [Sampling()] * 2, [0.0, 1 - 2**-53]).ids == [1, 2]
 
 
 @given(

@@ -15,7 +15,7 @@ from leyden.core.engine.embedded.cache import PrefixCache, SlotCache
 from leyden.core.engine.embedded.decoder import DecodedSequence, Decoder
 from leyden.core.engine.embedded.engine import EmbeddedEngine
 from leyden.core.engine.embedded.fused_forward import FusedForward
-from leyden.core.engine.embedded.shared_prefixes import SharedPrefixes, attend, find_common, packed
+from leyden.core.engine.embedded.shared_prefixes import SharedPrefixes, attend, find_shared_prefixes, packed
 from leyden.core.engine.embedded.weights import cache_shape
 from leyden.core.testing.tiny_models import tiny_model
 
@@ -49,7 +49,7 @@ def classes_of(common: SharedPrefixes) -> list[set[int]]:
 
 
 def found(prompts: Sequence[Sequence[int]], column_bytes: int = 1 << 20) -> tuple[int, list[set[int]]] | None:
-    common = find_common([packed(prompt) for prompt in prompts], column_bytes)
+    common = find_shared_prefixes([packed(prompt) for prompt in prompts], column_bytes)
     if common is None:
         return None
     assert [leader in rows for leader, rows in zip(common.leaders, classes_of(common), strict=True)]
@@ -95,16 +95,16 @@ def test_the_order_of_bytes_is_not_mistaken_for_tokens() -> None:
 def test_it_is_attention_over_everything(
     classes: list[int], length: int, own: int, heads: tuple[int, int], window: int | None, seed: int
 ) -> None:
-    draw, rows = torch.Generator().manual_seed(seed), sum(classes)
-    numbers = iter(cast("list[int]", cast(Any, torch.randperm(rows, generator=draw)).tolist()))
+    generator, rows = torch.Generator().manual_seed(seed), sum(classes)
+    numbers = iter(cast("list[int]", cast(Any, torch.randperm(rows, generator=generator)).tolist()))
     members = [[next(numbers) for _ in range(size)] for size in classes]
-    q, groups, width = torch.randn(rows, heads[0], 1, 5, generator=draw), heads[1], length + own
-    keys, values = torch.randn(2, rows, groups, width, 5, generator=draw)
+    q, groups, width = torch.randn(rows, heads[0], 1, 5, generator=generator), heads[1], length + own
+    keys, values = torch.randn(2, rows, groups, width, 5, generator=generator)
     for own_rows in members:
         for tensor in (keys, values):
             tensor[own_rows, :, :length] = tensor[own_rows[0], :, :length].clone()
-    drawn = torch.randint(length, width, (rows, 1), generator=draw)
-    positions = cast("list[list[int]]", cast(Any, drawn).tolist())
+    last_positions = torch.randint(length, width, (rows, 1), generator=generator)
+    positions = cast("list[list[int]]", cast(Any, last_positions).tolist())
     cache = SlotCache(cache_shape(tiny_model("qwen3")))
     mask = cache.step(0, [*positions[:-1], [width - 1]]).mask(window)
     got = attend(q, keys, values, mask, SharedPrefixes.of(members, length))
@@ -128,8 +128,8 @@ def decode(model: nn.Module, prompts: list[list[int]], limits: list[int]) -> lis
 def plain_scores(model: nn.Module, row: DecodedSequence) -> list[float]:
     with torch.no_grad():
         logprobs = cast(Any, model)(torch.tensor([row.ids]), use_cache=False).logits[0].log_softmax(-1)
-    first = len(row.ids) - len(row.drawn) - 1
-    return [float(logprobs[first + n, token]) for n, (token, _, _) in enumerate(row.drawn)]
+    first = len(row.ids) - len(row.sampled) - 1
+    return [float(logprobs[first + n, token]) for n, (token, _, _) in enumerate(row.sampled)]
 
 
 @pytest.mark.usefixtures("at_any_price")
@@ -137,13 +137,13 @@ def plain_scores(model: nn.Module, row: DecodedSequence) -> list[float]:
 def test_rows_that_come_and_go_get_the_log_probabilities_of_a_plain_forward(
     family: str, attended: list[SharedPrefixes]
 ) -> None:
-    model, draw = tiny_model(family), random.Random(0)
-    starts = [[*range(10), *(draw.randrange(VOCABULARY) for _ in range(40))] for _ in range(2)]
-    prompts = [starts[n % 2] + [draw.randrange(VOCABULARY) for _ in range(n % 3)] for n in range(9)]
+    model, generator = tiny_model(family), random.Random(0)
+    starts = [[*range(10), *(generator.randrange(VOCABULARY) for _ in range(40))] for _ in range(2)]
+    prompts = [starts[n % 2] + [generator.randrange(VOCABULARY) for _ in range(n % 3)] for n in range(9)]
     rows = decode(model, prompts, limits=[12 - n for n in range(9)])
     assert {len(common.sizes) for common in attended} >= {1, 2}
     for row in rows:
-        assert [value for _, value, _ in row.drawn] == pytest.approx(plain_scores(model, row), abs=1e-4)
+        assert [value for _, value, _ in row.sampled] == pytest.approx(plain_scores(model, row), abs=1e-4)
 
 
 def test_tiny_caches_are_read_as_ever(attended: list[SharedPrefixes]) -> None:
@@ -161,7 +161,7 @@ async def test_a_forward_that_shares_what_is_not_shared_does_not_serve(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def longer(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, common: SharedPrefixes) -> Tensor:
-        classes = SharedPrefixes(common.length + 1, common.leaders, common.sizes, common.order_B, common.place_B)
+        classes = SharedPrefixes(common.length + 1, common.leaders, common.sizes, common.order_B, common.index_B)
         return attend(q, keys, values, mask, classes)
 
     monkeypatch.setattr(fused_forward, "attend", longer)

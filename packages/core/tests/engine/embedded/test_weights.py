@@ -57,11 +57,11 @@ async def test_an_update_is_served_exactly_from_the_next_step_on(family: str) ->
     ids = PROMPT + [token for chunk in chunks for token in chunk.ids]
     scores = {0: plain_scores(old, ids), 1: plain_scores(new, ids)}
     assert {chunk.version for chunk in chunks} == {0, 1}
-    place = len(PROMPT) - 1
+    position = len(PROMPT) - 1
     for chunk in chunks:
-        expected = scores[chunk.version][place : place + len(chunk.ids)]
+        expected = scores[chunk.version][position : position + len(chunk.ids)]
         assert chunk.logprobs == pytest.approx(expected, abs=1e-4)
-        place += len(chunk.ids)
+        position += len(chunk.ids)
 
 
 async def test_the_engine_keeps_its_own_copy() -> None:

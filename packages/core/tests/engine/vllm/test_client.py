@@ -24,10 +24,10 @@ async def double() -> AsyncIterator[VllmDouble]:
 
 
 @pytest.fixture
-async def wire(double: VllmDouble) -> AsyncIterator[VllmClient]:
-    wire = VllmClient(double.url, key="secret")
-    yield wire
-    await wire.close()
+async def client(double: VllmDouble) -> AsyncIterator[VllmClient]:
+    client = VllmClient(double.url, key="secret")
+    yield client
+    await client.close()
 
 
 def request(sampling: Sampling, top: int = 0) -> GenerateRequest:
@@ -36,12 +36,15 @@ def request(sampling: Sampling, top: int = 0) -> GenerateRequest:
     )
 
 
-async def drawn(wire: VllmClient, sampling: Sampling, limit: int = 6) -> list[GeneratedTokens]:
-    return [part async for part in wire.draw(BASE, request(sampling), PROMPT, limit)]
+async def generated(client: VllmClient, sampling: Sampling, limit: int = 6) -> list[GeneratedTokens]:
+    return [part async for part in client.generate(BASE, request(sampling), PROMPT, limit)]
 
 
-async def test_everything_that_decides_a_draw_is_said(wire: VllmClient, double: VllmDouble) -> None:
-    _ = [part async for part in wire.draw(BASE, request(Sampling(temperature=0.7, top_p=0.9, seed=3), 2), [5, 6], 4)]
+async def test_everything_that_decides_a_draw_is_said(client: VllmClient, double: VllmDouble) -> None:
+    _ = [
+        part
+        async for part in client.generate(BASE, request(Sampling(temperature=0.7, top_p=0.9, seed=3), 2), [5, 6], 4)
+    ]
     path, body = double.asked[-1]
     assert path == "/v1/completions"
     assert body == {
@@ -66,26 +69,28 @@ async def test_everything_that_decides_a_draw_is_said(wire: VllmClient, double: 
     }
 
 
-async def test_a_closed_call_is_aborted_at_the_server(wire: VllmClient, double: VllmDouble) -> None:
-    call = wire.draw(BASE, request(Sampling(temperature=0)), PROMPT, 200)
+async def test_a_closed_call_is_aborted_at_the_server(client: VllmClient, double: VllmDouble) -> None:
+    call = client.generate(BASE, request(Sampling(temperature=0)), PROMPT, 200)
     await anext(call)
     assert double.running == 1
     await call.aclose()
     await until(lambda: double.running == 0)
 
 
-async def test_scores_are_raw(wire: VllmClient, double: VllmDouble) -> None:
-    scored = await wire.score(BASE, PROMPT, 2)
-    places = [double.logprobs(3), double.logprobs(1)]
-    assert scored.logprobs == pytest.approx([places[0][1], places[1][4]])
-    assert [[token for token, _ in top] for top in scored.top] == [list(np.argsort(-place)[:2]) for place in places]
-    assert await wire.next_log_prob(BASE, PROMPT, 9) == pytest.approx(double.logprobs(4)[9])
+async def test_scores_are_raw(client: VllmClient, double: VllmDouble) -> None:
+    scored = await client.score(BASE, PROMPT, 2)
+    positions = [double.logprobs(3), double.logprobs(1)]
+    assert scored.logprobs == pytest.approx([positions[0][1], positions[1][4]])
+    assert [[token for token, _ in top] for top in scored.top] == [
+        list(np.argsort(-position)[:2]) for position in positions
+    ]
+    assert await client.next_log_prob(BASE, PROMPT, 9) == pytest.approx(double.logprobs(4)[9])
 
 
-async def test_a_pause_is_waited_out(wire: VllmClient, double: VllmDouble) -> None:
+async def test_a_pause_is_waited_out(client: VllmClient, double: VllmDouble) -> None:
     double.paused = True
-    call = asyncio.create_task(drawn(wire, Sampling(temperature=0)))
-    health = asyncio.create_task(wire.is_healthy())
+    call = asyncio.create_task(generated(client, Sampling(temperature=0)))
+    health = asyncio.create_task(client.is_healthy())
     assert await health
     assert not call.done()
     double.paused = False
@@ -94,80 +99,80 @@ async def test_a_pause_is_waited_out(wire: VllmClient, double: VllmDouble) -> No
 
 async def test_a_pause_without_end_is_given_up(double: VllmDouble) -> None:
     double.paused = True
-    wire = VllmClient(double.url, key="secret", pause_seconds=0)
+    client = VllmClient(double.url, key="secret", pause_seconds=0)
     with pytest.raises(ServerUnreachable, match=r"refused /v1/completions \(503\): paused"):
-        await drawn(wire, Sampling())
-    await wire.close()
+        await generated(client, Sampling())
+    await client.close()
 
 
-async def test_a_server_that_dies_is_lost(wire: VllmClient, double: VllmDouble) -> None:
+async def test_a_server_that_dies_is_lost(client: VllmClient, double: VllmDouble) -> None:
     double.die_after = 3
     parts: list[GeneratedTokens] = []
     with pytest.raises(ServerUnreachable, match="is lost") as caught:
-        async for part in wire.draw(BASE, request(Sampling(temperature=0)), PROMPT, 100):
+        async for part in client.generate(BASE, request(Sampling(temperature=0)), PROMPT, 100):
             parts.append(part)
     assert "\n" not in str(caught.value)
     assert sum(len(part.ids) for part in parts) == 3
-    assert not await wire.is_healthy()
+    assert not await client.is_healthy()
     with pytest.raises(ServerUnreachable):
-        await wire.models()
+        await client.models()
 
 
 @pytest.mark.parametrize(
     ("model", "prompt", "message"),
     [("nobody", PROMPT, "nobody does not exist"), (BASE, [1] * 400, "do not fit")],
 )
-async def test_a_refusal_is_one_line(wire: VllmClient, model: str, prompt: list[int], message: str) -> None:
+async def test_a_refusal_is_one_line(client: VllmClient, model: str, prompt: list[int], message: str) -> None:
     with pytest.raises(EngineError, match=message) as caught:
-        _ = [part async for part in wire.draw(model, request(Sampling()), prompt, 5)]
+        _ = [part async for part in client.generate(model, request(Sampling()), prompt, 5)]
     assert not isinstance(caught.value, ServerUnreachable)
     assert "\n" not in str(caught.value)
 
 
 async def test_a_wrong_key_is_refused(double: VllmDouble) -> None:
-    wire = VllmClient(double.url, key="guessed")
+    client = VllmClient(double.url, key="guessed")
     with pytest.raises(EngineError, match=r"\(401\): Unauthorized"):
-        await wire.models()
-    await wire.close()
+        await client.models()
+    await client.close()
 
 
 @pytest.mark.parametrize("temperature", [0, 1.0])
 async def test_the_likeliest_tokens_that_were_not_told_are_asked_for_again(
-    wire: VllmClient, double: VllmDouble, temperature: float
+    client: VllmClient, double: VllmDouble, temperature: float
 ) -> None:
     double.untold = 5
     ids = list(PROMPT)
     seen: list[int] = []
-    async for part in wire.draw(BASE, request(Sampling(temperature=temperature, seed=2), 3), PROMPT, 40):
-        for token, value, place in zip(part.ids, part.logprobs, part.top, strict=True):
+    async for part in client.generate(BASE, request(Sampling(temperature=temperature, seed=2), 3), PROMPT, 40):
+        for token, value, position in zip(part.ids, part.logprobs, part.top, strict=True):
             raw = double.logprobs(ids[-1])
             assert value == pytest.approx(raw[token])
-            assert [token for token, _ in place] == list(np.argsort(-raw)[:3])
+            assert [token for token, _ in position] == list(np.argsort(-raw)[:3])
             ids.append(token)
             seen.append(token)
     assert len(seen) > 5
     assert double.untold == 0
 
 
-async def test_token_0_is_drawn_with_its_own_log_probability(wire: VllmClient, double: VllmDouble) -> None:
+async def test_token_0_is_drawn_with_its_own_log_probability(client: VllmClient, double: VllmDouble) -> None:
     raw = double.logprobs(4)
     for seed in range(2000):
         double.untold = 1
-        (first, *_) = await _first(wire, seed)
+        (first, *_) = await _first(client, seed)
         if first.ids == [0]:
             assert first.logprobs == pytest.approx([raw[0]])
             return
     raise AssertionError("token 0 was never drawn")
 
 
-async def _first(wire: VllmClient, seed: int) -> list[GeneratedTokens]:
-    return [part async for part in wire.draw(BASE, request(Sampling(seed=seed), 1), PROMPT, 1)]
+async def _first(client: VllmClient, seed: int) -> list[GeneratedTokens]:
+    return [part async for part in client.generate(BASE, request(Sampling(seed=seed), 1), PROMPT, 1)]
 
 
 async def test_a_server_that_never_tells_the_likeliest_tokens_is_refused(
-    wire: VllmClient, double: VllmDouble, monkeypatch: pytest.MonkeyPatch
+    client: VllmClient, double: VllmDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leyden.core.engine.vllm.client.TRY_SECONDS", 0)
     double.untold = 10_000
     with pytest.raises(EngineError, match="did not tell the 3 likeliest tokens"):
-        await wire.next_top(BASE, PROMPT, 1.0, 3)
+        await client.next_top(BASE, PROMPT, 1.0, 3)

@@ -69,8 +69,8 @@ async def test_adapters_are_served_from_the_next_token_on(engine: VllmEngine, se
     assert (chunks[0].version, chunks[-1].version, engine.version) == (0, 1, 1)
     after = [server.double.logprobs(token, "adapter") for token in range(61)]
     ids = [4, *ids_of(chunks)]
-    told = [(value, chunk.version) for chunk in chunks for value in chunk.logprobs]
-    for (value, version), last, token in zip(told, ids, ids[1:], strict=False):
+    logprobs = [(value, chunk.version) for chunk in chunks for value in chunk.logprobs]
+    for (value, version), last, token in zip(logprobs, ids, ids[1:], strict=False):
         assert value == pytest.approx((after if version else before)[last][token])
 
 
@@ -185,9 +185,9 @@ async def test_a_stale_prefix_cache_shows_in_the_score(policy: Path) -> None:
     ids = [5, 6, 7, 8]
     await engine.score(ids)
     await engine.update_adapters(saving("one"), 1)
-    told = await engine.score(ids)
+    logprobs = await engine.score(ids)
     true = [float(server.double.logprobs(a, "adapter")[b]) for a, b in pairwise(ids)]
-    assert max(abs(a - b) for a, b in zip(told, true, strict=True)) > 0.01
+    assert max(abs(a - b) for a, b in zip(logprobs, true, strict=True)) > 0.01
     await engine.close()
 
 
@@ -203,7 +203,7 @@ async def test_a_server_of_adapters_is_never_asked_to_score_a_prompt(engine: Vll
     assert [value for chunk in answer for value in chunk.logprobs] == pytest.approx(
         [float(row[token]) for row, token in zip(rows, ids_of(answer), strict=True)]
     )
-    likeliest = [[token for token, _ in place] for chunk in answer for place in chunk.top or []]
+    likeliest = [[token for token, _ in position] for chunk in answer for position in chunk.top or []]
     assert likeliest == [row.argsort()[::-1][:2].tolist() for row in rows]
 
 
@@ -232,13 +232,13 @@ async def test_a_slow_reader_holds_up_no_update(engine: VllmEngine) -> None:
 
 async def test_shared_weights_are_sent_whole_and_caches_forgotten() -> None:
     double = VllmDouble()
-    wire = VllmClient(await double.start())
+    client = VllmClient(await double.start())
     shared = SharedWeights(lambda tensor: {"GPU-1": (float(tensor.sum()),)})
-    await shared.begin(wire, 0)
+    await shared.begin(client, 0)
     weights = {"a": torch.ones(2, 3), "b": torch.full((4,), 2.0, dtype=torch.bfloat16)}
     shared.hold(weights)
     weights["a"].zero_()
-    await shared.send(wire, 7)
+    await shared.send(client, 7)
     assert [path for path, _ in double.asked] == [
         "/init_weight_transfer_engine",
         "/pause",
@@ -252,7 +252,7 @@ async def test_shared_weights_are_sent_whole_and_caches_forgotten() -> None:
     assert (info["names"], info["dtype_names"], info["shapes"]) == (["a", "b"], ["float32", "bfloat16"], [[2, 3], [4]])
     assert pickle.loads(base64.b64decode(info["ipc_handles_pickled"])) == [{"GPU-1": (6.0,)}, {"GPU-1": (8.0,)}]
     assert double.asked[4][1] == {"weight_version": "7"}
-    await wire.close()
+    await client.close()
     await double.stop()
 
 
@@ -275,7 +275,7 @@ async def test_what_the_server_measures_keeps_its_name_when_it_is_started_again(
     assert page is not None and b"vllm:num_requests_running" in page
     first = server.double
     await first.stop()
-    await until(lambda: server.double is not first and server.wire is not None)
+    await until(lambda: server.double is not first and server.client is not None)
     assert (await engine.measures()).keys() == {"server"}
     await engine.close()
     assert await engine.measures() == {"server": None}

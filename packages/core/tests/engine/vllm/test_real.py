@@ -65,8 +65,8 @@ class KeptServer(VllmServer):
     async def start(self, source: str) -> VllmClient:
         if source != str(self._kept.folder):
             return await super().start(source)
-        self.wire = VllmClient(self._kept.url, key=self._kept.key)
-        return self.wire
+        self.client = VllmClient(self._kept.url, key=self._kept.key)
+        return self.client
 
     async def ended(self) -> str:
         if self._process is not None:
@@ -87,9 +87,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
     folder = write_policy(tmp_path_factory.mktemp("vllm") / "policy")
     server = VllmServer(OPTIONS, log=folder.parent / "vllm.log")
     with asyncio.Runner() as runner:
-        wire = runner.run(server.start(str(folder)))
-        key = wire._headers["authorization"].removeprefix("Bearer ")  # pyright: ignore[reportPrivateUsage]  # nobody else may know it
-        yield Kept(folder, wire.url, key)
+        client = runner.run(server.start(str(folder)))
+        key = client._headers["authorization"].removeprefix("Bearer ")  # pyright: ignore[reportPrivateUsage]  # nobody else may know it
+        yield Kept(folder, client.url, key)
         runner.run(server.stop())
 
 
@@ -123,8 +123,8 @@ def call(prompt: list[int], sampling: Sampling, top: int = 0) -> GenerateRequest
     return GenerateRequest(request_id="a", prompt_ids=prompt, sampling=sampling, top_logprobs=top)
 
 
-def gap(told: list[float], true: list[float]) -> float:
-    return max(abs(a - b) for a, b in zip(told, true, strict=True))
+def gap(served: list[float], true: list[float]) -> float:
+    return max(abs(a - b) for a, b in zip(served, true, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -146,43 +146,44 @@ async def test_log_probabilities_are_those_of_transformers(engine: VllmEngine, s
     with torch.no_grad():
         logits = cast(Any, tiny_policy(0, SHAPE).module)(torch.tensor([ids])).logits[0, len(prompt) - 1 : -1].double()
     raw = logits.log_softmax(-1)
-    drawn = ids[len(prompt) :]
+    sampled = ids[len(prompt) :]
     assert (
-        gap([v for c in chunks for v in c.logprobs], [float(r[i]) for r, i in zip(raw, drawn, strict=True)]) < ROUNDING
+        gap([v for c in chunks for v in c.logprobs], [float(r[i]) for r, i in zip(raw, sampled, strict=True)])
+        < ROUNDING
     )
-    for place, row in zip((t for c in chunks for t in c.top or []), raw, strict=True):
-        assert dict(place) == pytest.approx({i: float(row[i]) for i in row.topk(3).indices.tolist()}, abs=ROUNDING)
+    for position, row in zip((t for c in chunks for t in c.top or []), raw, strict=True):
+        assert dict(position) == pytest.approx({i: float(row[i]) for i in row.topk(3).indices.tolist()}, abs=ROUNDING)
     warm = (logits / (sampling.temperature or 1)).log_softmax(-1)
-    kept = [torch.exp(row[row >= row[i]]).sum() - torch.exp(row[i]) for row, i in zip(warm, drawn, strict=True)]
+    kept = [torch.exp(row[row >= row[i]]).sum() - torch.exp(row[i]) for row, i in zip(warm, sampled, strict=True)]
     assert all(mass < sampling.top_p + ROUNDING for mass in kept)
     order = warm.sort(-1, descending=True)
     inside = (order.values.exp().cumsum(-1) - order.values.exp()) < sampling.top_p
     total = (order.values.exp() * inside).sum(-1).log()
-    drawn_from = [float(row[i] - t) for row, i, t in zip(warm, drawn, total, strict=True)]
-    assert gap([v for c in chunks for v in c.sampling_logprobs], drawn_from) < ROUNDING
+    sampling_logprobs = [float(row[i] - t) for row, i, t in zip(warm, sampled, total, strict=True)]
+    assert gap([v for c in chunks for v in c.sampling_logprobs], sampling_logprobs) < ROUNDING
 
 
-async def metric(wire: VllmClient, name: str) -> float:
-    lines = (await wire.ask("GET", "/metrics")).decode().splitlines()
+async def metric(client: VllmClient, name: str) -> float:
+    lines = (await client.request("GET", "/metrics")).decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"vllm:{name}{{"))
 
 
 async def test_adapters_are_served_to_rounding_fresh_and_from_the_cache(engine: VllmEngine, kept: Kept) -> None:
     prompt = [1 + n % 600 for n in range(400)]  # several blocks of the prefix cache
-    wire = VllmClient(kept.url, key=kept.key)
+    client = VllmClient(kept.url, key=kept.key)
     for step in range(1, 4):
         model = PolicyModel(tiny_policy(0, SHAPE).module, str(kept.folder))
         with_adapters(model, LoraOptions(rank=4, alpha=8.0 * step))
         assert model.adapters is not None
         before = await engine.score(prompt)
         await engine.update_adapters(model.adapters.save, step)
-        hits = await metric(wire, "prefix_cache_hits_total")
+        hits = await metric(client, "prefix_cache_hits_total")
         first, second = await engine.score(prompt), await engine.score(prompt)
-        assert await metric(wire, "prefix_cache_hits_total") > hits
+        assert await metric(client, "prefix_cache_hits_total") > hits
         true = score(model, prompt)
         assert max(gap(first, true), gap(second, true)) < ROUNDING
         assert gap(before, true) > 100 * ROUNDING
-    await wire.close()
+    await client.close()
 
 
 async def test_adapters_that_come_in_the_middle_of_answers(engine: VllmEngine, kept: Kept) -> None:
@@ -207,8 +208,8 @@ async def test_adapters_that_come_in_the_middle_of_answers(engine: VllmEngine, k
         assert len(ids) == 403
         true = {version: score(model, ids) for version, model in models.items()}
         versions = [chunk.version for chunk in answer for _ in chunk.ids]
-        told = [value for chunk in answer for value in chunk.logprobs]
-        assert gap(told, [true[v][2 + place] for place, v in enumerate(versions)]) < ROUNDING
+        served = [value for chunk in answer for value in chunk.logprobs]
+        assert gap(served, [true[v][2 + position] for position, v in enumerate(versions)]) < ROUNDING
         assert all(a <= b for a, b in pairwise(versions))
     assert {chunk.version for answer in answers for chunk in answer} == {0, 1}
 
@@ -218,7 +219,7 @@ async def test_calls_wait_while_it_sleeps_and_go_on(engine: VllmEngine, kept: Ke
     model = with_adapters(tiny_policy(0, SHAPE), LoraOptions(rank=4))
     assert model.adapters is not None
     await engine.update_adapters(model.adapters.save, 1)
-    wire = VllmClient(kept.url, key=kept.key)
+    client = VllmClient(kept.url, key=kept.key)
     chunks: list[TokenChunk] = []
 
     async def read() -> None:
@@ -229,27 +230,27 @@ async def test_calls_wait_while_it_sleeps_and_go_on(engine: VllmEngine, kept: Ke
     while not chunks:
         await asyncio.sleep(0)
     async with engine.asleep():
-        assert b"true" in await wire.ask("GET", "/is_sleeping")
-        drawn = len(ids_of(chunks))
+        assert b"true" in await client.request("GET", "/is_sleeping")
+        sampled = len(ids_of(chunks))
         await asyncio.sleep(0.5)
-        assert len(ids_of(chunks)) == drawn < 300
+        assert len(ids_of(chunks)) == sampled < 300
     await reading
-    assert b"false" in await wire.ask("GET", "/is_sleeping")
+    assert b"false" in await client.request("GET", "/is_sleeping")
     ids = [3, 1, 4, *ids_of(chunks)]
     assert len(ids) == 303
     assert gap([v for chunk in chunks for v in chunk.logprobs], score(model, ids)[2:]) < ROUNDING
-    await wire.close()
+    await client.close()
 
 
 async def test_an_abandoned_call_is_aborted_at_the_server(engine: VllmEngine, kept: Kept) -> None:
-    wire = VllmClient(kept.url, key=kept.key)
+    client = VllmClient(kept.url, key=kept.key)
     stream = cast(Any, engine.generate(call([3, 1, 4], Sampling(temperature=0))))
     await anext(stream)
     await stream.aclose()
     async with asyncio.timeout(60):
-        while await metric(wire, "num_requests_running"):
+        while await metric(client, "num_requests_running"):
             await asyncio.sleep(0.05)
-    await wire.close()
+    await client.close()
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -263,7 +264,7 @@ async def test_tools_and_streams_through_the_gateway(engine: VllmEngine, kept: K
         token = mint(address.key, rollout.rollout_id, rollout.attempt.attempt_id)
         async with AsyncOpenAI(base_url=f"{address.url}/a/{token}/v1", api_key="none", max_retries=0) as client:
             function = {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "number"}}}}
-            asked: Any = {
+            fields: Any = {
                 "model": "policy",
                 "messages": [{"role": "user", "content": "1 + 2"}],
                 "tools": [{"type": "function", "function": function}],
@@ -273,13 +274,13 @@ async def test_tools_and_streams_through_the_gateway(engine: VllmEngine, kept: K
             }
             names: list[str | None]
             if stream:
-                parts = [part async for part in await client.chat.completions.create(**asked, stream=True)]
+                parts = [part async for part in await client.chat.completions.create(**fields, stream=True)]
                 names = [
                     c.function.name for p in parts for o in p.choices for c in o.delta.tool_calls or [] if c.function
                 ]
                 assert len(parts) > 1
             else:
-                answer: Any = await cast(Any, client).chat.completions.create(**asked)
+                answer: Any = await cast(Any, client).chat.completions.create(**fields)
                 names = [made.function.name for made in answer.choices[0].message.tool_calls]
         assert [name for name in names if name] == ["add"]
         spans = (await store.query_spans(rollout.rollout_id)).items
@@ -317,13 +318,13 @@ async def test_a_killed_server_is_started_again_and_no_call_is_lost(tmp_path: Pa
     reading = [asyncio.create_task(read(answer, n)) for n, answer in enumerate(answers)]
     while not all(answers):
         await asyncio.sleep(0)
-    dead = server.wire
+    dead = server.client
     supervisor = server._process  # pyright: ignore[reportPrivateUsage]  # to find its child
     assert supervisor is not None
     children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()
     os.kill(int(children[0]) if whole else core_of(int(children[0])), 9)
     await asyncio.gather(*reading)
-    assert server.wire is not dead
+    assert server.client is not dead
     engine.check()
     for n, answer in enumerate(answers):
         ids = [3 + n, 1, 4, *ids_of(answer)]

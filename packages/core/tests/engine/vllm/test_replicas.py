@@ -62,13 +62,13 @@ async def test_a_call_whose_replica_dies_goes_on_with_another(
     engine: ReplicaEngine, doubles: list[VllmDouble], temperature: float
 ) -> None:
     whole = ids_of(await chunks_of(engine, call("a")))
-    home = next(double for double in doubles if answered(double))
-    home.die_after = 17
+    first = next(double for double in doubles if answered(double))
+    first.die_after = 17
     again = await chunks_of(engine, call("a", msgspec.structs.replace(GREEDY, temperature=temperature)))
     assert len(ids_of(again)) == 40
     assert temperature or ids_of(again) == whole
     assert again[-1].finish_reason == "length"
-    assert home.url not in engine.replicas
+    assert first.url not in engine.replicas
     raw = [float(doubles[2].logprobs(a)[b]) for a, b in zip([4, *ids_of(again)], ids_of(again), strict=False)]
     assert [value for chunk in again for value in chunk.logprobs] == pytest.approx(raw)
 
@@ -113,9 +113,9 @@ async def test_a_loss_is_known_while_the_connection_to_the_lost_replica_is_being
 ) -> None:
     close, may_close = VllmClient.close, asyncio.Event()
 
-    async def closed_later(wire: VllmClient) -> None:
+    async def closed_later(client: VllmClient) -> None:
         await may_close.wait()
-        await close(wire)
+        await close(client)
 
     await engine.remove(doubles[1].url)
     waiting = asyncio.create_task(chunks_of(engine, call("a")))
@@ -161,10 +161,10 @@ async def test_an_update_breaks_calls_off_or_drains_them(
     assert engine.version == 5
     ids = [4, *ids_of(chunks)]
     salts = [chunk.version for chunk in chunks for _ in chunk.ids]
-    for place, (before, token, salt) in enumerate(zip(ids, ids[1:], salts, strict=False)):
+    for index, (before, token, salt) in enumerate(zip(ids, ids[1:], salts, strict=False)):
         doubles[0].salt = salt
-        told = [value for chunk in chunks for value in chunk.logprobs][place]
-        assert told == pytest.approx(float(doubles[0].logprobs(before)[token]))
+        logprob = [value for chunk in chunks for value in chunk.logprobs][index]
+        assert logprob == pytest.approx(float(doubles[0].logprobs(before)[token]))
 
 
 async def test_an_update_that_fails_leaves_the_version(engine: ReplicaEngine) -> None:

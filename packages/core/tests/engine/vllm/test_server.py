@@ -61,10 +61,10 @@ async def test_it_is_started_on_the_loopback_with_a_key_and_ended_whole(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-user")
     monkeypatch.setenv("HF_TOKEN", "for-the-hub")
     server = make(STANDS_IN)
-    wire = await server.start(str(tmp_path / "told.json"))
-    assert await wire.is_healthy()
-    told = json.loads((tmp_path / "told.json").read_text())
-    given, environment = told["arguments"], told["environment"]
+    client = await server.start(str(tmp_path / "told.json"))
+    assert await client.is_healthy()
+    started = json.loads((tmp_path / "told.json").read_text())
+    given, environment = started["arguments"], started["environment"]
     pairs = dict(pairwise(given))
     assert pairs["--host"] == "127.0.0.1"
     assert pairs["--logprobs-mode"] == "processed_logprobs"
@@ -78,7 +78,7 @@ async def test_it_is_started_on_the_loopback_with_a_key_and_ended_whole(
     assert environment["VLLM_NO_USAGE_STATS"] == "1"
     assert "VLLM_SERVER_DEV_MODE" not in environment
     await server.stop()
-    for pid in told["pids"]:
+    for pid in started["pids"]:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 
@@ -142,8 +142,8 @@ async def test_a_server_that_is_to_sleep_is_started_for_it(
     options = msgspec.structs.replace(usual.options, sleep=sleep)
     server = VllmServer(options, device=device, log=tmp_path / "vllm.log")
     await server.start(str(tmp_path / "told.json"))
-    told = json.loads((tmp_path / "told.json").read_text())
+    started = json.loads((tmp_path / "told.json").read_text())
     await server.stop()
-    assert ("--enable-sleep-mode" in told["arguments"]) == (sleep and device == "cuda")
-    assert told["environment"].get("VLLM_SERVER_DEV_MODE") == ("1" if sleep else None)
-    assert "VLLM_ALLOW_INSECURE_SERIALIZATION" not in told["environment"]
+    assert ("--enable-sleep-mode" in started["arguments"]) == (sleep and device == "cuda")
+    assert started["environment"].get("VLLM_SERVER_DEV_MODE") == ("1" if sleep else None)
+    assert "VLLM_ALLOW_INSECURE_SERIALIZATION" not in started["environment"]

@@ -60,9 +60,9 @@ async def sleep_in_the_middle_of_an_answer(
         another = asyncio.create_task(chunks_of(engine, call()))
         await meanwhile()
         await asyncio.sleep(0.05)  # let what is not held back go on
-        drawn = len(ids_of(chunks))
+        count = len(ids_of(chunks))
         await asyncio.sleep(0.05)
-        assert len(ids_of(chunks)) == drawn < 60
+        assert len(ids_of(chunks)) == count < 60
         assert not another.done()
     await reading
     return [*chunks, *await another]
@@ -70,8 +70,8 @@ async def sleep_in_the_middle_of_an_answer(
 
 def is_served(server: DoubleServer, chunks: list[TokenChunk]) -> bool:
     """Whether the answers are whole and exact under the adapters."""
-    ids, told = ids_of(chunks), [value for chunk in chunks for value in chunk.logprobs]
-    for answer, values in ((ids[:60], told[:60]), (ids[60:], told[60:])):
+    ids, logprobs = ids_of(chunks), [value for chunk in chunks for value in chunk.logprobs]
+    for answer, values in ((ids[:60], logprobs[:60]), (ids[60:], logprobs[60:])):
         raw = [float(server.double.logprobs(a, "adapter")[b]) for a, b in pairwise([4, *answer])]
         if values != pytest.approx(raw):
             return False
@@ -89,8 +89,8 @@ async def test_calls_wait_while_it_sleeps_and_go_on(policy: Path) -> None:
         assert is_served(server, chunks)
         assert not server.double.asleep
         assert len(server.starts) == 1
-        asked = [path for path, _ in server.double.asked if path in ("/sleep", "/wake_up")]
-        assert asked == ["/sleep", "/wake_up"]
+        paths = [path for path, _ in server.double.asked if path in ("/sleep", "/wake_up")]
+        assert paths == ["/sleep", "/wake_up"]
 
 
 async def test_one_that_does_not_wake_up_is_started_anew(policy: Path) -> None:

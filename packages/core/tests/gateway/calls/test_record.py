@@ -33,7 +33,7 @@ HONOURED: list[tuple[RolloutMode | None, dict[str, str], float]] = [
 ]
 
 
-def says(text: str, **how: Any) -> Script:
+def script_of(text: str, **how: Any) -> Script:
     def script(_: GenerateRequest) -> ScriptedAnswer:
         return ScriptedAnswer(ids=CODEC.answer(text), **how)
 
@@ -88,7 +88,7 @@ async def test_a_call_is_recorded_in_full() -> None:
         semconv.HEADER_SPAN: "00f067aa0ba902b7",
         semconv.HEADER_TRACE: "4bf92f3577b34da6a3ce929d0e0e4736",
     }
-    async with scripted_gateway(says("hello", chunk_size=2), sampling=Sampling(temperature=0.5)) as gateway:
+    async with scripted_gateway(script_of("hello", chunk_size=2), sampling=Sampling(temperature=0.5)) as gateway:
         await gateway.engine.update_weights({}, 7)
         attempt = await gateway.open_attempt("train")
         answer = (await post(attempt, headers, temperature=0, seed=3, tools=TOOLS)).json()
@@ -147,7 +147,7 @@ def _json(span: Span, key: str) -> Any:
 
 
 async def test_the_agents_own_sampling_is_used_outside_training() -> None:
-    async with scripted_gateway(says("x"), sampling=Sampling(temperature=0.5)) as gateway:
+    async with scripted_gateway(script_of("x"), sampling=Sampling(temperature=0.5)) as gateway:
         for mode, metadata, temperature in HONOURED:
             attempt = await gateway.open_attempt(mode, **metadata)
             await post(attempt, temperature=0)
@@ -197,7 +197,7 @@ async def test_records_equal_the_engines_log_over_a_mixture_of_calls() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_hangs_up_leaves_a_partial_record_that_never_trains(stream: bool) -> None:
-    async with scripted_gateway(says("abcdefgh" * 50, chunk_size=1, chunk_delay=0.002)) as gateway:
+    async with scripted_gateway(script_of("abcdefgh" * 50, chunk_size=1, chunk_delay=0.002)) as gateway:
         attempt = await gateway.open_attempt()
         async with httpx.AsyncClient() as http:
             body = {"model": "m", "messages": USER, "stream": stream}
@@ -220,7 +220,7 @@ async def _read_some(http: httpx.AsyncClient, attempt: AttemptHandle, body: dict
 
 
 async def test_the_sdk_closing_a_stream_ends_the_engines_call() -> None:
-    async with scripted_gateway(says("abcdefgh" * 50, chunk_size=1, chunk_delay=0.002)) as gateway:
+    async with scripted_gateway(script_of("abcdefgh" * 50, chunk_size=1, chunk_delay=0.002)) as gateway:
         attempt = await gateway.open_attempt()
         async with openai.AsyncOpenAI(base_url=attempt.base_url, api_key="x", max_retries=0) as client:
             stream = await client.chat.completions.create(
@@ -257,14 +257,14 @@ async def test_a_refused_request_is_recorded_without_reaching_the_engine() -> No
 
 
 async def test_an_answer_of_two_versions_says_how_many_tokens_each_drew() -> None:
-    async with scripted_gateway(says("abcdefgh", chunk_size=1, chunk_delay=0.01)) as gateway:
+    async with scripted_gateway(script_of("abcdefgh", chunk_size=1, chunk_delay=0.01)) as gateway:
         attempt = await gateway.open_attempt()
-        asking = asyncio.create_task(post(attempt))
+        calling = asyncio.create_task(post(attempt))
         while not gateway.engine.in_flight:
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.02)
         await gateway.engine.update_weights({}, 1)
-        await asking
+        await calling
         [span] = await gateway.calls(attempt)
     assert span.attributes[semconv.POLICY_VERSION] == 0
     ranges = span.attributes[semconv.POLICY_VERSIONS]
@@ -281,7 +281,7 @@ async def test_the_record_is_stored_before_the_answer_is_complete(stream: bool) 
             await asyncio.sleep(0.05)
             return await super().add_many_spans(spans)
 
-    async with scripted_gateway(says("hi"), store=SlowStore()) as gateway:
+    async with scripted_gateway(script_of("hi"), store=SlowStore()) as gateway:
         attempt = await gateway.open_attempt()
         await post(attempt, stream=stream)
         assert len(await gateway.calls(attempt)) == 1
@@ -293,7 +293,7 @@ async def test_an_answer_that_cannot_be_recorded_is_not_given(stream: bool, capl
         async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
             raise OSError("disk full")
 
-    async with scripted_gateway(says("hi"), store=FullStore()) as gateway:
+    async with scripted_gateway(script_of("hi"), store=FullStore()) as gateway:
         attempt = await gateway.open_attempt()
         response = await post(attempt, expect=200 if stream else 500, stream=stream)
     assert "could not be recorded" in response.text
@@ -304,13 +304,13 @@ async def test_an_answer_that_cannot_be_recorded_is_not_given(stream: bool, capl
 
 async def test_a_gateway_that_stops_records_what_was_in_flight() -> None:
     store = MemoryStore()
-    async with scripted_gateway(says("a" * 5000, chunk_size=1, chunk_delay=0.01), store=store) as gateway:
+    async with scripted_gateway(script_of("a" * 5000, chunk_size=1, chunk_delay=0.01), store=store) as gateway:
         attempt = await gateway.open_attempt()
-        asking = asyncio.create_task(post(attempt))
+        calling = asyncio.create_task(post(attempt))
         while not gateway.engine.in_flight:
             await asyncio.sleep(0.001)
     with pytest.raises((httpx.HTTPError, AssertionError)):
-        await asking
+        await calling
     [span] = await gateway.calls(attempt)
     assert span.attributes[semconv.NOT_TRAINED] == "gateway stopped"
     assert_same_calls([span], gateway.engine.log)

@@ -42,7 +42,7 @@ class GatedStore(MemoryStore):
 
 async def leave_while_recording(attempt: AttemptHandle, store: GatedStore) -> None:
     """Ask, and hang up while the answer waits to be recorded."""
-    leaving = asyncio.create_task(ask(attempt))
+    leaving = asyncio.create_task(send_request(attempt))
     await store.waiting.wait()
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
@@ -59,7 +59,9 @@ def numbered() -> Any:
     return script
 
 
-async def ask(attempt: AttemptHandle, *, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+async def send_request(
+    attempt: AttemptHandle, *, headers: dict[str, str] | None = None, **fields: Any
+) -> httpx.Response:
     async with httpx.AsyncClient(timeout=10) as http:
         return await http.post(f"{attempt.base_url}/chat/completions", json=BODY | fields, headers=headers)
 
@@ -68,8 +70,8 @@ async def ask(attempt: AttemptHandle, *, headers: dict[str, str] | None = None, 
 async def test_a_client_that_tries_again_gets_the_answer_that_was_recorded(fields: dict[str, Any]) -> None:
     async with scripted_gateway(numbered()) as gateway:
         attempt = await gateway.open_attempt()
-        first = (await ask(attempt, **fields)).json()
-        second = (await ask(attempt, headers=AGAIN, **fields)).json()
+        first = (await send_request(attempt, **fields)).json()
+        second = (await send_request(attempt, headers=AGAIN, **fields)).json()
         assert len(await gateway.calls(attempt)) == fields.get("n", 1)
     assert second == first
     assert len(gateway.engine.log) == fields.get("n", 1)
@@ -78,7 +80,7 @@ async def test_a_client_that_tries_again_gets_the_answer_that_was_recorded(field
 async def test_a_stream_is_repeated_too() -> None:
     async with scripted_gateway(numbered()) as gateway:
         attempt = await gateway.open_attempt()
-        streams = [await ask(attempt, stream=True, headers=headers) for headers in (None, AGAIN)]
+        streams = [await send_request(attempt, stream=True, headers=headers) for headers in (None, AGAIN)]
         assert len(await gateway.calls(attempt)) == 1
     first, second = ([json.loads(line[6:]) for line in s.text.split("\n\n")[:-2]] for s in streams)
     assert [event["id"] for event in second] == [first[0]["id"]] * len(second)
@@ -94,7 +96,7 @@ def _joined(events: list[Any], field: str) -> str:
 async def test_the_same_request_twice_is_two_calls() -> None:
     async with scripted_gateway(numbered()) as gateway:
         attempt = await gateway.open_attempt()
-        answers = [(await ask(attempt)).json()["choices"][0]["message"]["content"] for _ in range(2)]
+        answers = [(await send_request(attempt)).json()["choices"][0]["message"]["content"] for _ in range(2)]
         assert len(await gateway.calls(attempt)) == 2
     assert answers == ["answer 1", "answer 2"]
 
@@ -102,10 +104,10 @@ async def test_the_same_request_twice_is_two_calls() -> None:
 async def test_a_retry_belongs_to_its_attempt_parent_and_body() -> None:
     async with scripted_gateway(numbered()) as gateway:
         attempt, other = await gateway.open_attempt(), await gateway.open_attempt()
-        await ask(attempt)
-        await ask(other, headers=AGAIN)
-        await ask(attempt, headers=AGAIN | {semconv.HEADER_SPAN: "00f067aa0ba902b7"})
-        await ask(attempt, headers=AGAIN, temperature=0.5)
+        await send_request(attempt)
+        await send_request(other, headers=AGAIN)
+        await send_request(attempt, headers=AGAIN | {semconv.HEADER_SPAN: "00f067aa0ba902b7"})
+        await send_request(attempt, headers=AGAIN, temperature=0.5)
         assert (len(await gateway.calls(attempt)), len(await gateway.calls(other))) == (3, 1)
 
 
@@ -118,7 +120,7 @@ async def test_an_answer_whose_client_left_while_it_was_recorded_waits_for_the_n
         while not await gateway.calls(attempt):
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.01)
-        answers = [(await ask(attempt)).json()["choices"][0]["message"]["content"] for _ in range(2)]
+        answers = [(await send_request(attempt)).json()["choices"][0]["message"]["content"] for _ in range(2)]
         assert len(await gateway.calls(attempt)) == 2
     assert answers == ["answer 1", "answer 2"], "the first try's answer, once; then a new one"
 
@@ -126,8 +128,8 @@ async def test_an_answer_whose_client_left_while_it_was_recorded_waits_for_the_n
 async def test_an_answer_that_failed_is_drawn_anew() -> None:
     async with scripted_gateway([EngineError("busy"), CODEC.answer("fine")]) as gateway:
         attempt = await gateway.open_attempt()
-        assert (await ask(attempt)).status_code == 500
-        assert (await ask(attempt, headers=AGAIN)).json()["choices"][0]["message"]["content"] == "fine"
+        assert (await send_request(attempt)).status_code == 500
+        assert (await send_request(attempt, headers=AGAIN)).json()["choices"][0]["message"]["content"] == "fine"
 
 
 @pytest.mark.parametrize("headers", [None, AGAIN])
@@ -136,7 +138,7 @@ async def test_a_retry_waits_for_an_answer_that_is_still_being_recorded(headers:
     async with scripted_gateway(numbered(), store=store) as gateway:
         attempt = await gateway.open_attempt()
         await leave_while_recording(attempt, store)
-        again = asyncio.create_task(ask(attempt, headers=headers))
+        again = asyncio.create_task(send_request(attempt, headers=headers))
         await asyncio.sleep(0.05)
         store.open.set()
         assert (await again).json()["choices"][0]["message"]["content"] == "answer 1"
@@ -149,7 +151,7 @@ async def test_the_same_request_twice_at_once_is_two_calls_that_do_not_wait_for_
     store = GatedStore()
     async with scripted_gateway(numbered(), store=store) as gateway:
         attempt = await gateway.open_attempt()
-        both = [asyncio.create_task(ask(attempt)) for _ in range(2)]
+        both = [asyncio.create_task(send_request(attempt)) for _ in range(2)]
         while len(gateway.engine.log) < 2:
             await asyncio.sleep(0.005)
         store.open.set()
@@ -161,12 +163,12 @@ async def test_a_part_of_an_answer_is_never_given_as_the_whole() -> None:
     slow = ScriptedAnswer(ids=CODEC.answer("abcdefgh"), chunk_size=1, chunk_delay=0.02)
     async with scripted_gateway([slow, CODEC.answer("anew")]) as gateway:
         attempt = await gateway.open_attempt()
-        leaving = asyncio.create_task(ask(attempt))
+        leaving = asyncio.create_task(send_request(attempt))
         while not gateway.engine.in_flight:
             await asyncio.sleep(0.005)
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
-        assert (await ask(attempt, headers=AGAIN)).json()["choices"][0]["message"]["content"] == "anew"
+        assert (await send_request(attempt, headers=AGAIN)).json()["choices"][0]["message"]["content"] == "anew"
         cut, whole = await gateway.calls(attempt)
     assert cut.attributes[semconv.NOT_TRAINED] == "client disconnected"
     assert semconv.NOT_TRAINED not in whole.attributes

@@ -32,16 +32,16 @@ Question = tuple[str, str, int]
 
 def seeds(questions: list[Question], seed: int = 0) -> dict[str, list[int]]:
     """Seeds of each attempt's calls, sorted."""
-    draws = CallSeeds(seed)
+    call_seeds = CallSeeds(seed)
     found: dict[str, list[int]] = {}
     for rollout, attempt, token in questions:
-        found.setdefault(attempt, []).append(draws.seed(rollout, attempt, [token]))
+        found.setdefault(attempt, []).append(call_seeds.seed(rollout, attempt, [token]))
     return {attempt: sorted(values) for attempt, values in found.items()}
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2)), max_size=12), st.randoms(use_true_random=False))
-def test_the_order_of_calls_changes_no_seed(asked: list[tuple[str, int]], shuffle: random.Random) -> None:
-    questions = [(f"ro-{name}", f"at-{name}", token) for name, token in asked]
+def test_the_order_of_calls_changes_no_seed(calls_made: list[tuple[str, int]], shuffle: random.Random) -> None:
+    questions = [(f"ro-{name}", f"at-{name}", token) for name, token in calls_made]
     mixed = list(questions)
     shuffle.shuffle(mixed)
 
@@ -59,14 +59,14 @@ def test_a_second_attempt_draws_what_the_first_drew_and_another_run_does_not() -
 
 
 def test_attempts_that_have_ended_are_forgotten() -> None:
-    draws = CallSeeds(0)
-    early = draws.seed("ro", "early", [1])
+    call_seeds = CallSeeds(0)
+    early = call_seeds.seed("ro", "early", [1])
     for number in range(REMEMBERED):
-        draws.seed("other", str(number), [1])
-    assert draws.seed("ro", "early", [1]) == early
+        call_seeds.seed("other", str(number), [1])
+    assert call_seeds.seed("ro", "early", [1]) == early
 
 
-async def answered(draws: CallSeeds | None, rollout: str, **asked: Any) -> list[tuple[int | None, str]]:
+async def answered(call_seeds: CallSeeds | None, rollout: str, **calls_made: Any) -> list[tuple[int | None, str]]:
     """The seed that the engine is given and the id of the tool call that the agent gets, of each choice."""
     requests: list[GenerateRequest] = []
     store, key = MemoryStore(), new_key()
@@ -76,7 +76,7 @@ async def answered(draws: CallSeeds | None, rollout: str, **asked: Any) -> list[
         return ScriptedAnswer(ids=CODEC.answer(ANSWER))
 
     engine = ScriptedEngine(script, model=ModelInfo(name="m", context_length=4096, vocab_size=VOCABULARY))
-    policy = ServedPolicy(name="policy", engine=engine, codec=CODEC, draws=draws)
+    policy = ServedPolicy(name="policy", engine=engine, codec=CODEC, call_seeds=call_seeds)
     server = GatewayServer(Gateway(store, policy, key).app)
     url = await server.start()
     try:
@@ -85,12 +85,12 @@ async def answered(draws: CallSeeds | None, rollout: str, **asked: Any) -> list[
         assert attempted is not None
         token = mint(key, rollout, attempted.attempt.attempt_id)
         async with httpx.AsyncClient() as client:
-            said = await client.post(f"{url}/a/{token}/v1/chat/completions", json={**BODY, **asked})
+            message = await client.post(f"{url}/a/{token}/v1/chat/completions", json={**BODY, **calls_made})
     finally:
         await server.stop()
         await engine.close()
         await store.close()
-    ids = [choice["message"]["tool_calls"][0]["id"] for choice in said.json()["choices"]]
+    ids = [choice["message"]["tool_calls"][0]["id"] for choice in message.json()["choices"]]
     return [(request.sampling.seed, name) for request, name in zip(requests, ids, strict=True)]
 
 

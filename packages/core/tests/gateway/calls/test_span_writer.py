@@ -19,7 +19,7 @@ def span(number: int, text: str = "", attempt: str = "attempt") -> Span:
     )
 
 
-class Shelf:
+class SpanStore:
     """A store of spans that can fail, refuse an attempt, or take its time."""
 
     def __init__(self) -> None:
@@ -47,104 +47,104 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_a_durable_record_is_stored_when_keep_returns() -> None:
-    shelf = Shelf()
-    keeper = SpanWriter(shelf.add)
-    assert await keeper.keep([span(1), span(2)])
-    assert await keeper.keep([span(3)])
-    assert (shelf.numbers, keeper.waiting) == ([1, 2, 3], 0)
-    await keeper.aclose()
+    store = SpanStore()
+    span_writer = SpanWriter(store.add)
+    assert await span_writer.keep([span(1), span(2)])
+    assert await span_writer.keep([span(3)])
+    assert (store.numbers, span_writer.waiting) == ([1, 2, 3], 0)
+    await span_writer.aclose()
 
 
 async def test_a_relaxed_record_is_stored_soon_and_together_with_others() -> None:
-    shelf = Shelf()
-    keeper = SpanWriter(shelf.add, SpanWriterLimits(within=0.02))
+    store = SpanStore()
+    span_writer = SpanWriter(store.add, SpanWriterLimits(within=0.02))
     for number in range(10):
-        assert await keeper.keep([span(number)])
-    assert (shelf.calls, keeper.waiting) == (0, 10)
-    await asyncio.wait_for(shelf.called.wait(), 20)
-    assert await keeper.flush()
-    assert (shelf.numbers, shelf.calls) == (list(range(10)), 1)
-    shelf.called.clear()
-    await keeper.keep([span(10)])
-    await asyncio.wait_for(shelf.called.wait(), 20)
-    await keeper.aclose()
-    assert shelf.numbers == list(range(11))
+        assert await span_writer.keep([span(number)])
+    assert (store.calls, span_writer.waiting) == (0, 10)
+    await asyncio.wait_for(store.called.wait(), 20)
+    assert await span_writer.flush()
+    assert (store.numbers, store.calls) == (list(range(10)), 1)
+    store.called.clear()
+    await span_writer.keep([span(10)])
+    await asyncio.wait_for(store.called.wait(), 20)
+    await span_writer.aclose()
+    assert store.numbers == list(range(11))
 
 
 async def test_flushing_and_closing_store_what_waits() -> None:
-    shelf = Shelf()
-    keeper = SpanWriter(shelf.add, RELAXED)
-    await keeper.keep([span(1)])
-    assert await keeper.flush()
-    assert shelf.numbers == [1]
-    await keeper.keep([span(2)])
-    await keeper.aclose()
-    assert shelf.numbers == [1, 2]
-    assert await keeper.keep([span(3)])
-    assert (shelf.numbers, keeper.waiting) == ([1, 2, 3], 0)
+    store = SpanStore()
+    span_writer = SpanWriter(store.add, RELAXED)
+    await span_writer.keep([span(1)])
+    assert await span_writer.flush()
+    assert store.numbers == [1]
+    await span_writer.keep([span(2)])
+    await span_writer.aclose()
+    assert store.numbers == [1, 2]
+    assert await span_writer.keep([span(3)])
+    assert (store.numbers, span_writer.waiting) == ([1, 2, 3], 0)
 
 
 @pytest.mark.parametrize(
     "limits", [SpanWriterLimits(within=2, max_spans=2), SpanWriterLimits(within=2, max_bytes=1000)]
 )
 async def test_a_full_buffer_makes_records_durable_and_keeps_their_order(limits: SpanWriterLimits) -> None:
-    shelf = Shelf()
-    keeper = SpanWriter(shelf.add, limits)
+    store = SpanStore()
+    span_writer = SpanWriter(store.add, limits)
     for number in (1, 2):
-        await keeper.keep([span(number, "x" * 400)])
-    assert shelf.numbers == []
-    await keeper.keep([span(3)])
-    assert shelf.numbers == [1, 2, 3]
-    await keeper.aclose()
+        await span_writer.keep([span(number, "x" * 400)])
+    assert store.numbers == []
+    await span_writer.keep([span(3)])
+    assert store.numbers == [1, 2, 3]
+    await span_writer.aclose()
 
 
 async def test_a_full_buffer_before_a_broken_store_is_not_added_to() -> None:
-    shelf = Shelf()
-    shelf.broken = True
-    keeper = SpanWriter(shelf.add, SpanWriterLimits(within=2, max_spans=1))
-    assert await keeper.keep([span(1)])
-    assert not await keeper.keep([span(2)])
-    assert keeper.waiting == 1
-    shelf.broken = False
-    await keeper.aclose()
-    assert shelf.numbers == [1]
+    store = SpanStore()
+    store.broken = True
+    span_writer = SpanWriter(store.add, SpanWriterLimits(within=2, max_spans=1))
+    assert await span_writer.keep([span(1)])
+    assert not await span_writer.keep([span(2)])
+    assert span_writer.waiting == 1
+    store.broken = False
+    await span_writer.aclose()
+    assert store.numbers == [1]
 
 
 async def test_a_failing_store_is_tried_again_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    shelf = Shelf()
-    shelf.broken = True
-    keeper = SpanWriter(shelf.add, SpanWriterLimits(within=0.01))
+    store = SpanStore()
+    store.broken = True
+    span_writer = SpanWriter(store.add, SpanWriterLimits(within=0.01))
     for number in range(3):
-        await keeper.keep([span(number)])
+        await span_writer.keep([span(number)])
     for _ in range(2):
-        shelf.called.clear()
-        await asyncio.wait_for(shelf.called.wait(), 20)
-    assert not await keeper.flush()
-    assert (keeper.waiting, shelf.numbers) == (3, [])
+        store.called.clear()
+        await asyncio.wait_for(store.called.wait(), 20)
+    assert not await span_writer.flush()
+    assert (span_writer.waiting, store.numbers) == (3, [])
     assert errors(caplog) == ["the store does not take the records of model calls"]
-    shelf.broken = False
-    shelf.called.clear()
-    await asyncio.wait_for(shelf.called.wait(), 20)
-    assert await keeper.flush()
-    assert shelf.numbers == [0, 1, 2]
+    store.broken = False
+    store.called.clear()
+    await asyncio.wait_for(store.called.wait(), 20)
+    assert await span_writer.flush()
+    assert store.numbers == [0, 1, 2]
     assert "the store takes records again" in caplog.messages
-    shelf.broken = True
-    await keeper.keep([span(4)])
-    assert not await keeper.flush()
+    store.broken = True
+    await span_writer.keep([span(4)])
+    assert not await span_writer.flush()
     assert len(errors(caplog)) == 2  # another outage
-    await keeper.aclose()
+    await span_writer.aclose()
     assert errors(caplog)[-1] == "1 records of model calls were never stored"
 
 
 async def test_a_durable_record_that_fails_is_told_and_logged_once_an_outage(caplog: pytest.LogCaptureFixture) -> None:
-    shelf = Shelf()
-    shelf.broken = True
-    keeper = SpanWriter(shelf.add)
-    assert [await keeper.keep([span(number)]) for number in range(3)] == [False] * 3
+    store = SpanStore()
+    store.broken = True
+    span_writer = SpanWriter(store.add)
+    assert [await span_writer.keep([span(number)]) for number in range(3)] == [False] * 3
     assert len(errors(caplog)) == 1
-    shelf.broken = False
-    assert await keeper.keep([span(3)])
-    assert not await keeper.keep([span(4, attempt="unknown")])
+    store.broken = False
+    assert await span_writer.keep([span(3)])
+    assert not await span_writer.keep([span(4, attempt="unknown")])
     assert "span 0000000000000004 of attempt unknown could not be recorded" in errors(caplog)[-1]
 
 
@@ -152,70 +152,70 @@ async def test_a_durable_record_that_fails_is_told_and_logged_once_an_outage(cap
 async def test_a_span_the_store_refuses_takes_no_other_with_it(
     caplog: pytest.LogCaptureFixture, refusal: type[Exception]
 ) -> None:
-    shelf = Shelf()
-    shelf.refusal = refusal
-    keeper = SpanWriter(shelf.add, RELAXED)
+    store = SpanStore()
+    store.refusal = refusal
+    span_writer = SpanWriter(store.add, RELAXED)
     for number in range(5):
-        await keeper.keep([span(number, attempt="unknown" if number == 2 else "attempt")])
-    assert await keeper.flush()
-    assert (shelf.numbers, keeper.waiting) == ([0, 1, 3, 4], 0)
+        await span_writer.keep([span(number, attempt="unknown" if number == 2 else "attempt")])
+    assert await span_writer.flush()
+    assert (store.numbers, span_writer.waiting) == ([0, 1, 3, 4], 0)
     assert len(errors(caplog)) == 1
-    await keeper.aclose()
+    await span_writer.aclose()
 
 
 async def test_a_caller_that_is_cut_off_leaves_its_record_to_be_stored() -> None:
-    shelf = Shelf()
-    shelf.open.clear()
-    keeper = SpanWriter(shelf.add)
-    cut_off = asyncio.create_task(keeper.keep([span(1)]))
-    await shelf.called.wait()
+    store = SpanStore()
+    store.open.clear()
+    span_writer = SpanWriter(store.add)
+    cut_off = asyncio.create_task(span_writer.keep([span(1)]))
+    await store.called.wait()
     cut_off.cancel()
     await asyncio.wait([cut_off])
-    assert (cut_off.cancelled(), keeper.waiting) == (True, 1)
-    shelf.open.set()
-    await keeper.aclose()
-    assert shelf.numbers == [1]
+    assert (cut_off.cancelled(), span_writer.waiting) == (True, 1)
+    store.open.set()
+    await span_writer.aclose()
+    assert store.numbers == [1]
 
 
 async def test_a_flush_that_is_cut_off_loses_nothing() -> None:
-    shelf = Shelf()
-    shelf.open.clear()
-    keeper = SpanWriter(shelf.add, RELAXED)
-    await keeper.keep([span(1)])
-    cut_off = asyncio.create_task(keeper.flush())
-    await shelf.called.wait()
+    store = SpanStore()
+    store.open.clear()
+    span_writer = SpanWriter(store.add, RELAXED)
+    await span_writer.keep([span(1)])
+    cut_off = asyncio.create_task(span_writer.flush())
+    await store.called.wait()
     cut_off.cancel()
     await asyncio.wait([cut_off])
-    shelf.open.set()
-    await keeper.aclose()
-    assert shelf.numbers == [1]
+    store.open.set()
+    await span_writer.aclose()
+    assert store.numbers == [1]
 
 
 async def test_records_kept_while_others_are_written_are_stored_after_them() -> None:
-    shelf = Shelf()
-    shelf.open.clear()
-    keeper = SpanWriter(shelf.add, RELAXED)
-    await keeper.keep([span(1)])
-    flushing = asyncio.create_task(keeper.flush())
-    await shelf.called.wait()
-    await keeper.keep([span(2)])
-    shelf.open.set()
+    store = SpanStore()
+    store.open.clear()
+    span_writer = SpanWriter(store.add, RELAXED)
+    await span_writer.keep([span(1)])
+    flushing = asyncio.create_task(span_writer.flush())
+    await store.called.wait()
+    await span_writer.keep([span(2)])
+    store.open.set()
     assert await flushing
-    assert shelf.numbers == [1]
-    await keeper.aclose()
-    assert shelf.numbers == [1, 2]
+    assert store.numbers == [1]
+    await span_writer.aclose()
+    assert store.numbers == [1, 2]
 
 
 async def test_a_store_takes_a_record_that_it_has_only_once() -> None:
     store = MemoryStore()
     rollout = await store.start_rollout("task")
     record = factories.span(rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id, sequence_id=0)
-    keeper = SpanWriter(store.add_many_spans)
-    assert await keeper.keep([record])
-    assert await keeper.keep([record])
+    span_writer = SpanWriter(store.add_many_spans)
+    assert await span_writer.keep([record])
+    assert await span_writer.keep([record])
     assert len(await store.query_spans(rollout.rollout_id)) == 1
     await store.close()
-    assert not await keeper.keep([record])
+    assert not await span_writer.keep([record])
 
 
 @pytest.mark.parametrize("wrong", [{"within": -1.0}, {"within": 2.5}, {"max_spans": 0}, {"max_bytes": 0}])

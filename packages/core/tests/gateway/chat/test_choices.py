@@ -48,15 +48,15 @@ async def test_each_choice_is_an_answer_and_a_record() -> None:
 async def test_a_stream_carries_every_choice_under_its_index() -> None:
     async with scripted_gateway(script) as gateway:
         attempt = await gateway.open_attempt()
-        heard, ends, roles = {0: "", 1: "", 2: ""}, dict[int, str | None](), list[int]()
+        contents, ends, roles = {0: "", 1: "", 2: ""}, dict[int, str | None](), list[int]()
         async with client(attempt) as agent:
             async for event in await agent.chat.completions.create(model="m", messages=USER, n=3, stream=True):
                 for choice in event.choices:
                     roles += [choice.index] if choice.delta.role else []
-                    heard[choice.index] += choice.delta.content or ""
+                    contents[choice.index] += choice.delta.content or ""
                     if choice.finish_reason:
                         ends[choice.index] = choice.finish_reason
-    assert heard == {0: "answer 0", 1: "answer 1!", 2: "answer 2!!"}
+    assert contents == {0: "answer 0", 1: "answer 1!", 2: "answer 2!!"}
     assert ends == dict.fromkeys(range(3), "stop")
     assert sorted(roles) == [0, 1, 2]
 

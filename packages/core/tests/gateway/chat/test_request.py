@@ -36,13 +36,13 @@ def test_a_bare_request_has_the_providers_defaults() -> None:
     assert (request.tools, request.stream, request.logprobs, request.include_usage) == ([], False, False, False)
     assert request.parallel_tool_calls
     assert (request.choices, request.top_logprobs, request.forced) == (1, 0, None)
-    assert request.asked.messages == '[{"role":"user","content":"hi"}]'
-    assert request.asked.rest == "{}"
+    assert request.as_sent.messages == '[{"role":"user","content":"hi"}]'
+    assert request.as_sent.rest == "{}"
 
 
 def test_everything_asked_for_is_recorded() -> None:
     request = parse(temperature=0, stop="END", user="u", reasoning_effort="low", stream=True, n=1, top_p=None)
-    assert msgspec.json.decode(request.asked.rest) == {
+    assert msgspec.json.decode(request.as_sent.rest) == {
         "temperature": 0, "stop": "END", "user": "u", "reasoning_effort": "low", "n": 1, "top_p": None,
     }  # fmt: skip
     assert request.sampling == Sampling(temperature=0, stop=("END",))
@@ -139,7 +139,7 @@ def test_tool_choice_none_hides_the_tools() -> None:
     assert parse(tools=[TOOL]).tools == [TOOL]
     hidden = parse(tools=[TOOL], tool_choice="none")
     assert hidden.tools == []
-    assert hidden.asked.tools is not None
+    assert hidden.as_sent.tools is not None
 
 
 def test_a_tool_choice_says_what_must_be_called() -> None:
@@ -160,13 +160,13 @@ def rollout(mode: RolloutMode | None, **metadata: object) -> Rollout:
 
 
 def test_training_samples_as_the_trainer_says_but_ends_where_the_agent_says() -> None:
-    asked = Sampling(temperature=0, top_p=0.5, max_tokens=64, stop=("END",), seed=7)
+    requested = Sampling(temperature=0, top_p=0.5, max_tokens=64, stop=("END",), seed=7)
     policy = Sampling(temperature=1.0, max_tokens=100)
     trained = Sampling(temperature=1.0, top_p=1.0, max_tokens=64, stop=("END",), seed=None)
-    assert sampling_for(rollout("train"), asked, policy) == trained
-    assert sampling_for(rollout("val", sampling="policy"), asked, policy) == trained
+    assert sampling_for(rollout("train"), requested, policy) == trained
+    assert sampling_for(rollout("val", sampling="policy"), requested, policy) == trained
     for mode in ("val", "test", None):
-        assert sampling_for(rollout(mode), asked, policy) == asked
+        assert sampling_for(rollout(mode), requested, policy) == requested
     assert sampling_for(rollout("train"), Sampling(), policy).max_tokens == 100
 
 
@@ -204,12 +204,12 @@ FULL = msgspec.json.encode({
 @given(st.lists(st.tuples(st.integers(0, len(FULL) - 1), st.binary(max_size=3)), max_size=4))
 def test_any_body_is_read_or_refused(changes: list[tuple[int, bytes]]) -> None:
     body = bytearray(FULL)
-    for place, piece in changes:
-        body[place : place + 1] = piece
+    for index, piece in changes:
+        body[index : index + 1] = piece
     with contextlib.suppress(Refusal):
         request = parse_chat(bytes(body))
-        assert isinstance(msgspec.json.decode(request.asked.rest), dict)
-        assert msgspec.json.decode(request.asked.messages or "") == request.messages
+        assert isinstance(msgspec.json.decode(request.as_sent.rest), dict)
+        assert msgspec.json.decode(request.as_sent.messages or "") == request.messages
 
 
 def test_nesting_without_end_is_refused() -> None:

@@ -36,13 +36,13 @@ DETAILS = {
 }
 
 
-def says(text: str, **how: Any) -> ScriptedAnswer:
+def script_of(text: str, **how: Any) -> ScriptedAnswer:
     return ScriptedAnswer(ids=CODEC.answer(text), **how)
 
 
 def always(text: str, **how: Any) -> Script:
     def script(_: GenerateRequest) -> ScriptedAnswer:
-        return says(text, **how)
+        return script_of(text, **how)
 
     return script
 
@@ -185,13 +185,13 @@ async def test_stop_strings_cut_the_text_and_end_the_call(stream: bool) -> None:
     async with scripted_gateway(always("one, two, three", chunk_size=1)) as gateway:
         attempt = await gateway.open_attempt()
         response = await raw(attempt, stop=["tree", "two,"], stream=stream)
-        content, finish = _heard(response, stream)
+        content, finish = _content_of(response, stream)
     assert (content, finish) == ("one, ", "stop")
     assert bytes(gateway.engine.log[0].response_ids) == b"one, two,"
     assert gateway.engine.requests[0].sampling.stop == ("tree", "two,")
 
 
-def _heard(response: httpx.Response, stream: bool) -> tuple[str, str]:
+def _content_of(response: httpx.Response, stream: bool) -> tuple[str, str]:
     if not stream:
         choice = response.json()["choices"][0]
         return choice["message"]["content"], choice["finish_reason"]
@@ -202,14 +202,14 @@ def _heard(response: httpx.Response, stream: bool) -> tuple[str, str]:
 @pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
 async def test_length_limits_are_honoured(limit: str) -> None:
     async with scripted_gateway(always("abcdef")) as gateway:
-        assert _heard(await raw(await gateway.open_attempt(), **{limit: 3}), stream=False) == ("abc", "length")
+        assert _content_of(await raw(await gateway.open_attempt(), **{limit: 3}), stream=False) == ("abc", "length")
 
 
 async def test_an_empty_answer_is_an_empty_string() -> None:
     async with scripted_gateway(always("")) as gateway:
         attempt = await gateway.open_attempt()
-        assert _heard(await raw(attempt), stream=False) == ("", "stop")
-        assert _heard(await raw(attempt, stream=True), stream=True) == ("", "stop")
+        assert _content_of(await raw(attempt), stream=False) == ("", "stop")
+        assert _content_of(await raw(attempt, stream=True), stream=True) == ("", "stop")
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -229,14 +229,14 @@ async def test_logprobs_are_those_of_the_content(stream: bool) -> None:
 
 
 async def test_the_synchronous_client_sees_the_same() -> None:
-    def ask(attempt: AttemptHandle) -> tuple[str | None, str]:
+    def stream_answer(attempt: AttemptHandle) -> tuple[str | None, str]:
         with openai.OpenAI(base_url=attempt.base_url, api_key="x", max_retries=0) as sync_client:
             plain = sync_client.chat.completions.create(model="m", messages=USER)
             stream = sync_client.chat.completions.create(model="m", messages=USER, stream=True)
             return plain.choices[0].message.content, "".join(part.choices[0].delta.content or "" for part in stream)
 
     async with scripted_gateway(always("naïve 🙂", chunk_size=2)) as gateway:
-        assert await asyncio.to_thread(ask, await gateway.open_attempt()) == ("naïve 🙂", "naïve 🙂")
+        assert await asyncio.to_thread(stream_answer, await gateway.open_attempt()) == ("naïve 🙂", "naïve 🙂")
 
 
 async def test_the_sdks_stream_helper_puts_the_same_answer_together() -> None:
@@ -262,9 +262,9 @@ def _function(call: Any) -> tuple[str, str]:
 
 async def test_many_calls_at_once_get_their_own_answers() -> None:
     def echo(request: GenerateRequest) -> ScriptedAnswer:
-        return says(bytes(i for i in request.prompt_ids if i < 256).decode(), chunk_size=7, chunk_delay=0.0005)
+        return script_of(bytes(i for i in request.prompt_ids if i < 256).decode(), chunk_size=7, chunk_delay=0.0005)
 
-    async def ask(agent: openai.AsyncOpenAI, n: int) -> bool:
+    async def stream_answer(agent: openai.AsyncOpenAI, n: int) -> bool:
         question: list[ChatCompletionMessageParam] = [{"role": "user", "content": f"question {n}"}]
         if n % 2:
             answer = await agent.chat.completions.create(model="m", messages=question)
@@ -273,7 +273,7 @@ async def test_many_calls_at_once_get_their_own_answers() -> None:
         return f"question {n}\n" in "".join([part.choices[0].delta.content or "" async for part in stream])
 
     async with scripted_gateway(echo) as gateway, client(await gateway.open_attempt()) as agent:
-        assert all(await asyncio.gather(*(ask(agent, n) for n in range(60))))
+        assert all(await asyncio.gather(*(stream_answer(agent, n) for n in range(60))))
     assert len(gateway.engine.log) == 60
 
 
@@ -294,7 +294,7 @@ async def test_errors_are_the_sdks_own_classes() -> None:
 
 async def test_the_sdk_tries_again_after_our_own_failure() -> None:
     async with (
-        scripted_gateway([EngineError("busy"), says("fine")]) as gateway,
+        scripted_gateway([EngineError("busy"), script_of("fine")]) as gateway,
         client(await gateway.open_attempt(), retries=1) as agent,
     ):
         answer = await agent.chat.completions.create(model="m", messages=USER)
@@ -305,11 +305,11 @@ async def test_an_engine_that_fails_in_a_stream_is_an_error_in_the_stream() -> N
     broken = ScriptedAnswer(ids=list(b"abc"), chunk_size=1, error=EngineError("lost"))
     async with scripted_gateway([broken]) as gateway, client(await gateway.open_attempt()) as agent:
         stream = await agent.chat.completions.create(model="m", messages=USER, stream=True)
-        heard = ""
+        text = ""
         with pytest.raises(openai.APIError, match="lost"):
             async for part in stream:
-                heard += part.choices[0].delta.content or ""
-        assert heard == "abc"
+                text += part.choices[0].delta.content or ""
+        assert text == "abc"
 
 
 PIECES = st.one_of(st.text(max_size=8), st.sampled_from([CALL, "<tool_call>", "</tool_call>", "\n", " ", "END", "E"]))
@@ -323,11 +323,11 @@ def test_stream_deltas_add_up_to_the_plain_answer(text: str, tools: bool, parall
     plain, live = AnswerReader(CODEC, request, "call"), AnswerReader(CODEC, request, "call")
     plain.push(ids, [])
     plain.finish()
-    shown, place = list[Any](), 0
-    while place < len(ids) and not live.stopped:
+    shown, position = list[Any](), 0
+    while position < len(ids) and not live.stopped:
         size = data.draw(st.integers(1, 9))
-        shown += live.push(ids[place : place + size], [])
-        place += size
+        shown += live.push(ids[position : position + size], [])
+        position += size
     shown += live.finish()
     assert "".join(part for part in shown if isinstance(part, str)) == (plain.content or "")
     assert live.content == plain.content

@@ -14,11 +14,11 @@ STOPS = st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3)
 
 
 def pushed(stream: TextStream, ids: Sequence[int], cuts: list[int]) -> list[str]:
-    pieces, place = list[str](), 0
+    pieces, position = list[str](), 0
     for size in cuts:
-        pieces.append(stream.push(ids[place : place + size]))
-        place += size
-    return [*pieces, stream.push(ids[place:]), stream.finish()]
+        pieces.append(stream.push(ids[position : position + size]))
+        position += size
+    return [*pieces, stream.push(ids[position:]), stream.finish()]
 
 
 @given(st.binary(max_size=60), CUTS)
@@ -48,7 +48,7 @@ def byte_level() -> Decode:
     letters = {byte: chr(byte) for byte in printable}
     letters |= {byte: chr(256 + n) for n, byte in enumerate(sorted(set(range(256)) - set(printable)))}
     words = [bytes([byte]) for byte in range(256)] + HALVES
-    vocabulary = {"".join(letters[byte] for byte in word): place for place, word in enumerate(words)}
+    vocabulary = {"".join(letters[byte] for byte in word): position for position, word in enumerate(words)}
     backend: Any = library.Tokenizer(library.models.BPE(vocabulary, []))
     backend.decoder = library.decoders.ByteLevel()
     return lambda ids: backend.decode([token for token in ids if token < 300])
@@ -114,10 +114,10 @@ def test_ids_mean_what_they_mean_after_their_neighbour() -> None:
 def test_text_is_cut_before_the_stop_string_that_is_complete_first(text: str, stop: list[str], cuts: list[int]) -> None:
     ends = [(text.index(word) + len(word), text.index(word)) for word in stop if word in text]
     expected = text[: min(ends)[1]] if ends else text
-    reader, given_out, place = StopFilter(stop), "", 0
+    reader, given_out, position = StopFilter(stop), "", 0
     for size in [*cuts, len(text)]:
-        given_out += reader.push(text[place : place + size])
-        place += size
+        given_out += reader.push(text[position : position + size])
+        position += size
         assert expected.startswith(given_out)
     assert reader.stopped == bool(ends)
     assert given_out + reader.finish() == expected

@@ -219,11 +219,11 @@ def test_a_streamed_answer_is_the_answer_decoded_at_once(
 ) -> None:
     ids: list[int] = codec._tokenizer(text)["input_ids"]  # pyright: ignore[reportPrivateUsage]  # as above
     assert b"".join(map(codec.token_bytes, ids)).decode() == codec.decode(ids)
-    stream, parser, parts, place = TextStream(codec.decode), codec.parser([TOOL]), list[AnswerPart](), 0
-    while place < len(ids):
+    stream, parser, parts, position = TextStream(codec.decode), codec.parser([TOOL]), list[AnswerPart](), 0
+    while position < len(ids):
         size = data.draw(st.integers(1, 4))
-        parts += parser.push(stream.push(ids[place : place + size]))
-        place += size
+        parts += parser.push(stream.push(ids[position : position + size]))
+        position += size
     parts += parser.push(stream.finish()) + parser.finish()
     assert collect(parts) == codec.parse(codec.decode(ids), [TOOL])
 
@@ -246,14 +246,14 @@ def shipped() -> HuggingFaceCodec:
 @settings(suppress_health_check=SUPPRESSED)
 @given(st.lists(st.integers(0, 672), max_size=30), st.text(max_size=10), st.data())
 def test_pieces_of_whatever_the_shipped_policy_draws_are_the_text(
-    shipped: HuggingFaceCodec, drawn: list[int], text: str, data: st.DataObject
+    shipped: HuggingFaceCodec, sampled: list[int], text: str, data: st.DataObject
 ) -> None:
-    ids = drawn + shipped._ids(text) + drawn[:5]  # pyright: ignore[reportPrivateUsage]  # bytes that are characters
-    stream, pieces, place = TextStream(shipped.decode), list[str](), 0
-    while place < len(ids):
+    ids = sampled + shipped._ids(text) + sampled[:5]  # pyright: ignore[reportPrivateUsage]  # bytes that are characters
+    stream, pieces, position = TextStream(shipped.decode), list[str](), 0
+    while position < len(ids):
         size = data.draw(st.integers(1, 4))
-        pieces.append(stream.push(ids[place : place + size]))
-        place += size
+        pieces.append(stream.push(ids[position : position + size]))
+        position += size
     assert "".join([*pieces, stream.finish()]) == shipped.decode(ids)
 
 

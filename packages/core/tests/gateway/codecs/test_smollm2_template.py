@@ -118,9 +118,9 @@ values = st.recursive(
 texts = st.dictionaries(st.text(max_size=5), values, max_size=3).map(partial(json.dumps, ensure_ascii=False))
 calls = st.builds(ToolCall, name=names, arguments=texts)
 plain = st.text(st.characters(codec="utf-8", exclude_characters="<>"), max_size=20)
-said = plain.filter(lambda text: not text[:1].isspace() and not text[-1:].isspace())
+contents = plain.filter(lambda text: not text[:1].isspace() and not text[-1:].isspace())
 """White space beside a call is dropped, and after the turn's own line break its tokens would be joined with that."""
-answers = st.tuples(said, st.lists(calls, max_size=2)).filter(lambda answer: bool(answer[0] or answer[1]))
+answers = st.tuples(contents, st.lists(calls, max_size=2)).filter(lambda answer: bool(answer[0] or answer[1]))
 
 
 @st.composite

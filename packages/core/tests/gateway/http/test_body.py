@@ -36,8 +36,8 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate
 def sending(pieces: Sequence[bytes], *, hang_up: bool = False) -> Receive:
     """A client that sends `pieces`, one a message."""
     messages: list[Message] = [
-        {"type": "http.request", "body": piece, "more_body": hang_up or place < len(pieces) - 1}
-        for place, piece in enumerate(pieces)
+        {"type": "http.request", "body": piece, "more_body": hang_up or index < len(pieces) - 1}
+        for index, piece in enumerate(pieces)
     ]
     left = iter([*messages, {"type": "http.disconnect"}])
 

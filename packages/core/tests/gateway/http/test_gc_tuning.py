@@ -15,8 +15,8 @@ BEGIN = "import gc; from leyden.core.gateway.http import gc_tuning; before = gc.
     [
         pytest.param(
             """
-gc_tuning.calm()
-gc_tuning.calm()
+gc_tuning.tune()
+gc_tuning.tune()
 assert gc.get_threshold() == gc_tuning.THRESHOLD
 assert gc.get_freeze_count() > 0
 gc_tuning.restore()
@@ -30,7 +30,7 @@ assert gc.get_freeze_count() == 0
         ),
         pytest.param(
             """
-gc_tuning.calm()
+gc_tuning.tune()
 gc.set_threshold(5000, 7, 7)
 gc_tuning.restore()
 assert gc.get_threshold() == (5000, 7, 7)
@@ -40,7 +40,7 @@ assert gc.get_threshold() == (5000, 7, 7)
         pytest.param(
             """
 gc.freeze()
-gc_tuning.calm()
+gc_tuning.tune()
 gc_tuning.restore()
 assert gc.get_threshold() == before
 assert gc.get_freeze_count() > 0

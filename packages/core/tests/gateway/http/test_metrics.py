@@ -5,9 +5,11 @@ from leyden.core.gateway.http.metrics import CONTENT_TYPE, GatewayMetrics
 from leyden.core.gateway.limits.admission import AdmissionControl
 
 
-def metrics(gate: AdmissionControl | None = None) -> GatewayMetrics:
-    gate = gate or AdmissionControl()
-    return GatewayMetrics(running=lambda: gate.running, waiting=lambda: gate.waiting, paused=lambda: float(gate.paused))
+def metrics(admission: AdmissionControl | None = None) -> GatewayMetrics:
+    admission = admission or AdmissionControl()
+    return GatewayMetrics(
+        running=lambda: admission.running, waiting=lambda: admission.waiting, paused=lambda: float(admission.paused)
+    )
 
 
 def test_a_call_counts_where_it_belongs() -> None:
@@ -48,12 +50,12 @@ def test_refusals_records_and_versions_are_shown() -> None:
 
 
 async def test_the_gate_is_asked_when_somebody_looks() -> None:
-    gate = AdmissionControl()
-    counted = metrics(gate)
+    admission = AdmissionControl()
+    counted = metrics(admission)
     names = ("leyden_gateway_running", "leyden_gateway_waiting", "leyden_gateway_paused")
     assert [counted.snapshot()[name] for name in names] == [0, 0, 0]
-    with await gate.slot("attempt"):
-        gate.pause()
+    with await admission.acquire("attempt"):
+        admission.pause()
         assert [counted.snapshot()[name] for name in names] == [1, 0, 1]
 
 

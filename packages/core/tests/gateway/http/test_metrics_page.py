@@ -32,10 +32,10 @@ class Servers:
 
     def __init__(self, pages: Mapping[str, bytes | None]) -> None:
         self.pages = dict(pages)
-        self.asked = 0
+        self.requests = 0
 
     async def measures(self) -> Mapping[str, bytes | None]:
-        self.asked += 1
+        self.requests += 1
         return self.pages
 
 
@@ -43,8 +43,8 @@ def own() -> GatewayMetrics:
     return GatewayMetrics(running=lambda: 3, waiting=lambda: 0, paused=lambda: 0)
 
 
-def page(engines: Mapping[str, Servers], **beside: Any) -> MetricsPage:
-    return MetricsPage(own(), cast("Mapping[str, Engine]", engines), beside)
+def page(engines: Mapping[str, Servers], **other_metrics: Any) -> MetricsPage:
+    return MetricsPage(own(), cast("Mapping[str, Engine]", engines), other_metrics)
 
 
 def values(text: bytes) -> dict[str, float]:
@@ -64,23 +64,27 @@ def values(text: bytes) -> dict[str, float]:
 async def test_servers_of_all_engines_are_told_apart() -> None:
     engines = {"policy": Servers({"a:1": VLLM % 1, "b:2": VLLM % 2}), "judge": Servers({"server": VLLM % 3})}
     text = await page(engines).render()
-    told = values(text)
+    values_by_name = values(text)
     of = "vllm:num_requests_running engine=0 model_name=m policy={} replica={}"
-    assert [told[of.format(*one)] for one in (("policy", "a:1"), ("policy", "b:2"), ("judge", "server"))] == [1, 2, 3]
-    assert told["vllm:prompt_tokens_total engine=0 exported_replica=its own policy=policy replica=b:2"] == 12
-    assert told["vllm:seconds_bucket le=+Inf policy=judge replica=server"] == 2
+    assert [values_by_name[of.format(*one)] for one in (("policy", "a:1"), ("policy", "b:2"), ("judge", "server"))] == [
+        1,
+        2,
+        3,
+    ]
+    assert values_by_name["vllm:prompt_tokens_total engine=0 exported_replica=its own policy=policy replica=b:2"] == 12
+    assert values_by_name["vllm:seconds_bucket le=+Inf policy=judge replica=server"] == 2
     assert b"# TYPE vllm:prompt_tokens_total counter" in text
-    assert told["leyden_gateway_running"] == 3
-    assert told["leyden_up part=engine policy=policy replica=a:1"] == 1
+    assert values_by_name["leyden_gateway_running"] == 3
+    assert values_by_name["leyden_up part=engine policy=policy replica=a:1"] == 1
 
 
-@pytest.mark.parametrize("said", [None, b"\xff", b'vllm:x{a="b} 1\n', b"<html>busy</html>"])
-async def test_a_server_that_does_not_answer_is_down_and_the_page_stays(said: bytes | None) -> None:
-    told = values(await page({"policy": Servers({"a:1": said, "b:2": VLLM % 2})}).render())
-    assert told["leyden_up part=engine policy=policy replica=a:1"] == 0
-    assert told["leyden_up part=engine policy=policy replica=b:2"] == 1
-    assert told["vllm:num_requests_running engine=0 model_name=m policy=policy replica=b:2"] == 2
-    assert not any("replica=a:1" in name for name in told if not name.startswith("leyden_up"))
+@pytest.mark.parametrize("body", [None, b"\xff", b'vllm:x{a="b} 1\n', b"<html>busy</html>"])
+async def test_a_server_that_does_not_answer_is_down_and_the_page_stays(body: bytes | None) -> None:
+    values_by_name = values(await page({"policy": Servers({"a:1": body, "b:2": VLLM % 2})}).render())
+    assert values_by_name["leyden_up part=engine policy=policy replica=a:1"] == 0
+    assert values_by_name["leyden_up part=engine policy=policy replica=b:2"] == 1
+    assert values_by_name["vllm:num_requests_running engine=0 model_name=m policy=policy replica=b:2"] == 2
+    assert not any("replica=a:1" in name for name in values_by_name if not name.startswith("leyden_up"))
 
 
 async def test_what_lies_beside_is_shown_and_what_fails_is_down() -> None:
@@ -90,9 +94,9 @@ async def test_what_lies_beside_is_shown_and_what_fails_is_down() -> None:
     async def run() -> Iterable[Metric]:
         raise OSError("the disk is gone")
 
-    told = values(await page({}, store=store, run=run).render())
-    assert told["leyden_store_spans_total"] == 7
-    assert (told["leyden_up part=store"], told["leyden_up part=run"]) == (1, 0)
+    values_by_name = values(await page({}, store=store, run=run).render())
+    assert values_by_name["leyden_store_spans_total"] == 7
+    assert (values_by_name["leyden_up part=store"], values_by_name["leyden_up part=run"]) == (1, 0)
 
 
 async def test_families_of_one_name_are_one() -> None:
@@ -100,9 +104,9 @@ async def test_families_of_one_name_are_one() -> None:
         return [GaugeMetricFamily("process_open_fds", "Files.", value=1)]
 
     page_of_server = b"# HELP process_open_fds Files.\n# TYPE process_open_fds gauge\nprocess_open_fds 9\n"
-    told = values(await page({"policy": Servers({"server": page_of_server})}, run=one).render())
-    assert told["process_open_fds"] == 1
-    assert told["process_open_fds policy=policy replica=server"] == 9
+    values_by_name = values(await page({"policy": Servers({"server": page_of_server})}, run=one).render())
+    assert values_by_name["process_open_fds"] == 1
+    assert values_by_name["process_open_fds policy=policy replica=server"] == 9
 
 
 async def test_many_scrapers_cost_the_servers_no_more_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +114,7 @@ async def test_many_scrapers_cost_the_servers_no_more_than_one(monkeypatch: pyte
     shown = page({"policy": engine})
     first = await shown.render()
     assert await shown.render() == first
-    assert engine.asked == 1
-    monkeypatch.setattr(metrics_page, "KEPT", 0.0)
+    assert engine.requests == 1
+    monkeypatch.setattr(metrics_page, "CACHE_SECONDS", 0.0)
     engine.pages["server"] = None
     assert values(await shown.render())["leyden_up part=engine policy=policy replica=server"] == 0

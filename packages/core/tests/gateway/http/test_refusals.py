@@ -126,12 +126,12 @@ async def test_encoded_slashes_are_slashes_and_open_nothing_more() -> None:
         path = f"/a/{attempt.token}%2fv1%2fmodels"
         assert (await raw(gateway, Request(kind="path", method="GET", path=path))).status == 200
         assert code(await raw(gateway, Request(kind="path", method="GET", path="/v1%2fmodels")))[0] == 401
-        outside = Request(kind="path", method="GET", path="/v1/models/..%2f..%2fmetrics")
-        assert code(await raw(gateway, outside, attempt.token)) == (404, "model_not_found")
+        encoded_path = Request(kind="path", method="GET", path="/v1/models/..%2f..%2fmetrics")
+        assert code(await raw(gateway, encoded_path, attempt.token)) == (404, "model_not_found")
 
 
 @asynccontextmanager
-async def elsewhere() -> AsyncGenerator[tuple[str, list[object]]]:
+async def other_server() -> AsyncGenerator[tuple[str, list[object]]]:
     """A server that nobody may call: its address, and who did."""
     callers: list[object] = []
 
@@ -148,7 +148,7 @@ async def elsewhere() -> AsyncGenerator[tuple[str, list[object]]]:
 
 
 async def test_a_server_named_in_a_body_is_refused() -> None:
-    async with serving() as (gateway, _, http), elsewhere() as (url, callers):
+    async with serving() as (gateway, _, http), other_server() as (url, callers):
         for field in ("base_url", "api_base", "api_key", "extra_body", "extra_headers", "custom_llm_provider"):
             for path, body in (("/chat/completions", CHAT), ("/responses", RESPONSES)):
                 value = {"base_url": url} if field.startswith("extra") else url
@@ -159,7 +159,7 @@ async def test_a_server_named_in_a_body_is_refused() -> None:
 
 
 async def test_a_server_named_in_a_head_is_not_called() -> None:
-    async with serving() as (gateway, attempt, http), elsewhere() as (url, callers):
+    async with serving() as (gateway, attempt, http), other_server() as (url, callers):
         host = url.removeprefix("http://").removesuffix("/v1")
         names = ("x-upstream", "x-base-url", "x-target-url", "x-forwarded-host", "forwarded", "x-original-url", "host")
         for name in names:

@@ -13,10 +13,10 @@ from leyden.core.gateway.refusal import Refusal
 
 
 class Calls:
-    """Calls through a gate, each held until it is told to end."""
+    """Calls through admission control, each held until it is told to end."""
 
-    def __init__(self, gate: AdmissionControl) -> None:
-        self.gate = gate
+    def __init__(self, admission: AdmissionControl) -> None:
+        self.admission = admission
         self.arrived: list[str] = []
         self.entered: list[str] = []
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -31,13 +31,13 @@ class Calls:
 
     async def _call(self, name: str, attempt: str) -> None:
         self.arrived.append(name)
-        with await self.gate.slot(attempt):
+        with await self.admission.acquire(attempt):
             self.entered.append(name)
             await self._ends[name].wait()
 
 
 async def settle(calls: int = 1) -> None:
-    """Let everything happen that can without time passing, where a place may go through so many calls' hands."""
+    """Let everything happen that can without time passing, where a slot may go through so many calls' hands."""
     for _ in range(8 * calls):
         await asyncio.sleep(0)
 
@@ -60,12 +60,12 @@ async def finish(calls: Calls) -> None:
     for name in calls.tasks:
         calls.end(name)
     await asyncio.gather(*calls.tasks.values(), return_exceptions=True)
-    assert (calls.gate.running, calls.gate.waiting) == (0, 0)
+    assert (calls.admission.running, calls.admission.waiting) == (0, 0)
 
 
 async def test_so_many_have_a_place_and_the_rest_wait_in_order() -> None:
     calls = await started(AdmissionLimits(max_concurrent=2), "a", "b", "c", "d")
-    assert (calls.entered, calls.gate.running, calls.gate.waiting) == (["a", "b"], 2, 2)
+    assert (calls.entered, calls.admission.running, calls.admission.waiting) == (["a", "b"], 2, 2)
     calls.end("b")
     await settle()
     assert calls.entered == ["a", "b", "c"]
@@ -116,7 +116,7 @@ async def test_the_advice_grows_with_the_line() -> None:
         calls.start(name)
     await settle()
     refusal = await refusal_of(calls.tasks["f"])
-    assert refusal.headers == {"retry-after": "30"}  # three wait, a place is held for 160 / 16 seconds
+    assert refusal.headers == {"retry-after": "30"}  # three wait, a slot is held for 160 / 16 seconds
     await finish(calls)
 
 
@@ -144,24 +144,24 @@ async def test_a_call_that_waits_too_long_is_refused_and_leaves_the_line() -> No
     calls = await started(AdmissionLimits(max_concurrent=1, max_wait_seconds=0.01), "a", "b")
     refusal = await refusal_of(calls.tasks["b"])
     assert (refusal.status, refusal.headers) == (503, {"retry-after": "1"})
-    assert calls.gate.waiting == 0
+    assert calls.admission.waiting == 0
     await finish(calls)
     assert calls.entered == ["a"]
 
 
 async def test_calls_that_come_while_it_is_paused_are_answered_after() -> None:
     calls = await started(AdmissionLimits(max_concurrent=2), "a")
-    calls.gate.pause()
+    calls.admission.pause()
     calls.start("b")
-    drained = asyncio.create_task(calls.gate.drain())
+    drained = asyncio.create_task(calls.admission.drain())
     await settle()
-    assert (calls.entered, calls.gate.paused, drained.done()) == (["a"], True, False)
+    assert (calls.entered, calls.admission.paused, drained.done()) == (["a"], True, False)
     calls.end("a")
     await settle()
     assert (calls.entered, drained.done()) == (["a"], True)
-    calls.gate.resume()
+    calls.admission.resume()
     await settle()
-    assert (calls.entered, calls.gate.paused) == (["a", "b"], False)
+    assert (calls.entered, calls.admission.paused) == (["a", "b"], False)
     await finish(calls)
 
 
@@ -169,8 +169,8 @@ async def test_a_block_without_calls_ends_its_pause_however_it_ends() -> None:
     calls = await started(AdmissionLimits(), "a")
 
     async def update() -> None:
-        async with calls.gate.closed():
-            assert calls.gate.running == 0
+        async with calls.admission.closed():
+            assert calls.admission.running == 0
             calls.start("b")
             await settle()
             raise OSError("no weights")
@@ -186,7 +186,7 @@ async def test_a_block_without_calls_ends_its_pause_however_it_ends() -> None:
     await settle()
     given_up.cancel()
     await asyncio.wait([given_up])
-    assert not calls.gate.paused
+    assert not calls.admission.paused
     await finish(calls)
 
 
@@ -195,11 +195,11 @@ async def test_draining_what_is_empty_takes_no_time() -> None:
 
 
 async def test_a_place_is_given_back_when_the_call_fails() -> None:
-    gate = AdmissionControl(AdmissionLimits(max_concurrent=1))
+    admission = AdmissionControl(AdmissionLimits(max_concurrent=1))
     for _ in range(3):
-        with pytest.raises(OSError, match="engine"), await gate.slot("a"):
+        with pytest.raises(OSError, match="engine"), await admission.acquire("a"):
             raise OSError("engine")
-    assert gate.running == 0
+    assert admission.running == 0
 
 
 async def test_a_call_that_is_given_its_place_and_cancelled_at_once_passes_it_on() -> None:
@@ -207,7 +207,7 @@ async def test_a_call_that_is_given_its_place_and_cancelled_at_once_passes_it_on
     calls.end("a")
     while not calls.tasks["a"].done():
         await asyncio.sleep(0)
-    assert (calls.entered, calls.gate.waiting) == (["a"], 1)  # b has its place and does not know yet
+    assert (calls.entered, calls.admission.waiting) == (["a"], 1)  # b has its place and does not know yet
     calls.tasks["b"].cancel()
     await settle()
     assert calls.entered == ["a", "c"]
@@ -251,8 +251,8 @@ class Campaign:
     """Random calls, checked against what must hold whatever happens."""
 
     def __init__(self, limits: AdmissionLimits) -> None:
-        self.limits, self.gate = limits, AdmissionControl(limits)
-        self.calls = Calls(self.gate)
+        self.limits, self.admission = limits, AdmissionControl(limits)
+        self.calls = Calls(self.admission)
         self._attempts: dict[str, str] = {}
         self._in_line: set[str] = set()
         """Calls that could join the common line when they came."""
@@ -261,9 +261,9 @@ class Campaign:
         if step == "arrive":
             await self._arrive(f"call{len(self._attempts)}", f"attempt{value % 5}")
         elif step == "pause":
-            self.gate.pause()
+            self.admission.pause()
         elif step == "resume":
-            self.gate.resume()
+            self.admission.resume()
         elif step == "settle":
             await self.settle()
             self.check()
@@ -290,11 +290,11 @@ class Campaign:
         """No limit is passed, and no place is free that somebody could have."""
         holding = [name for name in self.calls.entered if not self.calls.tasks[name].done()]
         held = Counter(self._attempts[name] for name in holding)
-        assert self.gate.running == len(holding) <= self.limits.max_concurrent
+        assert self.admission.running == len(holding) <= self.limits.max_concurrent
         assert max(held.values(), default=0) <= self.limits.max_per_attempt
         waiting = [name for name in self._open() if name not in holding]
-        assert self.gate.waiting == len(waiting) <= self.limits.max_waiting
-        if not self.gate.paused and self.gate.running < self.limits.max_concurrent:
+        assert self.admission.waiting == len(waiting) <= self.limits.max_waiting
+        if not self.admission.paused and self.admission.running < self.limits.max_concurrent:
             assert all(held[self._attempts[name]] == self.limits.max_per_attempt for name in waiting)
 
     def check_order(self) -> None:
@@ -316,14 +316,14 @@ async def test_no_place_is_lost_and_none_is_given_out_of_turn(
     campaign = Campaign(AdmissionLimits(max_concurrent=concurrent, max_per_attempt=each, max_waiting=waiting))
     for step, value in steps:
         await campaign.take(step, value)
-    campaign.gate.resume()
+    campaign.admission.resume()
     for name in campaign.calls.tasks:
         await campaign.settle()
         campaign.check()
         campaign.calls.end(name)
     await finish(campaign.calls)
     campaign.check_order()
-    fresh = Calls(campaign.gate)
+    fresh = Calls(campaign.admission)
     for number in range(concurrent):
         fresh.start(f"fresh{number}")
     await settle()
@@ -332,10 +332,10 @@ async def test_no_place_is_lost_and_none_is_given_out_of_turn(
 
 
 async def test_short_calls_of_one_attempt_do_not_all_come_before_that_of_another() -> None:
-    gate, order = AdmissionControl(), list[str]()
+    admission, order = AdmissionControl(), list[str]()
 
     async def call(attempt_id: str) -> None:
-        with await gate.slot(attempt_id):
+        with await admission.acquire(attempt_id):
             order.append(attempt_id)  # all of a short call, without a pause
 
     await asyncio.gather(call("a"), call("b"))

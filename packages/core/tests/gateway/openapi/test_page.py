@@ -66,9 +66,9 @@ def test_every_reference_leads_somewhere() -> None:
     references: list[str] = re.findall(r'"\$ref":"#/([^"]+)"', openapi_document().decode())
     assert references
     for reference in references:
-        place: Any = PAGE
+        node: Any = PAGE
         for part in reference.split("/"):
-            place = place[part]
+            node = node[part]
 
 
 def test_the_fields_of_the_page_are_those_that_are_accepted() -> None:
@@ -79,11 +79,11 @@ def test_the_fields_of_the_page_are_those_that_are_accepted() -> None:
 
 @pytest.mark.parametrize("field", ["temperature", "top_p", "max_tokens", "max_completion_tokens", "n", "seed"])
 def test_numbers_are_accepted_up_to_the_limits_on_the_page_and_no_further(field: str) -> None:
-    said = PAGE["components"]["schemas"]["ChatBody"]["properties"][field]["anyOf"][0]
+    schema = PAGE["components"]["schemas"]["ChatBody"]["properties"][field]["anyOf"][0]
     beyond = {"minimum": -1, "maximum": 1}
-    for limit in beyond.keys() & said.keys():
-        body = {"model": "m", "messages": USER, field: said[limit]}
+    for limit in beyond.keys() & schema.keys():
+        body = {"model": "m", "messages": USER, field: schema[limit]}
         chat_request.parse_chat(msgspec.json.encode(body))
         with pytest.raises(Refusal) as error:
-            chat_request.parse_chat(json.dumps(body | {field: said[limit] + beyond[limit]}).encode())
+            chat_request.parse_chat(json.dumps(body | {field: schema[limit] + beyond[limit]}).encode())
         assert error.value.body.param == field

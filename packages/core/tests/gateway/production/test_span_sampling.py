@@ -24,15 +24,15 @@ class Clock:
         return self.now
 
 
-def kept(thinning: SpanSampler, reward: float | None = None, count: int = 2000) -> int:
-    return sum(thinning.decide(f"ro-{n}", reward, 1) != "dropped" for n in range(count))
+def kept(sampler: SpanSampler, reward: float | None = None, count: int = 2000) -> int:
+    return sum(sampler.decide(f"ro-{n}", reward, 1) != "dropped" for n in range(count))
 
 
 def test_a_share_is_kept_and_high_rewards_always() -> None:
-    thinning = SpanSampler(ProductionSampling(base_rate=0.1, reward_threshold=0.8))
-    assert 150 < kept(thinning) < 250
-    assert 150 < kept(thinning, 0.79) < 250
-    assert kept(thinning, 0.8) == kept(thinning, 1.5) == 2000
+    sampler = SpanSampler(ProductionSampling(base_rate=0.1, reward_threshold=0.8))
+    assert 150 < kept(sampler) < 250
+    assert 150 < kept(sampler, 0.79) < 250
+    assert kept(sampler, 0.8) == kept(sampler, 1.5) == 2000
     assert kept(SpanSampler(ProductionSampling(base_rate=0.0)), 100.0) == 0
     assert kept(SpanSampler(ProductionSampling())) == 2000
 
@@ -47,8 +47,8 @@ def test_the_same_rollouts_are_kept_by_every_gateway() -> None:
 
 def test_no_more_spans_a_minute_but_for_high_rewards() -> None:
     clock = Clock()
-    thinning = SpanSampler(ProductionSampling(reward_threshold=1.0, max_span_per_minute=10), clock)
-    assert [thinning.decide("r", reward, 4) for reward in (0.0, None, 0.5, 1.0, 0.0)] == [
+    sampler = SpanSampler(ProductionSampling(reward_threshold=1.0, max_span_per_minute=10), clock)
+    assert [sampler.decide("r", reward, 4) for reward in (0.0, None, 0.5, 1.0, 0.0)] == [
         "base rate",
         "base rate",
         "dropped",
@@ -56,11 +56,11 @@ def test_no_more_spans_a_minute_but_for_high_rewards() -> None:
         "dropped",
     ]
     clock.now += 59.0
-    assert thinning.decide("r", 0.0, 1) == "dropped"
+    assert sampler.decide("r", 0.0, 1) == "dropped"
     clock.now += 1.0
-    assert thinning.decide("r", 1.0, 8) == "high reward"
-    assert [thinning.decide("r", 0.0, spans) for spans in (3, 2)] == ["dropped", "base rate"]
-    counts = thinning.render().decode()
+    assert sampler.decide("r", 1.0, 8) == "high reward"
+    assert [sampler.decide("r", 0.0, spans) for spans in (3, 2)] == ["dropped", "base rate"]
+    counts = sampler.render().decode()
     assert 'leyden_capture_rollouts_total{decision="dropped"} 4.0' in counts
     assert 'leyden_capture_rollouts_total{decision="high reward"} 2.0' in counts
     assert "leyden_capture_dropped_spans_total 12.0" in counts

@@ -49,13 +49,13 @@ def model(attempt: AttemptHandle, **how: Any) -> Any:
     return ChatOpenAI(model="gpt-4o", base_url=attempt.base_url, api_key="x", use_responses_api=True, **how)  # pyright: ignore[reportArgumentType]  # a plain key
 
 
-async def _heard(bound: Any, messages: list[BaseMessage], stream: bool) -> AIMessage:
+async def _answer_of(bound: Any, messages: list[BaseMessage], stream: bool) -> AIMessage:
     if not stream:
         return await bound.ainvoke(messages)
-    heard: Any = None
+    received: Any = None
     async for chunk in bound.astream(messages):
-        heard = chunk if heard is None else heard + chunk
-    return heard
+        received = chunk if received is None else received + chunk
+    return received
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -65,13 +65,13 @@ async def test_langchain_goes_round_a_tool(how: dict[str, Any], stream: bool) ->
         attempt = await gateway.open_attempt()
         bound = model(attempt, **how).bind_tools([ADD])
         messages: list[BaseMessage] = [SystemMessage("Add."), HumanMessage("1 + 2?")]
-        asked = await _heard(bound, messages, stream)
-        [call] = asked.tool_calls
-        messages += [asked, ToolMessage("3", tool_call_id=str(call["id"]))]
-        answer = await _heard(bound, messages, stream)
+        first_answer = await _answer_of(bound, messages, stream)
+        [call] = first_answer.tool_calls
+        messages += [first_answer, ToolMessage("3", tool_call_id=str(call["id"]))]
+        answer = await _answer_of(bound, messages, stream)
         spans = await gateway.calls(attempt)
     assert (call["name"], call["args"]) == ("add", {"a": 1})
-    assert (asked.text, answer.text) == ("Hm. ".strip(), "It is 3.")
+    assert (first_answer.text, answer.text) == ("Hm. ".strip(), "It is 3.")
     assert answer.usage_metadata is not None
     assert answer.usage_metadata["input_tokens"] == spans[1].attributes[semconv.INPUT_TOKENS]
     assert answer.response_metadata["id"] == spans[1].attributes[semconv.RESPONSE_ID]
@@ -102,11 +102,13 @@ async def test_a_request_as_agent_loops_send_it() -> None:
         "prompt_cache_key": "0199",
         "text": {"verbosity": "low"},
     }
-    asked: list[Any] = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "1 + 2?"}]}]
+    first_answer: list[Any] = [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "1 + 2?"}]}
+    ]
     async with scripted_gateway(adding) as gateway:
         attempt = await gateway.open_attempt()
         async with openai.AsyncOpenAI(base_url=attempt.base_url, api_key="x", max_retries=0) as agent:
-            async with agent.responses.stream(**common, input=asked) as stream:
+            async with agent.responses.stream(**common, input=first_answer) as stream:
                 first = await stream.get_final_response()
             echoed = [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in first.output]
             reasoning: dict[str, Any] = {
@@ -116,7 +118,7 @@ async def test_a_request_as_agent_loops_send_it() -> None:
                 "encrypted_content": "gAAA",
             }
             output = {"type": "function_call_output", "call_id": echoed[-1]["call_id"], "output": "3"}
-            again: Any = [*asked, reasoning, *echoed, output]
+            again: Any = [*first_answer, reasoning, *echoed, output]
             create: Any = agent.responses.create
             second: Response = await create(**common, input=again)
     assert second.output_text == "It is 3."
@@ -137,7 +139,7 @@ RESPONSE: dict[str, Any] = {
     "usage": {"input_tokens": 5, "output_tokens": 7, "total_tokens": 12},
 }
 CALLED = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-SAID = {"role": "assistant", "content": "Hello", "tool_calls": [CALLED], "refusal": None, "annotations": []}
+MESSAGE = {"role": "assistant", "content": "Hello", "tool_calls": [CALLED], "refusal": None, "annotations": []}
 PIECES: list[dict[str, Any]] = [
     {"type": "response.created", "response": RESPONSE | {"status": "in_progress", "output": [], "usage": None}},
     {"type": "response.output_item.added", "output_index": 0, "item": {"type": "message", "content": []}},
@@ -158,12 +160,12 @@ def _stream(pieces: list[dict[str, Any]]) -> bytes:
 
 def test_an_upstreams_answer_is_read_whole_and_in_part() -> None:
     whole = read_answer(json.dumps(RESPONSE).encode(), streamed=False)
-    assert json.loads(whole.output or "") == [SAID]
+    assert json.loads(whole.output or "") == [MESSAGE]
     assert (whole.finish_reason, whole.usage, whole.model) == ("tool_calls", (5, 7), "real-model")
     cut = RESPONSE | {"status": "incomplete"}
     assert read_answer(json.dumps(cut).encode(), streamed=False).finish_reason == "length"
     part = read_answer(_stream(PIECES), streamed=True)
-    assert json.loads(part.output or "") == [SAID]
+    assert json.loads(part.output or "") == [MESSAGE]
     assert (part.finish_reason, part.usage, part.model) == (None, None, "real-model")
     last: dict[str, Any] = {"type": "response.completed", "response": RESPONSE | {"output": []}}
     done = read_answer(_stream([*PIECES, last]), streamed=True)
@@ -210,6 +212,6 @@ async def test_an_upstreams_answer_is_passed_on_and_recorded(stream: bool) -> No
         spans: list[Span] = (await store.query_spans(rollout_id)).items
     assert answer.content == body
     [span] = spans
-    assert json.loads(str(span.attributes[semconv.OUTPUT_MESSAGES])) == [SAID]
+    assert json.loads(str(span.attributes[semconv.OUTPUT_MESSAGES])) == [MESSAGE]
     assert span.attributes[semconv.DIALECT] == "responses"
     assert span.attributes[semconv.OUTPUT_TOKENS] == 7

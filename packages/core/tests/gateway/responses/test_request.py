@@ -31,7 +31,7 @@ def refused(**fields: Any) -> Refusal:
 def test_text_is_a_users_message_and_instructions_come_first() -> None:
     request = parse(input="hi", instructions="Be brief.")
     assert request.messages == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
-    assert json.loads(request.asked.messages or "") == request.messages
+    assert json.loads(request.as_sent.messages or "") == request.messages
 
 
 def test_items_are_messages_of_chat_completions() -> None:
@@ -42,7 +42,7 @@ def test_items_are_messages_of_chat_completions() -> None:
             "id": "msg_1",
             "type": "message",
             "role": "assistant",
-            "content": [_said("Let me see.")],
+            "content": [_assistant_message("Let me see.")],
             "status": "completed",
         },
         CALL,
@@ -70,7 +70,7 @@ def _text(text: str) -> Item:
     return {"type": "input_text", "text": text}
 
 
-def _said(text: str) -> Item:
+def _assistant_message(text: str) -> Item:
     return {"type": "output_text", "text": text, "annotations": []}
 
 
@@ -135,9 +135,9 @@ def test_tools_are_written_flat_and_read_nested() -> None:
     function = {"name": "add", "description": "adds", "parameters": {"type": "object"}, "strict": True}
     request = parse(tools=[ADD, MUL | {"strict": False}])
     assert request.tools[0] == {"type": "function", "function": function}
-    assert json.loads(request.asked.tools or "")[0] == request.tools[0]
+    assert json.loads(request.as_sent.tools or "")[0] == request.tools[0]
     assert request.settings.tools == [ADD, MUL | {"strict": False, "description": None}]
-    assert parse().asked.tools is None
+    assert parse().as_sent.tools is None
 
 
 def test_hints_are_accepted_and_recorded() -> None:
@@ -157,7 +157,7 @@ def test_hints_are_accepted_and_recorded() -> None:
         "store": False,
     }
     request = parse(**hints)
-    assert json.loads(request.asked.rest) == {key: hints[key] for key in hints if key != "stream_options"}
+    assert json.loads(request.as_sent.rest) == {key: hints[key] for key in hints if key != "stream_options"}
     settings = request.settings
     assert (settings.metadata, settings.user, settings.max_tool_calls, settings.store) == ({"a": "b"}, "u", 3, False)
     assert settings.reasoning == hints["reasoning"]

@@ -69,8 +69,8 @@ async def test_a_conversation_goes_on_without_its_old_instructions() -> None:
         "answer 2",
     ]
     assert (second.previous_response_id, second.instructions) == (first.id, None)
-    said = ["user", "one?", "assistant", "answer 1", "user", "two?", "assistant", "answer 2", "user", "three?"]
-    assert _read(gateway.engine.requests[2]).split("\n")[:-2] == ["system", "Be kind.", *said]
+    expected = ["user", "one?", "assistant", "answer 1", "user", "two?", "assistant", "answer 2", "user", "three?"]
+    assert _read(gateway.engine.requests[2]).split("\n")[:-2] == ["system", "Be kind.", *expected]
 
 
 async def test_the_record_holds_the_whole_conversation_as_messages() -> None:
@@ -106,21 +106,21 @@ async def test_the_next_prompt_begins_with_all_that_was_read_and_drawn() -> None
     async with serving() as (gateway, agent):
         first = await agent.responses.create(model="m", input="one?")
         await agent.responses.create(model="m", input="two?", previous_response_id=first.id)
-    heard = [*gateway.engine.log[0].prompt_ids, *gateway.engine.log[0].response_ids]
-    assert list(gateway.engine.log[1].prompt_ids)[: len(heard)] == heard
+    token_ids = [*gateway.engine.log[0].prompt_ids, *gateway.engine.log[0].response_ids]
+    assert list(gateway.engine.log[1].prompt_ids)[: len(token_ids)] == token_ids
 
 
 async def test_a_tools_answer_follows_its_call() -> None:
     answers = [ScriptedAnswer(ids=CODEC.answer(text)) for text in (f"Hm. {CALL}{CALL}", "It is 3.")]
     async with scripted_gateway(answers) as gateway, client(await gateway.open_attempt()) as agent:
-        asked = await agent.responses.create(model="m", input="1 + 2?", tools=[ADD])
-        calls = [item.call_id for item in asked.output if item.type == "function_call"]
+        first_answer = await agent.responses.create(model="m", input="1 + 2?", tools=[ADD])
+        calls = [item.call_id for item in first_answer.output if item.type == "function_call"]
         with pytest.raises(openai.BadRequestError, match=f"No tool output found for function call {min(calls)}"):
-            await agent.responses.create(model="m", input="Well?", previous_response_id=asked.id)
+            await agent.responses.create(model="m", input="Well?", previous_response_id=first_answer.id)
         with pytest.raises(openai.BadRequestError, match="No tool call found for function call output with call_id c9"):
-            await agent.responses.create(model="m", input=[_output("c9")], previous_response_id=asked.id)
+            await agent.responses.create(model="m", input=[_output("c9")], previous_response_id=first_answer.id)
         answer = await agent.responses.create(
-            model="m", input=[_output(call_id) for call_id in calls], previous_response_id=asked.id
+            model="m", input=[_output(call_id) for call_id in calls], previous_response_id=first_answer.id
         )
     assert len(calls) == 2
     assert answer.output_text == "It is 3."
@@ -135,9 +135,9 @@ async def test_what_is_not_there_is_the_providers_error() -> None:
     async with scripted_gateway(numbered) as gateway:
         attempts = [await gateway.open_attempt() for _ in range(2)]
         async with client(attempts[0]) as agent, client(attempts[1]) as stranger:
-            mine = await agent.responses.create(model="m", input="?")
+            own = await agent.responses.create(model="m", input="?")
             unstored = await agent.responses.create(model="m", input="?", store=False)
-            for who, response_id in ((agent, "resp_unknown"), (stranger, mine.id), (agent, unstored.id)):
+            for who, response_id in ((agent, "resp_unknown"), (stranger, own.id), (agent, unstored.id)):
                 with pytest.raises(openai.BadRequestError) as refused:
                     await who.responses.create(model="m", input="?", previous_response_id=response_id)
                 assert refused.value.body == {
@@ -149,7 +149,7 @@ async def test_what_is_not_there_is_the_providers_error() -> None:
                 for read in (who.responses.retrieve, who.responses.delete, who.responses.cancel, _listed(who)):
                     with pytest.raises(openai.NotFoundError, match=f"Response with id '{response_id}' not found"):
                         await read(response_id)
-            assert (await agent.responses.retrieve(mine.id)).id == mine.id
+            assert (await agent.responses.retrieve(own.id)).id == own.id
         unkept = (await gateway.calls(attempts[0]))[1]
     assert unstored.model_dump()["store"] is False
     assert not {semconv.RESPONSES_ANSWER, semconv.RESPONSES_INPUT} & set(unkept.attributes)
@@ -175,11 +175,11 @@ async def test_stored_answers_are_read_under_both_prefixes(prefix: str) -> None:
             replayed = await http.get(f"{url}/responses/{made['id']}?stream=true")
             put = await http.put(f"{url}/responses/{made['id']}")
             unsigned = {"authorization": "Bearer x"}
-            nobody = await http.get(f"{gateway.url}/v1/responses/{made['id']}", headers=unsigned)
+            unsigned_answer = await http.get(f"{gateway.url}/v1/responses/{made['id']}", headers=unsigned)
     assert kept == made
     assert (cancel.status_code, cancel.json()["error"]["message"]) == (400, "Cannot cancel a synchronous response.")
     assert (replayed.status_code, replayed.json()["error"]["param"]) == (400, "stream")
-    assert (put.status_code, nobody.status_code) == (405, 401)
+    assert (put.status_code, unsigned_answer.status_code) == (405, 401)
 
 
 async def test_everything_is_found_again_after_a_restart(tmp_path: Path) -> None:
@@ -280,9 +280,9 @@ async def test_input_items_are_listed_page_by_page() -> None:
 async def test_references_stand_for_the_items_of_the_attempt() -> None:
     async with serving() as (gateway, agent):
         first = await agent.responses.create(model="m", input="one?")
-        [asked] = (await agent.responses.input_items.list(first.id)).data
+        [first_answer] = (await agent.responses.input_items.list(first.id)).data
         given: Any = [
-            {"type": "item_reference", "id": asked.id},
+            {"type": "item_reference", "id": first_answer.id},
             {"id": first.output[0].id},
             {"role": "user", "content": "two?"},
         ]
@@ -327,13 +327,13 @@ def _answer_in(response: httpx.Response, stream: bool) -> Any:
 
 
 async def test_an_answer_that_nobody_heard_can_still_be_gone_on_from() -> None:
-    drawn = asyncio.Event()
+    generated = asyncio.Event()
 
     class Slow(MemoryStore):
         """Holds the record back until the client is gone."""
 
         async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
-            drawn.set()
+            generated.set()
             await asyncio.sleep(0.1)
             return await super().add_many_spans(spans)
 
@@ -342,7 +342,7 @@ async def test_an_answer_that_nobody_heard_can_still_be_gone_on_from() -> None:
         attempt = await gateway.open_attempt()
         async with httpx.AsyncClient(base_url=attempt.base_url) as http:
             call = asyncio.create_task(http.post("responses", json={"model": "m", "input": "?"}))
-            await drawn.wait()
+            await generated.wait()
             call.cancel()
             await asyncio.wait([call])
         while not (spans := await gateway.calls(attempt)):
@@ -364,7 +364,7 @@ async def test_what_memory_has_forgotten_is_read_from_the_records(
         client(await gateway.open_attempt()) as agent,
     ):
         previous: str | None = None
-        for place in range(1, 5):
+        for index in range(1, 5):
             answer = await agent.responses.create(model="m", input="?", previous_response_id=previous)
-            assert answer.output_text == f"answer {place}"
+            assert answer.output_text == f"answer {index}"
             previous = answer.id

@@ -15,7 +15,7 @@ from leyden.core.engine.base import GenerateRequest
 from leyden.core.errors import EngineError
 from leyden.core.gateway.codecs.answer_reader import AnswerReader
 from leyden.core.gateway.dialect import FinishedChoice
-from leyden.core.gateway.http.padding import PIECE
+from leyden.core.gateway.http.padding import BLOCK
 from leyden.core.gateway.responses.format import Head
 from leyden.core.gateway.responses.reply import AnswerWriter, StreamReply
 from leyden.core.gateway.responses.request import checked_request, read_draft
@@ -31,7 +31,7 @@ PROMPT_TOKENS = len(CODEC.encode([{"role": "user", "content": "What is 1 + 2?"}]
 LOGPROBS = "message.output_text.logprobs"
 
 
-def says(text: str, **how: Any) -> Script:
+def script_of(text: str, **how: Any) -> Script:
     def script(_: GenerateRequest) -> ScriptedAnswer:
         return ScriptedAnswer(ids=CODEC.answer(text), **how)
 
@@ -57,7 +57,7 @@ def events(text: str, *, padded: bool = True) -> list[dict[str, Any]]:
         name, data = block.split("\n")
         event = json.loads(data.removeprefix("data: "))
         if padded and event["type"].endswith(".delta"):
-            assert len(event["delta"] + event.pop("obfuscation")) % PIECE == 0
+            assert len(event["delta"] + event.pop("obfuscation")) % BLOCK == 0
         assert name == f"event: {event['type']}"
         assert event.pop("sequence_number") == number
         read.append(event)
@@ -78,18 +78,18 @@ def part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "annotations": [], "logprobs": [], "text": text}
 
 
-def said(item_id: str, text: str, status: str = "completed") -> dict[str, Any]:
+def message_item(item_id: str, text: str, status: str = "completed") -> dict[str, Any]:
     return {"id": item_id, "type": "message", "status": status, "content": [part(text)], "role": "assistant"}
 
 
 async def test_a_plain_answer_has_the_providers_fields_and_no_others() -> None:
-    async with scripted_gateway(says("It is 3.")) as gateway:
+    async with scripted_gateway(script_of("It is 3.")) as gateway:
         response = await raw(await gateway.open_attempt(), temperature=0.3, metadata={"k": "v"}, tools=[ADD])
     assert set(response.headers) == {"date", "content-type", "content-length", "x-request-id"}
     answer = response.json()
     assert answer["id"].startswith("resp_")
     [item] = answer["output"]
-    assert item == said(item["id"], "It is 3.")
+    assert item == message_item(item["id"], "It is 3.")
     assert item["id"].startswith("msg_")
     tools: list[dict[str, Any]] = [
         {"type": "function", "description": None, "name": "add", "parameters": {}, "strict": False}
@@ -135,7 +135,7 @@ async def test_a_plain_answer_has_the_providers_fields_and_no_others() -> None:
 
 
 async def test_a_streamed_answer_has_the_providers_events_in_their_order() -> None:
-    async with scripted_gateway(says("Hé", chunk_size=1)) as gateway:
+    async with scripted_gateway(script_of("Hé", chunk_size=1)) as gateway:
         response = await raw(await gateway.open_attempt(), stream=True)
     assert set(response.headers) == {"date", "content-type", "transfer-encoding", "x-request-id"}
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -154,28 +154,28 @@ async def test_a_streamed_answer_has_the_providers_events_in_their_order() -> No
     assert completed == {"type": "response.completed", "response": answer}
     assert answer["status"] == "completed"
     assert answer["usage"] == counts(PROMPT_TOKENS, 4)
-    place = {"item_id": item["id"], "output_index": 0, "content_index": 0}
-    added: dict[str, Any] = said(item["id"], "", "in_progress") | {"content": []}
+    location = {"item_id": item["id"], "output_index": 0, "content_index": 0}
+    added: dict[str, Any] = message_item(item["id"], "", "in_progress") | {"content": []}
     assert middle == [
         {"type": "response.output_item.added", "item": added, "output_index": 0},
-        {"type": "response.content_part.added", **place, "part": part("")},
-        {"type": "response.output_text.delta", **place, "delta": "H", "logprobs": []},
-        {"type": "response.output_text.delta", **place, "delta": "é", "logprobs": []},
-        {"type": "response.output_text.done", **place, "text": "Hé", "logprobs": []},
-        {"type": "response.content_part.done", **place, "part": part("Hé")},
-        {"type": "response.output_item.done", "item": said(item["id"], "Hé"), "output_index": 0},
+        {"type": "response.content_part.added", **location, "part": part("")},
+        {"type": "response.output_text.delta", **location, "delta": "H", "logprobs": []},
+        {"type": "response.output_text.delta", **location, "delta": "é", "logprobs": []},
+        {"type": "response.output_text.done", **location, "text": "Hé", "logprobs": []},
+        {"type": "response.content_part.done", **location, "part": part("Hé")},
+        {"type": "response.output_item.done", "item": message_item(item["id"], "Hé"), "output_index": 0},
     ]
 
 
 async def test_padding_can_be_left_out() -> None:
-    async with scripted_gateway(says("Hé")) as gateway:
+    async with scripted_gateway(script_of("Hé")) as gateway:
         options = {"include_obfuscation": False}
         response = await raw(await gateway.open_attempt(), stream=True, stream_options=options)
     assert all("obfuscation" not in event for event in events(response.text, padded=False))
 
 
 async def test_parallel_tool_calls_plain_and_streamed() -> None:
-    async with scripted_gateway(says(f"{CALL}\n{CALL}", chunk_size=3)) as gateway:
+    async with scripted_gateway(script_of(f"{CALL}\n{CALL}", chunk_size=3)) as gateway:
         attempt = await gateway.open_attempt()
         plain = (await raw(attempt, tools=[ADD])).json()["output"]
         streamed = events((await raw(attempt, tools=[ADD], stream=True)).text)
@@ -186,12 +186,12 @@ async def test_parallel_tool_calls_plain_and_streamed() -> None:
     output = streamed[-1]["response"]["output"]
     expected: list[dict[str, Any]] = []
     for index, item in enumerate(output):
-        place = {"item_id": item["id"], "output_index": index}
+        location = {"item_id": item["id"], "output_index": index}
         begun = item | {"status": "in_progress", "arguments": ""}
         expected += [
             {"type": "response.output_item.added", "item": begun, "output_index": index},
-            {"type": "response.function_call_arguments.delta", **place, "delta": ARGUMENTS},
-            {"type": "response.function_call_arguments.done", **place, "arguments": ARGUMENTS},
+            {"type": "response.function_call_arguments.delta", **location, "delta": ARGUMENTS},
+            {"type": "response.function_call_arguments.done", **location, "arguments": ARGUMENTS},
             {"type": "response.output_item.done", "item": item, "output_index": index},
         ]
     assert len(output) == 2
@@ -199,13 +199,13 @@ async def test_parallel_tool_calls_plain_and_streamed() -> None:
 
 
 async def test_text_around_a_call_keeps_its_place() -> None:
-    async with scripted_gateway(says(f"First. {CALL} Then.", chunk_size=2)) as gateway:
+    async with scripted_gateway(script_of(f"First. {CALL} Then.", chunk_size=2)) as gateway:
         attempt = await gateway.open_attempt()
         plain = (await raw(attempt, tools=[ADD])).json()["output"]
         streamed = events((await raw(attempt, tools=[ADD], stream=True)).text)[-1]["response"]["output"]
     for output in (plain, streamed):
         assert [item["type"] for item in output] == ["message", "function_call", "message"]
-        assert [output[place]["content"][0]["text"].strip() for place in (0, 2)] == ["First.", "Then."]
+        assert [output[location]["content"][0]["text"].strip() for location in (0, 2)] == ["First.", "Then."]
 
 
 async def test_one_call_at_a_time_and_a_forced_one() -> None:
@@ -228,7 +228,7 @@ def _answer(text: str) -> ScriptedAnswer:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_cut_answer_is_incomplete(stream: bool) -> None:
-    async with scripted_gateway(says("abcdef", chunk_size=1)) as gateway:
+    async with scripted_gateway(script_of("abcdef", chunk_size=1)) as gateway:
         response = await raw(await gateway.open_attempt(), max_output_tokens=3, stream=stream)
     if stream:
         *_, done, last = events(response.text)
@@ -239,15 +239,15 @@ async def test_a_cut_answer_is_incomplete(stream: bool) -> None:
         answer = response.json()
     assert (answer["status"], answer["completed_at"]) == ("incomplete", None)
     assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
-    assert answer["output"] == [said(answer["output"][0]["id"], "abc", "incomplete")]
+    assert answer["output"] == [message_item(answer["output"][0]["id"], "abc", "incomplete")]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_empty_answer_is_an_empty_text(stream: bool) -> None:
-    async with scripted_gateway(says("")) as gateway:
+    async with scripted_gateway(script_of("")) as gateway:
         response = await raw(await gateway.open_attempt(), stream=stream)
     output = (events(response.text)[-1]["response"] if stream else response.json())["output"]
-    assert output == [said(output[0]["id"], "")]
+    assert output == [message_item(output[0]["id"], "")]
     if stream:
         assert [event["type"].rpartition(".")[2] for event in events(response.text)[2:-1]] == [
             "added", "added", "done", "done", "done"
@@ -256,7 +256,7 @@ async def test_an_empty_answer_is_an_empty_text(stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_logprobs_are_those_of_the_text(stream: bool) -> None:
-    async with scripted_gateway(says("aé", chunk_size=1)) as gateway:
+    async with scripted_gateway(script_of("aé", chunk_size=1)) as gateway:
         response = await raw(await gateway.open_attempt(), include=[LOGPROBS], stream=stream)
     if stream:
         read = events(response.text)
@@ -274,14 +274,14 @@ async def test_logprobs_are_those_of_the_text(stream: bool) -> None:
 
 async def test_the_sdks_stream_helper_puts_the_same_answer_together() -> None:
     async with (
-        scripted_gateway(says(f"Let me see. {CALL}", chunk_size=1)) as gateway,
+        scripted_gateway(script_of(f"Let me see. {CALL}", chunk_size=1)) as gateway,
         client(await gateway.open_attempt()) as agent,
     ):
         async with agent.responses.stream(model="m", input="?", tools=[ADD]) as stream:
-            heard = [event async for event in stream]
+            received = [event async for event in stream]
             streamed = await stream.get_final_response()
         plain = await agent.responses.create(model="m", input="?", tools=[ADD])
-    assert "".join(event.delta for event in heard if event.type == "response.output_text.delta") == plain.output_text
+    assert "".join(event.delta for event in received if event.type == "response.output_text.delta") == plain.output_text
     assert plain.output_text == "Let me see."
     assert _meaning(streamed) == _meaning(plain) == [("message", "Let me see."), ("add", ARGUMENTS)]
     assert streamed.usage == plain.usage
@@ -298,14 +298,14 @@ def _meaning(response: Response) -> list[tuple[str, Any]]:
 
 
 async def test_the_synchronous_client_sees_the_same() -> None:
-    def ask(attempt: AttemptHandle) -> tuple[str, str]:
+    def stream_answer(attempt: AttemptHandle) -> tuple[str, str]:
         with openai.OpenAI(base_url=attempt.base_url, api_key="x", max_retries=0) as agent:
             plain = agent.responses.create(model="m", input="hi")
             stream = agent.responses.create(model="m", input="hi", stream=True)
             return plain.output_text, "".join(e.delta for e in stream if e.type == "response.output_text.delta")
 
-    async with scripted_gateway(says("naïve 🙂", chunk_size=2)) as gateway:
-        assert await asyncio.to_thread(ask, await gateway.open_attempt()) == ("naïve 🙂", "naïve 🙂")
+    async with scripted_gateway(script_of("naïve 🙂", chunk_size=2)) as gateway:
+        assert await asyncio.to_thread(stream_answer, await gateway.open_attempt()) == ("naïve 🙂", "naïve 🙂")
 
 
 async def test_errors_are_the_sdks_own_classes() -> None:
@@ -329,12 +329,12 @@ async def test_an_engine_that_fails_in_a_stream_is_an_error_in_the_stream() -> N
         attempt = await gateway.open_attempt()
         async with client(attempt) as agent:
             stream = await agent.responses.create(model="m", input="hi", stream=True)
-            heard = ""
+            received = ""
             with pytest.raises(openai.APIError, match="lost"):
                 async for event in stream:
-                    heard += event.delta if event.type == "response.output_text.delta" else ""
+                    received += event.delta if event.type == "response.output_text.delta" else ""
         *_, error, failed = events((await raw(attempt, stream=True)).text)
-    assert heard == "abc"
+    assert received == "abc"
     assert (error["type"], error["error"]["type"]) == ("error", "server_error")
     assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
     assert failed["response"]["error"]["code"] == "server_error"

@@ -7,7 +7,7 @@ from leyden.core.errors import GatewayError
 from leyden.core.gateway.codec import Forced, Message, ToolCall
 from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
 from leyden.core.gateway.tools.family import answer_parser, parse_answer
-from leyden.core.gateway.tools.mistral import MISTRAL, as_mistral_wants, nine_characters
+from leyden.core.gateway.tools.mistral import MISTRAL, mistral_messages, nine_characters
 from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer
 
 TOOLS = [{"type": "function", "function": {"name": "add"}}]
@@ -99,7 +99,7 @@ def test_what_is_not_exactly_a_call_stays_content(text: str) -> None:
 
 
 def test_ids_become_nine_letters_and_digits_and_stay_the_same() -> None:
-    ids = [f"call_{place:024x}" for place in range(200)] + ["", "call_1", "toolu_01A-b"]
+    ids = [f"call_{index:024x}" for index in range(200)] + ["", "call_1", "toolu_01A-b"]
     short = [nine_characters(call_id) for call_id in ids]
     assert all(len(call_id) == 9 and call_id.isalnum() and call_id.isascii() for call_id in short)
     assert len(set(short)) == len(ids)
@@ -119,7 +119,7 @@ def test_messages_take_turns_after_one_system_message() -> None:
         {"role": "assistant", "content": "d"},
     ]
     before = json.dumps(messages)
-    joined = as_mistral_wants(messages, "")
+    joined = mistral_messages(messages, "")
     assert json.dumps(messages) == before
     assert [(message["role"], message["content"]) for message in joined] == [
         ("system", "one\n\ntwo"),
@@ -143,7 +143,7 @@ def shown(codec: HuggingFaceCodec, ids: list[int]) -> str:
 
 
 def test_a_conversation_is_rendered_as_mistral_reads_it(codec: HuggingFaceCodec) -> None:
-    ids = [f"call_{place:024x}" for place in (1, 2)]
+    ids = [f"call_{index:024x}" for index in (1, 2)]
     calls = [
         {"id": call_id, "type": "function", "function": {"arguments": '{"a": 1}', "name": "add"}} for call_id in ids
     ]

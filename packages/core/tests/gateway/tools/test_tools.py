@@ -125,9 +125,9 @@ def decoded(calls: Sequence[ToolCall]) -> list[tuple[str, Arguments]]:
 
 def broken(text: str) -> st.SearchStrategy[str]:
     """Texts near `text`: cut off, or with something in it that does not belong there."""
-    places, wrong = st.integers(0, len(text)), st.sampled_from(FRAGMENTS)
-    return st.tuples(places, wrong, st.booleans()).map(
-        lambda drawn: text[: drawn[0]] + (drawn[1] + text[drawn[0] :] if drawn[2] else "")
+    positions, wrong = st.integers(0, len(text)), st.sampled_from(FRAGMENTS)
+    return st.tuples(positions, wrong, st.booleans()).map(
+        lambda change: text[: change[0]] + (change[1] + text[change[0] :] if change[2] else "")
     )
 
 

@@ -234,8 +234,8 @@ async def test_a_model_that_answers_for_others_is_said_once_for_each(caplog: pyt
         for model in ("gpt-4.1", "gpt-4.1-mini", "gpt-4.1", "real-model"):
             await run.post(model=model)
         assert {body["model"] for _, body in run.provider.seen} == {"real-model"}
-    said = [record.getMessage() for record in caplog.records if record.name == "leyden.gateway"]
-    assert [line.partition(",")[0] for line in said] == [
+    output = [record.getMessage() for record in caplog.records if record.name == "leyden.gateway"]
+    assert [line.partition(",")[0] for line in output] == [
         "The agent asks for the model 'gpt-4.1'; 'real-model' answers in its place",
         "The agent asks for the model 'gpt-4.1-mini'; 'real-model' answers in its place",
     ]
@@ -289,8 +289,8 @@ async def test_token_ids_are_recorded_where_the_server_has_them_and_the_agent_se
         unpack_ids(cast("bytes", span.attributes[name])) for name in (semconv.PROMPT_IDS, semconv.RESPONSE_IDS)
     )
     assert list(prompt) == [ord("h") % VOCAB, ord("i") % VOCAB]
-    said = json.loads(str(span.attributes[semconv.OUTPUT_MESSAGES]))[0]["content"]
-    assert "".join(f" {i}" for i in ids) == said
+    output = json.loads(str(span.attributes[semconv.OUTPUT_MESSAGES]))[0]["content"]
+    assert "".join(f" {i}" for i in ids) == output
     assert len(ids) == 5
     assert span.attributes[semconv.RESPONSE_ID] == f"chatcmpl-{zlib.crc32(bytes(list(prompt))):08x}"
     assert (span.attributes[semconv.INPUT_TOKENS], span.attributes[semconv.OUTPUT_TOKENS]) == (2, 5)
@@ -336,8 +336,8 @@ async def test_another_refusal_does_not_end_the_asking() -> None:
 @given(cuts=st.lists(st.integers(0, len(EVENTS)), max_size=8), with_ids=st.booleans())
 def test_a_stream_loses_its_ids_and_nothing_else_however_it_is_cut(cuts: list[int], with_ids: bool) -> None:
     events = EVENTS.replace(b'"delta"', b'"token_ids": [1, 2], "delta"') if with_ids else EVENTS
-    kept, places = TokenIdFilter(), [0, *sorted(cuts), len(events)]
-    out = b"".join(kept.push(events[a:b]) for a, b in pairwise(places)) + kept.rest()
+    kept, positions = TokenIdFilter(), [0, *sorted(cuts), len(events)]
+    out = b"".join(kept.push(events[a:b]) for a, b in pairwise(positions)) + kept.rest()
     expected = EVENTS.replace(b'"delta"', b'"token_ids": null, "delta"') if with_ids else EVENTS
     assert read_answer(out, streamed=True) == read_answer(expected, streamed=True)
     assert b"[1" not in out

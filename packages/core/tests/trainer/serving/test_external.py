@@ -216,7 +216,7 @@ async def page_of(url: str) -> dict[str, float]:
 async def test_one_page_has_the_numbers_of_gateway_store_run_and_replicas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leyden.core.gateway.http.metrics_page.KEPT", 0.0)
+    monkeypatch.setattr("leyden.core.gateway.http.metrics_page.CACHE_SECONDS", 0.0)
     async with run_with_replicas(tmp_path, 2) as (url, replicas):
         names = [replica.url.removeprefix("http://") for replica in replicas]
         found = await page_of(url)

@@ -22,8 +22,8 @@ class GenerationSegments:
         self._changes = asyncio.Lock()
         self._open = asyncio.Event()
         self._open.set()
-        self._quiet = asyncio.Event()
-        self._quiet.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._running: dict[GenerationSegment[Any], object] = {}
 
     @property
@@ -36,51 +36,51 @@ class GenerationSegments:
         while not self.closed and not self._open.is_set():
             await self._open.wait()
 
-    def enter(self, stint: "GenerationSegment[Any]", at: object) -> None:
-        """Add a segment that the server `at` generates."""
-        self._running[stint] = at
-        self._quiet.clear()
+    def enter(self, segment: "GenerationSegment[Any]", server: object) -> None:
+        """Add a segment that `server` generates."""
+        self._running[segment] = server
+        self._idle.clear()
 
-    def leave(self, stint: "GenerationSegment[Any]") -> None:
+    def leave(self, segment: "GenerationSegment[Any]") -> None:
         """Remove a segment."""
-        del self._running[stint]
+        del self._running[segment]
         if not self._running:
-            self._quiet.set()
+            self._idle.set()
 
     @asynccontextmanager
-    async def alone(self, *, drain: bool = False) -> AsyncGenerator[None]:
+    async def exclusive(self, *, drain: bool = False) -> AsyncGenerator[None]:
         """Inside the block no segment is generated; running ones are interrupted, or with `drain` awaited."""
         async with self._changes:
             self._open.clear()
             try:
                 if not drain:
-                    self._break_off()
-                await self._quiet.wait()
+                    self._interrupt_all()
+                await self._idle.wait()
                 yield
             finally:
                 self._open.set()
 
-    async def end(self, at: object) -> None:
+    async def end(self, server: object) -> None:
         """Interrupt the segments of one server, and return when each has stored its output."""
-        ending = [stint for stint, where in self._running.items() if where is at]
-        for stint in ending:
-            stint.break_off()
-        for stint in ending:
-            await stint.over()
+        ending = [segment for segment, segment_server in self._running.items() if segment_server is server]
+        for segment in ending:
+            segment.interrupt()
+        for segment in ending:
+            await segment.wait_stored()
 
     def close(self) -> None:
         """Interrupt all segments permanently, and wake everything that waits."""
         self.closed = True
-        self._break_off()
+        self._interrupt_all()
         self._open.set()
 
-    def _break_off(self) -> None:
-        for stint in list(self._running):
-            stint.break_off()
+    def _interrupt_all(self) -> None:
+        for segment in list(self._running):
+            segment.interrupt()
 
 
 class GenerationSegment(Generic[T]):
-    """Reads `source`, from the server `at`, to its end or until it is interrupted.
+    """Reads `source`, from `server`, to its end or until it is interrupted.
 
     With `settle`, the output is held back until then, and replaced by the result of `settle`. Create one only while no
     weights are being changed.
@@ -88,26 +88,26 @@ class GenerationSegment(Generic[T]):
 
     def __init__(
         self,
-        stints: GenerationSegments,
-        at: object,
+        segments: GenerationSegments,
+        server: object,
         source: AsyncIterator[T],
         settle: Callable[[list[T]], Awaitable[T]] | None = None,
     ) -> None:
-        self._stints, self._settle = stints, settle
+        self._segments, self._settle = segments, settle
         self._held: list[T] = []
         self._ready: asyncio.Queue[T | Exception | None] = asyncio.Queue()
-        stints.enter(self, at)
+        segments.enter(self, server)
         self._reading = asyncio.create_task(self._read(source))
-        self._whole = asyncio.create_task(self._run())
-        self._whole.add_done_callback(lambda _: stints.leave(self))
+        self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(lambda _: segments.leave(self))
 
-    def break_off(self) -> None:
+    def interrupt(self) -> None:
         """Stop reading; output that was already read can still be taken."""
         self._reading.cancel()
 
-    async def over(self) -> None:
+    async def wait_stored(self) -> None:
         """Return when the segment has stored its output."""
-        await asyncio.wait([self._whole])
+        await asyncio.wait([self._task])
 
     async def take(self) -> list[T]:
         """Wait for output, and return all that is available; empty at the end. Raises the exceptions of `source`."""
@@ -127,8 +127,8 @@ class GenerationSegment(Generic[T]):
     async def close(self) -> None:
         """Discard output that was not taken, and return when `source` is closed."""
         self._reading.cancel()
-        self._whole.cancel()
-        await asyncio.wait([self._reading, self._whole])
+        self._task.cancel()
+        await asyncio.wait([self._reading, self._task])
 
     async def _read(self, source: AsyncIterator[T]) -> None:
         async for item in source:
@@ -141,7 +141,7 @@ class GenerationSegment(Generic[T]):
         await asyncio.wait([self._reading])
         end = None if self._reading.cancelled() else self._reading.exception()
         try:
-            if end is None and self._settle is not None and self._held and not self._stints.closed:
+            if end is None and self._settle is not None and self._held and not self._segments.closed:
                 self._ready.put_nowait(await self._settle(self._held))
         except Exception as error:
             end = error

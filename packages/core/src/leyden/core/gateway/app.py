@@ -39,13 +39,13 @@ from leyden.core.gateway.responses.stored import Read, StoredResponses
 from leyden.core.gateway.upstream.relay import Upstream
 from leyden.core.store.base import LightningStore
 
-HUNG_UP = 499
+CLIENT_CLOSED_REQUEST = 499
 """Status in the metrics for a call whose client disconnected before its response was complete."""
 
 COUNTED_CONTEXTS = 4
 """The token count endpoint takes prompts of up to this many times the model's context length."""
 
-Answerer: TypeAlias = ServedPolicy | Upstream
+Backend: TypeAlias = ServedPolicy | Upstream
 """Backend that answers a call: a served policy or an upstream server."""
 
 
@@ -54,7 +54,7 @@ class GatewayLimits:
     """Limits of request bodies, concurrent calls and long work, and of the delay before records are stored."""
 
     body: BodyLimits = field(default_factory=BodyLimits)
-    gate: AdmissionLimits = field(default_factory=AdmissionLimits)
+    admission: AdmissionLimits = field(default_factory=AdmissionLimits)
     records: SpanWriterLimits = field(default_factory=SpanWriterLimits)
     work: WorkLimits = field(default_factory=WorkLimits)
 
@@ -64,79 +64,83 @@ class Gateway:
 
     Without a policy, calls wait until `answer_with` sets one. `others` are further policies by name, for calls that a
     route sends to them. `key` is the key that signs attempt tokens. `mounts` are further applications by path, such as
-    the store's server. `beside` are functions by name; each returns metrics that `/metrics` shows with the gateway's
-    own.
+    the store's server. `other_metrics` are functions by name; each returns metrics that `/metrics` shows with the
+    gateway's own.
     """
 
     def __init__(
         self,
         store: LightningStore,
-        policy: Answerer | None,
+        policy: Backend | None,
         key: bytes,
         *,
-        others: Mapping[str, Answerer] | None = None,
+        others: Mapping[str, Backend] | None = None,
         mounts: Mapping[str, ASGIApp] | None = None,
-        beside: Mapping[str, Measure] | None = None,
+        other_metrics: Mapping[str, Measure] | None = None,
         limits: GatewayLimits | None = None,
     ) -> None:
         self._store, self._key = store, key
-        self._answerers: dict[str, Answerer] = {}
+        self._backends: dict[str, Backend] = {}
         """Backends by name; the first answers calls that no route sends to another."""
-        self._can_answer = asyncio.Event()
+        self._has_policy = asyncio.Event()
         limits = limits or GatewayLimits()
         self._body = limits.body
         self._held = HeldBytes(limits.body.max_bytes_per_attempt)
         self._long_work = LongWork(limits.work)
-        self.gate = gate = AdmissionControl(limits.gate)
+        self.admission = admission = AdmissionControl(limits.admission)
         """Admission control; it can pause and drain calls, for a weight update that must not overlap with them."""
-        self.keeper = SpanWriter(store.add_many_spans, limits.records)
+        self.span_writer = SpanWriter(store.add_many_spans, limits.records)
         """Span writer; if it delays writes, flush it before reading records from the store."""
         self.metrics = GatewayMetrics(
-            running=lambda: gate.running, waiting=lambda: gate.waiting, paused=lambda: float(gate.paused)
+            running=lambda: admission.running, waiting=lambda: admission.waiting, paused=lambda: float(admission.paused)
         )
         self._engines: dict[str, Engine] = {}
-        self._metrics_page = MetricsPage(self.metrics, self._engines, beside)
+        self._metrics_page = MetricsPage(self.metrics, self._engines, other_metrics)
         if policy is not None:
             self.answer_with(policy, others)
-        self._ledger = RetryCache(store, self.keeper, self.metrics)
-        conversations = Conversations(self._ledger)
+        self._retry_cache = RetryCache(store, self.span_writer, self.metrics)
+        conversations = Conversations(self._retry_cache)
         responses = ResponsesDialect(conversations)
         dialects: tuple[Dialect, ...] = (ChatDialect(), responses)
         stored = StoredResponses(conversations).paths
         routes: list[BaseRoute] = [Mount(path, app) for path, app in (mounts or {}).items()]
         for prefix in ("/a/{token}/v1", "/v1"):  # matched in this order, so the prefix of agents' calls comes first
-            routes += [self._route(prefix + dialect.path, self._serving(dialect), "POST") for dialect in dialects]
-            routes.append(self._route(f"{prefix}{responses.path}/input_tokens", self._counting(responses), "POST"))
-            routes += [self._route(prefix + path, self._reading(methods)) for path, methods in stored.items()]
-            routes += [self._route(prefix + path, self._models, "GET") for path in ("/models", "/models/{name:path}")]
+            routes += [self._route(prefix + dialect.path, self._call_endpoint(dialect), "POST") for dialect in dialects]
+            routes.append(
+                self._route(f"{prefix}{responses.path}/input_tokens", self._count_endpoint(responses), "POST")
+            )
+            routes += [self._route(prefix + path, self._stored_endpoint(methods)) for path, methods in stored.items()]
+            routes += [
+                self._route(prefix + path, self._send_models, "GET") for path in ("/models", "/models/{name:path}")
+            ]
         routes += [
-            self._route("/healthz", self._health, "GET"),
-            self._route("/metrics", self._measures, "GET"),
-            self._route(page.PATH, self._page, "GET"),
+            self._route("/healthz", self._send_health, "GET"),
+            self._route("/metrics", self._send_metrics, "GET"),
+            self._route(page.PATH, self._send_openapi_page, "GET"),
             self._route("/{path:path}", unknown_path),
         ]
         # No Starlette application is needed around the router, because an endpoint sends its own error responses. The
         # default endpoint answers paths that do not begin with a slash.
-        default = Endpoint(unknown_path, refused=self.metrics.refused)
+        default = Endpoint(unknown_path, on_refused=self.metrics.refused)
         self.app: ASGIApp = Router(routes, default=default, lifespan=self._lifespan)
 
-    def answer_with(self, policy: Answerer, others: Mapping[str, Answerer] | None = None) -> None:
+    def answer_with(self, policy: Backend, others: Mapping[str, Backend] | None = None) -> None:
         """Set the policies that answer calls, and release waiting calls.
 
         Call it once, and only if the constructor got no policy.
         """
-        self._answerers.update({_name(policy): policy})
-        self._answerers.update({name: other for name, other in (others or {}).items() if name not in self._answerers})
-        for name, answerer in self._answerers.items():
-            if isinstance(answerer, ServedPolicy):
-                self.metrics.serves(name, _version_of(answerer))
-                self._engines[name] = answerer.engine
-        self._can_answer.set()
+        self._backends.update({_name(policy): policy})
+        self._backends.update({name: other for name, other in (others or {}).items() if name not in self._backends})
+        for name, backend in self._backends.items():
+            if isinstance(backend, ServedPolicy):
+                self.metrics.serves(name, _version_of(backend))
+                self._engines[name] = backend.engine
+        self._has_policy.set()
 
     def _route(self, path: str, answer: ASGIApp, method: str | None = None) -> Route:
-        return Route(path, Endpoint(answer, method, refused=self.metrics.refused))
+        return Route(path, Endpoint(answer, method, on_refused=self.metrics.refused))
 
-    def _serving(self, dialect: Dialect) -> ASGIApp:
+    def _call_endpoint(self, dialect: Dialect) -> ASGIApp:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             headers, rollout_id, attempt_id = self._caller(scope)
             seen = ObservedSend(send)
@@ -144,7 +148,7 @@ class Gateway:
                 body = await read_body(scope, receive, self._body, held.add, work.run_and_free)
                 with ClientWatch(receive) as watch:
                     with watch.cancelling():
-                        slot = await self._slot(attempt_id, len(body), work)
+                        slot = await self._admit(attempt_id, len(body), work)
                     with slot:
                         # Checked only now, because the attempt may have ended while its call was waiting.
                         origin = await open_origin(self._store, rollout_id, attempt_id, headers)
@@ -152,35 +156,35 @@ class Gateway:
 
         return serve
 
-    async def _slot(self, attempt_id: str, size: int, work: RequestWork) -> CallSlot:
+    async def _admit(self, attempt_id: str, size: int, work: RequestWork) -> CallSlot:
         """Wait for a policy, for the attempt's lock if the request is long, and then for a slot; return the slot.
 
         The lock comes first, so at most one long request of an attempt has a slot. A weight update, which waits for
         all slots, then waits for only one of them.
         """
-        if not self._can_answer.is_set():
-            await self._can_answer.wait()
+        if not self._has_policy.is_set():
+            await self._has_policy.wait()
         await work.take(size)
-        return await self.gate.slot(attempt_id)
+        return await self.admission.acquire(attempt_id)
 
     async def _serve(
         self, dialect: Dialect, origin: Origin, body: bytes, watch: ClientWatch, seen: ObservedSend, work: RequestWork
     ) -> None:
         """Answer a call with its policy, and count it in the metrics."""
-        policy = self._named(origin.policy)
+        policy = self._policy_named(origin.policy)
         try:
             if isinstance(policy, Upstream):
-                await policy.serve(dialect, origin, body, self._ledger, watch, seen, work)
+                await policy.serve(dialect, origin, body, self._retry_cache, watch, seen, work)
             else:
-                await serve_call(policy, dialect, origin, body, self._ledger, watch, seen, work)
+                await serve_call(policy, dialect, origin, body, self._retry_cache, watch, seen, work)
         except Refusal as refusal:
             seen.status = refusal.status
             raise
         finally:
-            status = HUNG_UP if watch.gone else seen.status or 500
+            status = CLIENT_CLOSED_REQUEST if watch.gone else seen.status or 500
             self.metrics.call(dialect.name, _name(policy), status, seen.seconds, first_chunk=seen.first_event)
 
-    def _counting(self, dialect: Dialect) -> ASGIApp:
+    def _count_endpoint(self, dialect: Dialect) -> ASGIApp:
         """Return the endpoint that sends the number of prompt tokens of a request; it samples and records nothing."""
 
         async def count(scope: Scope, receive: Receive, send: Send) -> None:
@@ -190,7 +194,7 @@ class Gateway:
                 with (
                     ClientWatch(receive) as watch,
                     watch.cancelling(),
-                    await self._slot(attempt_id, len(body), work),
+                    await self._admit(attempt_id, len(body), work),
                 ):
                     origin = await open_origin(self._store, rollout_id, attempt_id, headers)
                     tokens = await self._count(dialect, origin, body, work)
@@ -199,14 +203,14 @@ class Gateway:
         return count
 
     async def _count(self, dialect: Dialect, origin: Origin, body: bytes, work: RequestWork) -> int:
-        policy = self._named(origin.policy)
+        policy = self._policy_named(origin.policy)
         if isinstance(policy, Upstream):
             raise Refusal(404, "The upstream's tokens cannot be counted here.", code="unknown_url")
         exchange = await read_request(policy, dialect, origin, body, work)
         room = COUNTED_CONTEXTS * policy.engine.model.context_length
         return len(await read_prompt(policy, dialect, exchange.request, work, room))
 
-    def _reading(self, methods: Mapping[str, Read]) -> ASGIApp:
+    def _stored_endpoint(self, methods: Mapping[str, Read]) -> ASGIApp:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             headers, rollout_id, attempt_id = self._caller(scope)
             if scope["method"] not in methods:
@@ -227,25 +231,25 @@ class Gateway:
         accept(scope, attempt_id)
         return headers, rollout_id, attempt_id
 
-    def _named(self, name: str | None) -> Answerer:
+    def _policy_named(self, name: str | None) -> Backend:
         """Return the policy of that name, or the first for None; raises Refusal with status 404 for an unknown name."""
         if name is None:
-            return next(iter(self._answerers.values()))
-        if name not in self._answerers:
+            return next(iter(self._backends.values()))
+        if name not in self._backends:
             raise Refusal(404, f"There is no policy '{name}' here.", code="model_not_found")
-        return self._answerers[name]
+        return self._backends[name]
 
-    async def _models(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _send_models(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, rollout_id, attempt_id = self._caller(scope)
-        await self._can_answer.wait()
+        await self._has_policy.wait()
         await open_origin(self._store, rollout_id, attempt_id, headers)
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": "system"} for name in self._answerers]
+        models = [{"id": name, "object": "model", "created": 0, "owned_by": "system"} for name in self._backends]
         wanted = scope["path_params"].get("name")
-        first = self._named(None)
+        first = self._policy_named(None)
         upstream = first if isinstance(first, Upstream) and not first.model else None
         if wanted is None:
-            if upstream is not None and (own := await upstream.models()) is not None:
-                return await send_json(send, 200, own)
+            if upstream is not None and (upstream_models := await upstream.models()) is not None:
+                return await send_json(send, 200, upstream_models)
             answer: object = {"object": "list", "data": models}
         else:
             answer = next((model for model in models if model["id"] == wanted), None)
@@ -255,13 +259,13 @@ class Gateway:
                 raise Refusal(404, f"The model '{wanted}' does not exist", param="model", code="model_not_found")
         await send_json(send, 200, msgspec.json.encode(answer))
 
-    async def _page(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _send_openapi_page(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send_json(send, 200, page.openapi_document())
 
-    async def _health(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _send_health(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send_json(send, 200, b'{"status":"ok"}')
 
-    async def _measures(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _send_metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await self._metrics_page.render()
         await send(start_message(200, CONTENT_TYPE.encode(), len(body)))
         await send({"type": "http.response.body", "body": body})
@@ -270,13 +274,13 @@ class Gateway:
     async def _lifespan(self, _: object) -> AsyncGenerator[None]:
         yield
         await self._long_work.aclose()
-        await self.keeper.aclose()
-        for policy in self._answerers.values():
+        await self.span_writer.aclose()
+        for policy in self._backends.values():
             if isinstance(policy, Upstream):
                 await policy.close()
 
 
-def _name(policy: Answerer) -> str:
+def _name(policy: Backend) -> str:
     return policy.name
 
 

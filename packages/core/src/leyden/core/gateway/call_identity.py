@@ -16,7 +16,7 @@ from leyden.core.store.base import LightningStore
 
 RETRY_COUNT = b"x-stainless-retry-count"
 """Header in which OpenAI's clients send the number of earlier tries of a request, from 0."""
-_ANSWERED = (
+_ADVICE = (
     "This gateway answers only agents that Leyden runs, and runs that it captures: start the agent with `leyden dev`, "
     "`leyden train` or `leyden exec`, or capture its runs with LEYDEN_CAPTURE, LEYDEN_GATEWAY_URL and "
     "LEYDEN_CAPTURE_TOKEN in its environment."
@@ -63,10 +63,10 @@ def verified(key: bytes, path_token: str | None, headers: Mapping[str, str]) -> 
     """
     token = path_token or headers.get(semconv.HEADER_ATTEMPT) or bearer(headers)
     if not token:
-        raise _unauthorized(f"You didn't provide an API key: this request names no attempt. {_ANSWERED}")
+        raise _unauthorized(f"You didn't provide an API key: this request names no attempt. {_ADVICE}")
     attempt = verify(key, token)
     if attempt is None:
-        raise _unauthorized(f"Incorrect API key provided: it is not the token of an attempt. {_ANSWERED}")
+        raise _unauthorized(f"Incorrect API key provided: it is not the token of an attempt. {_ADVICE}")
     return attempt
 
 
@@ -74,12 +74,16 @@ async def open_origin(store: LightningStore, rollout_id: str, attempt_id: str, h
     """Return the origin of a call; raises Refusal with status 403 if its attempt is unknown or has ended."""
     found = await store.find_attempt(rollout_id, attempt_id)
     if found is None:
-        raise _closed(f"Attempt {attempt_id} of rollout {rollout_id} is not known to this store.")
+        raise _attempt_closed(f"Attempt {attempt_id} of rollout {rollout_id} is not known to this store.")
     rollout, attempt = found
     if attempt.status in FINISHED_ATTEMPT:
-        raise _closed(f"Attempt {attempt_id} has ended ({attempt.status}); its model calls are no longer answered.")
+        raise _attempt_closed(
+            f"Attempt {attempt_id} has ended ({attempt.status}); its model calls are no longer answered."
+        )
     if rollout.status in FINISHED_ROLLOUT:
-        raise _closed(f"Rollout {rollout_id} has ended ({rollout.status}); its model calls are no longer answered.")
+        raise _attempt_closed(
+            f"Rollout {rollout_id} has ended ({rollout.status}); its model calls are no longer answered."
+        )
     trace_id, span_id = headers.get(semconv.HEADER_TRACE, ""), headers.get(semconv.HEADER_SPAN, "")
     return Origin(
         rollout=rollout,
@@ -103,5 +107,5 @@ def _unauthorized(message: str) -> Refusal:
     return Refusal(401, message, code="invalid_api_key")
 
 
-def _closed(message: str) -> Refusal:
+def _attempt_closed(message: str) -> Refusal:
     return Refusal(403, message, code="attempt_closed")

@@ -15,20 +15,20 @@ _log = logging.getLogger("leyden.gateway")
 class Endpoint:
     """ASGI application that answers one method and sends errors in OpenAI's format.
 
-    `refused` is a callback that gets the code of every refusal.
+    `on_refused` is a callback that gets the code of every refusal.
     """
 
-    def __init__(self, answer: ASGIApp, method: str | None = None, *, refused: Callable[[str], None]) -> None:
-        self._answer, self._method, self._refused = answer, method, refused
+    def __init__(self, app: ASGIApp, method: str | None = None, *, on_refused: Callable[[str], None]) -> None:
+        self._app, self._method, self._on_refused = app, method, on_refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; an unexpected exception is logged and becomes status 500."""
         try:
             if self._method is not None and scope["method"] != self._method:
                 raise not_allowed(scope["method"], self._method)
-            await self._answer(scope, receive, send)
+            await self._app(scope, receive, send)
         except Refusal as refusal:
-            self._refused(refusal.body.code or refusal.body.type)
+            self._on_refused(refusal.body.code or refusal.body.type)
             await send_json(send, refusal.status, refusal.encode(), refusal.headers)
         except ClientGone:
             pass

@@ -38,7 +38,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One checked request, independent of the dialect."""
 
-    asked: RecordedRequest
+    as_sent: RecordedRequest
     messages: list[Message]
     """The conversation in the format of Chat Completions."""
     tools: list[ToolDefinition]
@@ -56,12 +56,12 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def model(self) -> str:
         """Name of the model in the agent's request."""
-        return self.asked.model
+        return self.as_sent.model
 
     @property
     def stream(self) -> bool:
         """Whether the agent requested a streamed response."""
-        return self.asked.stream
+        return self.as_sent.stream
 
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -117,19 +117,19 @@ def check_fields(
                 raise unsupported(name, f"is not available from this endpoint with the value {shown[:60]}.")
 
 
-def check_range(name: str, value: float, least: int, most: int | None = None) -> None:
-    """Raise Refusal with the provider's message if `value` is below `least` or above `most`."""
+def check_range(name: str, value: float, minimum: int, maximum: int | None = None) -> None:
+    """Raise Refusal with the provider's message if `value` is below `minimum` or above `maximum`."""
     kind = "integer" if isinstance(value, int) else "decimal"
     for bad, side, sign, limit in (
-        (value < least, "below minimum", ">=", least),
-        (most is not None and value > most, "above maximum", "<=", most),
+        (value < minimum, "below minimum", ">=", minimum),
+        (maximum is not None and value > maximum, "above maximum", "<=", maximum),
     ):
         if bad:
             given = str(value) if kind == "integer" else f"{value:g}"  # an integer may be too large for a float
             message = (
                 f"Invalid '{name}': {kind} {side} value. Expected a value {sign} {limit}, but got {given} instead."
             )
-            code = f"{kind}_{'below_min' if value < least else 'above_max'}_value"
+            code = f"{kind}_{'below_min' if value < minimum else 'above_max'}_value"
             raise Refusal(400, message, param=name, code=code)
 
 

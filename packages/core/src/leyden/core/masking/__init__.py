@@ -5,7 +5,7 @@ What a model reads and writes is never changed: conversations are recorded as th
 
 from leyden.core.masking.known import known_secrets, remember_secret, remember_words
 from leyden.core.masking.lines import LineMasker
-from leyden.core.masking.names import OWN_TOKENS, says_secret, without_own_tokens
+from leyden.core.masking.names import OWN_TOKENS, is_secret_name, without_own_tokens
 from leyden.core.masking.shapes import MASK, PASSWORD_IN_URL
 from leyden.core.masking.terminal import visible, visible_in_json
 from leyden.core.masking.text import (
@@ -24,6 +24,7 @@ __all__ = [
     "PASSWORD_IN_URL",
     "LineMasker",
     "MaskingFilter",
+    "is_secret_name",
     "known_secrets",
     "mask_json",
     "mask_logs",
@@ -33,7 +34,6 @@ __all__ = [
     "printable",
     "remember_secret",
     "remember_words",
-    "says_secret",
     "visible",
     "visible_in_json",
     "without_own_tokens",

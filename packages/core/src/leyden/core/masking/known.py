@@ -8,22 +8,22 @@ import re
 from functools import lru_cache
 from urllib.parse import unquote
 
-from leyden.core.masking.names import says_secret
+from leyden.core.masking.names import is_secret_name
 from leyden.core.masking.shapes import MASK
 from leyden.core.masking.writings import any_of, as_base64, as_written
 
 SHORTEST = 8
 """Shortest value in characters that is masked; shorter values could be parts of ordinary words."""
 
-_given: set[str] = set()
+_remembered: set[str] = set()
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{16,}={0,2}")
 _USERINFO = re.compile(r"[a-z][a-z0-9+.-]{0,30}://([^\s/?#]+)@", re.IGNORECASE)
 
 
 def remember_secret(value: str) -> None:
     """Mask `value` in all texts from now on; values that look like ordinary words or paths are ignored."""
-    if _can_be_told(value):
-        _given.add(value)
+    if _is_maskable(value):
+        _remembered.add(value)
 
 
 def remember_words(words: list[str]) -> None:
@@ -40,7 +40,7 @@ def known_secrets() -> frozenset[str]:
     all environment variables.
     """
     found = (_secrets_of_variable(name, value) for name, value in os.environ.items())
-    return frozenset(_given.union(*found))
+    return frozenset(_remembered.union(*found))
 
 
 def mask_known(text: str) -> str:
@@ -54,8 +54,8 @@ def mask_known(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _secrets_of_variable(name: str, value: str) -> tuple[str, ...]:
-    secrets = [*([value] if says_secret(name) else []), *_secrets_of_urls(value)]
-    return tuple(secret for secret in secrets if _can_be_told(secret))
+    secrets = [*([value] if is_secret_name(name) else []), *_secrets_of_urls(value)]
+    return tuple(secret for secret in secrets if _is_maskable(secret))
 
 
 def _secrets_of_urls(text: str) -> list[str]:
@@ -63,9 +63,9 @@ def _secrets_of_urls(text: str) -> list[str]:
     return [unquote(password or user) for user, _, password in parts]
 
 
-def _can_be_told(value: str) -> bool:
+def _is_maskable(value: str) -> bool:
     """Whether a value can be masked: it is neither an ordinary word nor the path of a file."""
-    if len(value) < SHORTEST or not (len(value) >= 2 * SHORTEST or any(one.isdigit() for one in value)):
+    if len(value) < SHORTEST or not (len(value) >= 2 * SHORTEST or any(character.isdigit() for character in value)):
         return False
     return not (value.startswith(("/", "~/", "./")) and "/" in value[1:]) or _is_random(value)
 
@@ -78,6 +78,6 @@ def _is_random(value: str) -> bool:
 
 @lru_cache(maxsize=8)
 def _pattern(values: frozenset[str]) -> "re.Pattern[str] | None":
-    whole = values | {line.strip() for value in values for line in value.splitlines() if _can_be_told(line.strip())}
+    whole = values | {line.strip() for value in values for line in value.splitlines() if _is_maskable(line.strip())}
     longest_first = sorted(whole, key=len, reverse=True)
     return any_of([form for writing in (as_written, as_base64) for form in map(writing, longest_first)])

@@ -25,27 +25,27 @@ class LineMasker:
     """
 
     def __init__(self) -> None:
-        self._waiting = bytearray()
-        self._skips = False
+        self._buffer = bytearray()
+        self._skipping = False
         """Whether the input is still inside a secret longer than `LONGEST_LINE` bytes; its rest is skipped."""
 
     def feed(self, data: bytes) -> bytes:
         """Add output; return the lines that it completes, masked."""
-        if self._skips:
+        if self._skipping:
             data = data[_end_of(_RUN, data) :]
-            self._skips = not data
-        before = len(self._waiting)
-        self._waiting += data
+            self._skipping = not data
+        before = len(self._buffer)
+        self._buffer += data
         lines = b""
         if (end := data.rfind(b"\n")) >= 0:
             lines = self._take(self._complete(before + end + 1))
-        while len(self._waiting) > LONGEST_LINE:
+        while len(self._buffer) > LONGEST_LINE:
             lines += self._take_part()
         return lines
 
     def close(self) -> bytes:
         """End the output; return the remaining text, masked and with a line end."""
-        lines = self._take(len(self._waiting))
+        lines = self._take(len(self._buffer))
         return lines if not lines or lines.endswith(b"\n") else lines + b"\n"
 
     def _complete(self, end: int) -> int:
@@ -53,26 +53,26 @@ class LineMasker:
 
         Only the lines up to `end` are searched.
         """
-        found = _OPEN_KEY.search(self._waiting, max(0, end - OVERLAP), end)
-        return end if found is None else self._waiting.rfind(b"\n", 0, found.start()) + 1
+        found = _OPEN_KEY.search(self._buffer, max(0, end - OVERLAP), end)
+        return end if found is None else self._buffer.rfind(b"\n", 0, found.start()) + 1
 
     def _take(self, size: int) -> bytes:
-        lines = bytes(self._waiting[:size])
-        del self._waiting[:size]
+        lines = bytes(self._buffer[:size])
+        del self._buffer[:size]
         return _masked(lines)
 
     def _take_part(self) -> bytes:
         """Remove the beginning of a long line up to a cut outside any secret; return it, masked."""
-        part = bytes(self._waiting[: LONGEST_LINE + 1])
+        part = bytes(self._buffer[: LONGEST_LINE + 1])
         whole = _masked(part)
         for cut in _cuts(part):
             first = _masked(part[:cut])
             if first + _masked(part[cut:]) == whole:
-                del self._waiting[:cut]
+                del self._buffer[:cut]
                 return first + b"\n"
-        rest = self._waiting[len(part) :]
-        self._waiting = rest[_end_of(_RUN, rest) :]
-        self._skips = not self._waiting
+        rest = self._buffer[len(part) :]
+        self._buffer = rest[_end_of(_RUN, rest) :]
+        self._skipping = not self._buffer
         return whole + b"\n"
 
 
@@ -84,7 +84,7 @@ def _cuts(part: bytes) -> list[int]:
         space = part.rfind(b" ", max(0, cut - OVERLAP), cut) + 1
         while part[cut] & 0xC0 == 0x80 and cut > len(part) - OVERLAP * (number + 1):
             cut -= 1
-        cuts += [place for place in (space, cut) if place > 0]
+        cuts += [position for position in (space, cut) if position > 0]
     return cuts
 
 

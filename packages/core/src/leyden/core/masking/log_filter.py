@@ -21,7 +21,7 @@ from leyden.core.masking.known import remember_secret
 from leyden.core.masking.lines import LineMasker
 
 PIECE = 1 << 16
-MOST_AT_THE_END = 1 << 26
+MAX_FINAL_BYTES = 1 << 26
 """Most bytes that are read from each pipe when the socket ends."""
 
 
@@ -33,7 +33,7 @@ class LogFilter:
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ)
         self._pipes: dict[int, LineMasker] = {}
-        self._lost = 0
+        self._lost_bytes = 0
         """Number of bytes that could not be written since the last successful write."""
 
     def run(self) -> None:
@@ -45,8 +45,8 @@ class LogFilter:
                     is_controlled = self._take()
                     if not is_controlled:
                         self._selector.unregister(self._control)
-                        self._read_what_is_there()
-                        self._leave_to_a_fork()
+                        self._read_available()
+                        self._continue_in_fork()
                 elif key.fd in self._pipes:
                     self._read(key.fd)
 
@@ -94,15 +94,15 @@ class LogFilter:
             self._pipes[pipe] = LineMasker()
             self._write(f"[lines are left out, which could not be masked: {type(error).__name__}]\n".encode())
 
-    def _read_what_is_there(self) -> None:
+    def _read_available(self) -> None:
         for pipe in list(self._pipes):
-            left = MOST_AT_THE_END
+            left = MAX_FINAL_BYTES
             while left > 0 and (read := self._read(pipe)):
                 left -= read
             if pipe in self._pipes:
                 self._mask(pipe, self._pipes[pipe], b"")
 
-    def _leave_to_a_fork(self) -> None:
+    def _continue_in_fork(self) -> None:
         """End this process, and let a fork read the pipes that are still open.
 
         The process that started this one waits for its end. Programs that outlive their worker process may still print,
@@ -113,12 +113,12 @@ class LogFilter:
         if os.fork():
             os._exit(0)
         self._control.close()
-        with open(os.devnull, "r+b") as nothing:
-            os.dup2(nothing.fileno(), 2)
+        with open(os.devnull, "r+b") as null_device:
+            os.dup2(null_device.fileno(), 2)
 
     def _write(self, lines: bytes) -> None:
-        if self._lost and lines:
-            lines = f"[{self._lost} bytes before this could not be written]\n".encode() + lines
+        if self._lost_bytes and lines:
+            lines = f"[{self._lost_bytes} bytes before this could not be written]\n".encode() + lines
         left = memoryview(lines)
         while left:
             try:
@@ -126,10 +126,10 @@ class LogFilter:
             except BlockingIOError:  # another process may have set a shared terminal to non-blocking mode
                 select.select([], [self._output], [])
             except OSError:  # the disk is full or the reader has ended; the printing processes must continue
-                self._lost += len(left)
+                self._lost_bytes += len(left)
                 return
         if lines:
-            self._lost = 0
+            self._lost_bytes = 0
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 OWN_TOKENS = frozenset({"LEYDEN_CAPTURE_TOKEN", "LEYDEN_RUN_TOKEN", "LEYDEN_STORE_TOKEN", "LEYDEN_VERL_TOKEN"})
 """Variables with Leyden's own tokens; with such a token, a program can read or write data of other attempts."""
 
-_SAYS_SECRET = re.compile(
+_SECRET_NAME = re.compile(
     r"""
     .*(SECRET | PASSWORD | PASSWD | PASSPHRASE | CREDENTIAL).*
     | .*(API_?KEY | TOKEN)(_ID | _\d+ | _B64 | _BASE64 | _JSON | _PEM)?
@@ -17,9 +17,9 @@ _SAYS_SECRET = re.compile(
 )
 
 
-def says_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Whether the name of a variable indicates a secret, such as `GITHUB_TOKEN` or `AWS_ACCESS_KEY_ID`."""
-    return _SAYS_SECRET.fullmatch(name) is not None
+    return _SECRET_NAME.fullmatch(name) is not None
 
 
 def without_own_tokens(variables: Mapping[str, str]) -> dict[str, str]:

@@ -81,10 +81,10 @@ _ASSIGNED = re.compile(
 )
 _SIGNATURE = r"\.(?=[a-z_-]*[A-Z0-9])[\w-]{24}(?![\w-])(?!\.[\w-])"
 """Signature of a token; a full stop may follow it, as at the end of a sentence."""
-_ALONE = rf"(?:(?<![\w-])(?<![\w-]\.)(?!(?<=\\)[abfnrtvxu]|(?<=%)[0-9A-Fa-f]{{2}})|{_ESCAPE})"
-_ATTEMPT = re.compile(rf"{_ALONE}([\w-]{{2,400}})\.([\w-]{{2,400}}){_SIGNATURE}", re.ASCII)
+_STANDALONE = rf"(?:(?<![\w-])(?<![\w-]\.)(?!(?<=\\)[abfnrtvxu]|(?<=%)[0-9A-Fa-f]{{2}})|{_ESCAPE})"
+_ATTEMPT = re.compile(rf"{_STANDALONE}([\w-]{{2,400}})\.([\w-]{{2,400}}){_SIGNATURE}", re.ASCII)
 _SCOPED = re.compile(
-    rf"{_ALONE}(?:agent|agent-reward|workers?)\.([\w-]{{2,400}})\.([\w-]{{0,400}}){_SIGNATURE}", re.ASCII
+    rf"{_STANDALONE}(?:agent|agent-reward|workers?)\.([\w-]{{2,400}})\.([\w-]{{0,400}}){_SIGNATURE}", re.ASCII
 )
 """Tokens of a store's agents, workers and machines; see `store.http.access`."""
 
@@ -107,10 +107,10 @@ def _userinfo_in_url(found: "re.Match[str]") -> str:
 
 def _basic(found: "re.Match[str]") -> str:
     try:
-        names_somebody = b":" in b64decode(found[2] + "=" * (-len(found[2]) % 4))
+        is_userinfo = b":" in b64decode(found[2] + "=" * (-len(found[2]) % 4))
     except ValueError:
         return found[0]
-    return found[1] + MASK if names_somebody else found[0]
+    return found[1] + MASK if is_userinfo else found[0]
 
 
 def _assigned(found: "re.Match[str]") -> str:

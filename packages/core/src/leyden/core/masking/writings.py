@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 _AS_IS = re.compile(r"[A-Za-z0-9_.-]")
 """Characters that no form escapes."""
-_MOST = 8
+_MAX_BACKSLASHES = 8
 """Most backslashes before one character; each further level of quoting has twice as many plus one."""
 _IN_HTML = {
     "&": ("amp", "#38"),
@@ -59,13 +59,17 @@ def as_base64(text: str) -> Form:
 def _character(run: str) -> str:
     """Return the pattern of one character, or of several backslashes in a row."""
     if run[0] == "\\":
-        return rf"(?:\\{{{len(run)},{len(run) * _MOST}}}|(?:{_percent(run[0])}){{{len(run)}}})"
-    forms = [rf"\\{{0,{_MOST}}}{re.escape(run)}" if run in "\"'/" else re.escape(run), _percent(run), *_numbers(run)]
+        return rf"(?:\\{{{len(run)},{len(run) * _MAX_BACKSLASHES}}}|(?:{_percent(run[0])}){{{len(run)}}})"
+    forms = [
+        rf"\\{{0,{_MAX_BACKSLASHES}}}{re.escape(run)}" if run in "\"'/" else re.escape(run),
+        _percent(run),
+        *_numbers(run),
+    ]
     forms += [f"&{name};" for name in _IN_HTML.get(run, ())]
     if run in _LETTERS:
-        forms.append(rf"\\{{1,{_MOST}}}{_LETTERS[run]}")
+        forms.append(rf"\\{{1,{_MAX_BACKSLASHES}}}{_LETTERS[run]}")
     if run == "\n":
-        forms += ["\r\n", rf"\\{{1,{_MOST}}}r\\{{1,{_MOST}}}n"]
+        forms += ["\r\n", rf"\\{{1,{_MAX_BACKSLASHES}}}r\\{{1,{_MAX_BACKSLASHES}}}n"]
     if run == " ":
         forms.append(re.escape("+"))
     return f"(?:{'|'.join(forms)})"
@@ -80,14 +84,16 @@ def _numbers(character: str) -> list[str]:
     """Return the patterns of a character's numeric escapes, in JSON and in `repr` of text and of bytes."""
     units = character.encode("utf-16-be", errors="surrogatepass")
     in_json = "".join(
-        rf"\\{{1,{_MOST}}}u{_hex(int.from_bytes(units[at : at + 2]), 4)}" for at in range(0, len(units), 2)
+        rf"\\{{1,{_MAX_BACKSLASHES}}}u{_hex(int.from_bytes(units[at : at + 2]), 4)}" for at in range(0, len(units), 2)
     )
-    in_bytes = "".join(rf"\\{{1,{_MOST}}}x{_hex(byte, 2)}" for byte in character.encode(errors="surrogatepass"))
-    in_text = [rf"\\{{1,{_MOST}}}x{_hex(ord(character), 2)}"] if 0x80 <= ord(character) <= 0xFF else []
-    in_text += [rf"\\{{1,{_MOST}}}U{_hex(ord(character), 8)}"] if ord(character) > 0xFFFF else []
+    in_bytes = "".join(
+        rf"\\{{1,{_MAX_BACKSLASHES}}}x{_hex(byte, 2)}" for byte in character.encode(errors="surrogatepass")
+    )
+    in_text = [rf"\\{{1,{_MAX_BACKSLASHES}}}x{_hex(ord(character), 2)}"] if 0x80 <= ord(character) <= 0xFF else []
+    in_text += [rf"\\{{1,{_MAX_BACKSLASHES}}}U{_hex(ord(character), 8)}"] if ord(character) > 0xFFFF else []
     return [in_json, in_bytes, *in_text]
 
 
 def _hex(number: int, digits: int) -> str:
     """Return the pattern of a hexadecimal number with `digits` digits, in lower or upper case."""
-    return "".join(f"[{one}{one.upper()}]" if one.isalpha() else one for one in f"{number:0{digits}x}")
+    return "".join(f"[{digit}{digit.upper()}]" if digit.isalpha() else digit for digit in f"{number:0{digits}x}")

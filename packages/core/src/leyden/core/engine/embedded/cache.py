@@ -51,15 +51,16 @@ class SlotCache:
         self.data = data
 
     def step(
-        self, first_slot: int, positions_BQ: Sequence[Sequence[int]], common: SharedPrefixes | None = None
+        self, first_slot: int, positions_BQ: Sequence[Sequence[int]], shared_prefixes: SharedPrefixes | None = None
     ) -> "Step":
         """Return a `Step` for a forward pass over tokens at `positions_BQ` of the slots from `first_slot` on.
 
-        `common`, for passes of one token a row, describes which rows share a beginning; the forward pass may use it.
+        `shared_prefixes`, for passes of one token a row, describes which rows share a beginning. The forward pass may
+        use it.
         """
         width = 1 + max(max(row) for row in positions_BQ)
         self.reserve(first_slot + len(positions_BQ), width)
-        return Step(self, first_slot, torch.tensor(positions_BQ, device=self.shape.device), width, common)
+        return Step(self, first_slot, torch.tensor(positions_BQ, device=self.shape.device), width, shared_prefixes)
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` tokens of slot `source` to slot `target`."""
@@ -75,11 +76,16 @@ class Step:
     """View of the cache for one forward pass: where new keys and values are stored, and which tokens are visible."""
 
     def __init__(
-        self, cache: SlotCache, first_slot: int, positions_BQ: Tensor, width: int, common: SharedPrefixes | None
+        self,
+        cache: SlotCache,
+        first_slot: int,
+        positions_BQ: Tensor,
+        width: int,
+        shared_prefixes: SharedPrefixes | None,
     ) -> None:
         self.positions_BQ = positions_BQ
         self.width = width
-        self.common = common
+        self.shared_prefixes = shared_prefixes
         _, _, _, heads, columns, self._size = cache.data.shape
         rows, device = len(positions_BQ), positions_BQ.device
         self._data = cache.data
@@ -118,7 +124,7 @@ _Key = tuple[int, tuple[int, ...]]
 
 class _Node(NamedTuple):
     id: int
-    place: int
+    block: int
 
 
 class PrefixCache:
@@ -143,7 +149,7 @@ class PrefixCache:
         """Return the pool indices of the blocks that `ids` starts with."""
         path = self._path(ids)
         self._touch(path)
-        return [self._nodes[key].place for key in path]
+        return [self._nodes[key].block for key in path]
 
     def first_unknown(self, ids: Sequence[int]) -> _Key | None:
         """Return the key of the first whole block of `ids` that is not cached; None if all are."""
@@ -153,13 +159,13 @@ class PrefixCache:
             return None
         return (self._nodes[path[-1]].id if path else 0, tuple(ids[start : start + BLOCK]))
 
-    def load(self, places: list[int], cache: SlotCache, slot: int) -> None:
-        """Copy the blocks at `places` to the beginning of `slot`."""
-        if not places:
+    def load(self, block_indices: list[int], cache: SlotCache, slot: int) -> None:
+        """Copy the blocks at `block_indices` to the beginning of `slot`."""
+        if not block_indices:
             return
-        length = len(places) * BLOCK
+        length = len(block_indices) * BLOCK
         cache.reserve(slot + 1, length)
-        blocks = self._pool[places]
+        blocks = self._pool[block_indices]
         layers, heads, size = blocks.shape[1], blocks.shape[3], blocks.shape[5]
         cache.data[:, :, slot, :, :length] = blocks.permute(1, 2, 3, 0, 4, 5).reshape(layers, 2, heads, length, size)
 
@@ -168,23 +174,23 @@ class PrefixCache:
         blocks = min(len(ids) // BLOCK, self._capacity)
         path = self._path(ids[: blocks * BLOCK])
         self._touch(path)
-        known, places = len(path), list[int]()
-        for n in range(known, blocks):
+        cached, block_indices = len(path), list[int]()
+        for n in range(cached, blocks):
             key = (self._nodes[path[-1]].id if path else 0, tuple(ids[n * BLOCK : (n + 1) * BLOCK]))
-            self._nodes[key] = _Node(self._next_id, self._place())
+            self._nodes[key] = _Node(self._next_id, self._free_block())
             self._next_id += 1
-            places.append(self._nodes[key].place)
+            block_indices.append(self._nodes[key].block)
             path.append(key)
-        if places:
+        if block_indices:
             self._touch(path)
             layers, _, _, heads, _, size = cache.data.shape
-            new = cache.data[:, :, slot, :, known * BLOCK : blocks * BLOCK]
-            new = new.reshape(layers, 2, heads, len(places), BLOCK, size)
-            self._pool[places] = new.permute(3, 0, 1, 2, 4, 5)
+            new = cache.data[:, :, slot, :, cached * BLOCK : blocks * BLOCK]
+            new = new.reshape(layers, 2, heads, len(block_indices), BLOCK, size)
+            self._pool[block_indices] = new.permute(3, 0, 1, 2, 4, 5)
 
     def flush(self) -> None:
         """Remove all prefixes."""
-        self._free.extend(node.place for node in self._nodes.values())
+        self._free.extend(node.block for node in self._nodes.values())
         self._nodes.clear()
 
     def _path(self, ids: Sequence[int]) -> list[_Key]:
@@ -204,12 +210,12 @@ class PrefixCache:
         for key in reversed(path):
             self._nodes.move_to_end(key)
 
-    def _place(self) -> int:
+    def _free_block(self) -> int:
         if self._free:
             return self._free.pop()
         used = len(self._nodes)
         if used >= self._capacity:
-            return self._nodes.popitem(last=False)[1].place
+            return self._nodes.popitem(last=False)[1].block
         if used == len(self._pool):
             pool = self._pool.new_zeros((min(self._capacity, max(64, 2 * used)), *self._pool.shape[1:]))
             pool[:used] = self._pool

@@ -16,7 +16,7 @@ from leyden.core.errors import EngineError
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 """Largest allowed difference of log-probabilities by precision."""
 HALF_TOLERANCE = 0.5
-BEGINNING = 24
+SHARED_LENGTH = 24
 """Tokens of the shared beginning of test sequences, unless a sliding window needs more."""
 STEPS = 3
 """Tokens of each test sequence that are decoded one at a time."""
@@ -33,9 +33,9 @@ def check_forward(model: nn.Module, forward: Forward, cache: SlotCache, prefixes
     decoder = Decoder(forward, cache, prefixes)
     prompts = [row[:-STEPS] for row in rows]
     got = [torch.cat(list(decoder.forced(0, [prompt], [0], LONGEST_CHECK)), 1)[0] for prompt in prompts]
-    worst = max(_distance(g, e) for g, e in zip(got, expected, strict=True))
-    together = torch.cat(list(decoder.forced(0, prompts, [0] * len(rows), 1 << 20)), 1)
-    worst = max(worst, *(_distance(together[n, : len(p)], expected[n]) for n, p in enumerate(prompts)))
+    worst = max(_distance(served, expected_row) for served, expected_row in zip(got, expected, strict=True))
+    batched = torch.cat(list(decoder.forced(0, prompts, [0] * len(rows), 1 << 20)), 1)
+    worst = max(worst, *(_distance(batched[n, : len(p)], expected[n]) for n, p in enumerate(prompts)))
     for step in range(-STEPS, 0):
         starts = [len(row) + step for row in rows]
         (logits,) = decoder.forced(0, [[row[step]] for row in rows], starts, 1 << 20)
@@ -44,15 +44,15 @@ def check_forward(model: nn.Module, forward: Forward, cache: SlotCache, prefixes
         scores = torch.tensor(decoder.score(rows[-1]))
         targets = torch.tensor(rows[-1][1:])[:, None]
         worst = max(worst, (scores - expected[-1][:-1].cpu().gather(1, targets)[:, 0]).abs().max().item())
-    worst = max(worst, _worst_of_alike(model, forward, cache, decoder))
+    worst = max(worst, _worst_with_shared_prefixes(model, forward, cache, decoder))
     decoder.flush()
     if not worst <= TOLERANCE.get(cache.shape.dtype, HALF_TOLERANCE):
         raise EngineError(f"log-probabilities served would differ from the model's own by up to {worst:.3g}")
 
 
-def _worst_of_alike(model: nn.Module, forward: Forward, cache: SlotCache, decoder: Decoder) -> float:
+def _worst_with_shared_prefixes(model: nn.Module, forward: Forward, cache: SlotCache, decoder: Decoder) -> float:
     """Return the largest error of the last tokens of two pairs of sequences, each pair with a shared beginning."""
-    length = _crossing(model) or BEGINNING
+    length = _length_beyond_window(model) or SHARED_LENGTH
     starts = _random_ids(model, [length, length], seed=1)
     rows = [starts[n % 2] + end for n, end in enumerate(_random_ids(model, [2, 4, 7, 3], seed=2))]
     for _ in decoder.forced(0, [row[:-1] for row in rows], [0] * len(rows), 1 << 20):
@@ -64,11 +64,11 @@ def _worst_of_alike(model: nn.Module, forward: Forward, cache: SlotCache, decode
 
 def _sequences(model: nn.Module) -> list[list[int]]:
     """Return random sequences of different lengths, one longer than the sliding window if that is short."""
-    crossing = _crossing(model)
-    return _random_ids(model, [5, 19, 41] + ([crossing] if crossing else []), seed=0)
+    long = _length_beyond_window(model)
+    return _random_ids(model, [5, 19, 41] + ([long] if long else []), seed=0)
 
 
-def _crossing(model: nn.Module) -> int:
+def _length_beyond_window(model: nn.Module) -> int:
     """Return a length that exceeds the model's sliding window; 0 if there is no short one."""
     config = cast(Any, model).config.get_text_config()
     window = max((w for w in attention_windows(config).values() if w is not None), default=0)
@@ -76,8 +76,8 @@ def _crossing(model: nn.Module) -> int:
 
 
 def _random_ids(model: nn.Module, lengths: Sequence[int], seed: int) -> list[list[int]]:
-    draw, vocabulary = random.Random(seed), cast(Any, model).config.get_text_config().vocab_size
-    return [[draw.randrange(vocabulary) for _ in range(length)] for length in lengths]
+    generator, vocabulary = random.Random(seed), cast(Any, model).config.get_text_config().vocab_size
+    return [[generator.randrange(vocabulary) for _ in range(length)] for length in lengths]
 
 
 def _plain(model: nn.Module, ids: Sequence[int]) -> Tensor:

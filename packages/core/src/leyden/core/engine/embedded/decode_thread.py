@@ -124,7 +124,7 @@ class DecodeThread:
         self._calls: list[DecodeCall] = []
         self._waiting: list[DecodedSequence] = []
         self._decoder: Decoder | None = None
-        self._emitted = 0.0
+        self._emitted_at = 0.0
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="leyden-engine", daemon=True)
 
@@ -196,11 +196,11 @@ class DecodeThread:
         logger.critical("The engine is broken; every call fails from here on", exc_info=error)
         failure = self.broken = EngineError(f"the engine is broken: {error!r}")
         calls, self._calls, self._waiting = self._calls, [], []
-        _hand_over([(call, failure) for call in calls])
+        _deliver([(call, failure) for call in calls])
         while not self._stopped:
             item = self._inbox.get()
             if isinstance(item, DecodeCall):
-                _hand_over([(item, failure)])
+                _deliver([(item, failure)])
             elif item is not None:
                 item.refuse(failure)
             else:
@@ -209,9 +209,9 @@ class DecodeThread:
     def _read_inbox(self) -> None:
         """Take the items in the inbox; wait for items if nothing is decoded, or for more calls to begin together."""
         while not self._stopped:
-            patience = 0.0 if self._ready_rows() else self._patience() if self._waiting else None
+            wait = 0.0 if self._ready_rows() else self._remaining_wait() if self._waiting else None
             try:
-                item = self._inbox.get(timeout=patience) if patience != 0 else self._inbox.get_nowait()
+                item = self._inbox.get(timeout=wait) if wait != 0 else self._inbox.get_nowait()
             except queue.Empty:
                 return
             self._take(item)
@@ -221,9 +221,9 @@ class DecodeThread:
     def _ready_rows(self) -> int:
         return len(self._decoder.rows) if self._decoder is not None else 0
 
-    def _patience(self) -> float:
+    def _remaining_wait(self) -> float:
         rows = self._ready_rows()
-        return self._admission.patience(
+        return self._admission.remaining_wait(
             time.perf_counter(), waiting=len(self._waiting), room=self._max_batch - rows, idle=not rows
         )
 
@@ -241,7 +241,7 @@ class DecodeThread:
         if any(call.abandoned for call in self._calls):
             self._drop_abandoned()
         room = self._max_batch - len(self._ready.rows) if self._waiting else 0
-        if room > 0 and not self._patience():
+        if room > 0 and not self._remaining_wait():
             joining, self._waiting = self._waiting[:room], self._waiting[room:]
             self._admission.began()
             self._ready.prefill(joining)
@@ -259,24 +259,24 @@ class DecodeThread:
     def _emit(self, *, everything: bool = False) -> None:
         """Return the new tokens: at once for a complete response, else every `chunk_seconds`."""
         now = time.perf_counter()
-        due = everything or now - self._emitted >= self._chunk_seconds
+        due = everything or now - self._emitted_at >= self._chunk_seconds
         chunks: list[tuple[DecodeCall, TokenChunk | EngineError]] = []
         for call in self._calls:
             sequence = call.sequence
-            if sequence.finish_reason is not None or (due and sequence.drawn):
+            if sequence.finish_reason is not None or (due and sequence.sampled):
                 chunks.append((call, self._chunk(sequence, sequence.finish_reason)))
         if due:
-            self._emitted = now
+            self._emitted_at = now
         if chunks:
             self._calls = [call for call in self._calls if call.sequence.finish_reason is None]
-            _hand_over(chunks)
+            _deliver(chunks)
 
     def _chunk(self, sequence: DecodedSequence, finish_reason: FinishReason | None) -> TokenChunk:
-        drawn = sequence.take()
+        sampled = sequence.take()
         return TokenChunk(
-            ids=[token for token, _, _ in drawn],
-            logprobs=[value for _, value, _ in drawn],
-            sampling_logprobs=[value for _, _, value in drawn],
+            ids=[token for token, _, _ in sampled],
+            logprobs=[value for _, value, _ in sampled],
+            sampling_logprobs=[value for _, _, value in sampled],
             version=self.version,
             finish_reason=finish_reason,
             top=sequence.take_top(),
@@ -288,23 +288,28 @@ class DecodeThread:
         failure = error if isinstance(error, EngineError) else EngineError(f"a decode step failed: {error!r}")
         self._end(failure)
 
-    def _end(self, how: FinishReason | EngineError) -> None:
+    def _end(self, reason: FinishReason | EngineError) -> None:
         calls, self._calls, self._waiting = self._calls, [], []
-        _hand_over([(call, how if isinstance(how, EngineError) else self._chunk(call.sequence, how)) for call in calls])
+        _deliver(
+            [
+                (call, reason if isinstance(reason, EngineError) else self._chunk(call.sequence, reason))
+                for call in calls
+            ]
+        )
         if self._decoder is not None:
             self._decoder.flush()
 
 
-def _hand_over(chunks: list[tuple[DecodeCall, TokenChunk | EngineError]]) -> None:
+def _deliver(chunks: list[tuple[DecodeCall, TokenChunk | EngineError]]) -> None:
     """Pass the chunks to the event loops, and wake each event loop once for all of its calls."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[DecodeCall, TokenChunk | EngineError]]] = {}
     for call, chunk in chunks:
         by_loop.setdefault(call.loop, []).append((call, chunk))
-    for loop, mine in by_loop.items():
+    for loop, loop_chunks in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_put, mine)
+            loop.call_soon_threadsafe(_put, loop_chunks)
         except RuntimeError:  # the event loop is closed, so no caller waits
-            for call, _ in mine:
+            for call, _ in loop_chunks:
                 call.abandoned = True
 
 

@@ -16,8 +16,8 @@ from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import FinishReason
 from leyden.core.engine.embedded.cache import BLOCK, PrefixCache, SlotCache, Step
 from leyden.core.engine.embedded.generic_forward import Forward
-from leyden.core.engine.embedded.sampling import draw, likeliest, raw_log_probs
-from leyden.core.engine.embedded.shared_prefixes import SharedPrefixes, find_common, packed
+from leyden.core.engine.embedded.sampling import likeliest, raw_log_probs, sample
+from leyden.core.engine.embedded.shared_prefixes import SharedPrefixes, find_shared_prefixes, packed
 from leyden.core.errors import EngineError
 
 PREFILL_TOKENS = 4096
@@ -50,18 +50,18 @@ class DecodedSequence:
         self.uniform = random.Random(seed).random
         """Generator of the uniform number that selects the next token."""
         self.finish_reason: FinishReason | None = None
-        self.drawn: list[tuple[int, float, float]] = []
+        self.sampled: list[tuple[int, float, float]] = []
         """Id, raw log-probability and sampling log-probability of each new token."""
         self.top_logprobs = top_logprobs
         self.top: list[list[tuple[int, float]]] = []
-        """The likeliest ids at the position of each token in `drawn`, if requested."""
+        """The likeliest ids at the position of each token in `sampled`, if requested."""
         self._last = len(prompt) + limit
         self._stop_ids = frozenset(stop_ids)
 
     def append(self, token: int, logprob: float, sampling_logprob: float) -> None:
         """Record a sampled token, and whether it is the last."""
         self.ids.append(token)
-        self.drawn.append((token, logprob, sampling_logprob))
+        self.sampled.append((token, logprob, sampling_logprob))
         if token in self._stop_ids:
             self.finish_reason = "stop"
         elif len(self.ids) >= self._last:
@@ -69,8 +69,8 @@ class DecodedSequence:
 
     def take(self) -> list[tuple[int, float, float]]:
         """Return the tokens sampled since the last call."""
-        drawn, self.drawn = self.drawn, []
-        return drawn
+        sampled, self.sampled = self.sampled, []
+        return sampled
 
     def take_top(self) -> list[list[tuple[int, float]]] | None:
         """Return the likeliest ids at the positions since the last call; None if not requested."""
@@ -87,18 +87,18 @@ class Decoder:
         self._prefixes = prefixes
         self.rows: list[DecodedSequence] = []
         """The sequences being decoded, by slot."""
-        self._common: SharedPrefixes | None = None
-        self._common_of: list[DecodedSequence] = []
-        """The rows for which `_common` was computed."""
+        self._shared_prefixes: SharedPrefixes | None = None
+        self._shared_rows: list[DecodedSequence] = []
+        """The rows for which `_shared_prefixes` was computed."""
 
     def prefill(self, sequences: Sequence[DecodedSequence]) -> None:
         """Add `sequences`, and sample the next token of each; common prefixes are computed once."""
-        twins: dict[tuple[int, ...], list[DecodedSequence]] = {}
+        duplicates: dict[tuple[int, ...], list[DecodedSequence]] = {}
         for sequence in sequences:
-            twins.setdefault(tuple(sequence.ids), []).append(sequence)
+            duplicates.setdefault(tuple(sequence.ids), []).append(sequence)
         first = len(self.rows)
         self._cache.reserve(first + len(sequences), max(len(s.ids) for s in sequences))
-        waiting = [group[0] for group in twins.values()]
+        waiting = [group[0] for group in duplicates.values()]
         logits: list[Tensor] = []
         while waiting:
             wave, waiting = self._wave(waiting)
@@ -106,17 +106,17 @@ class Decoder:
         logits_BV = torch.cat(logits)
         sources: list[int] = []
         for row, leader in enumerate(self.rows[first:], first):
-            for twin in twins[tuple(leader.ids)][1:]:
-                self._cache.copy(row, len(self.rows), len(twin.ids))
-                self.rows.append(twin)
+            for duplicate in duplicates[tuple(leader.ids)][1:]:
+                self._cache.copy(row, len(self.rows), len(duplicate.ids))
+                self.rows.append(duplicate)
                 sources.append(row - first)
-        self._draw(first, torch.cat([logits_BV, logits_BV[sources]]) if sources else logits_BV)
+        self._sample(first, torch.cat([logits_BV, logits_BV[sources]]) if sources else logits_BV)
 
     def step(self) -> None:
         """Sample the next token of every row."""
         ids = [[row.ids[-1]] for row in self.rows]
-        step = self._cache.step(0, [[len(row.ids) - 1] for row in self.rows], self._beginnings())
-        self._draw(0, self._forward(self._tensor(ids), step)[:, -1])
+        step = self._cache.step(0, [[len(row.ids) - 1] for row in self.rows], self._current_shared_prefixes())
+        self._sample(0, self._forward(self._tensor(ids), step)[:, -1])
 
     def leave(self, sequence: DecodedSequence) -> None:
         """Free the slot of `sequence`."""
@@ -140,12 +140,12 @@ class Decoder:
         the prefix itself, so these are computed again. A wrong cached prefix is therefore visible in the result.
         """
         slot, context = len(self.rows), list(ids[:-1])
-        places = self._prefixes.match(context[:-1])
-        known = len(places) * BLOCK
-        scores = self._score_from(slot, ids, 0, known or len(context)) if context else []
-        if known:
-            self._prefixes.load(places, self._cache, slot)
-            scores += self._score_from(slot, ids, known, len(context))
+        block_indices = self._prefixes.match(context[:-1])
+        cached = len(block_indices) * BLOCK
+        scores = self._score_from(slot, ids, 0, cached or len(context)) if context else []
+        if cached:
+            self._prefixes.load(block_indices, self._cache, slot)
+            scores += self._score_from(slot, ids, cached, len(context))
         self._prefixes.store(context, self._cache, slot)
         return scores
 
@@ -163,9 +163,9 @@ class Decoder:
         longest, width = max(map(len, rows)), max(s + len(r) for s, r in zip(starts, rows, strict=True))
         size = max(1, min(chunk, MASK_CELLS // width) // len(rows))
         for begin in range(0, longest, size):
-            places = [[min(n, len(row) - 1) for n in range(begin, min(begin + size, longest))] for row in rows]
-            ids = [[row[n] for n in place] for row, place in zip(rows, places, strict=True)]
-            positions = [[start + n for n in place] for start, place in zip(starts, places, strict=True)]
+            columns = [[min(n, len(row) - 1) for n in range(begin, min(begin + size, longest))] for row in rows]
+            ids = [[row[n] for n in row_columns] for row, row_columns in zip(rows, columns, strict=True)]
+            positions = [[start + n for n in row_columns] for start, row_columns in zip(starts, columns, strict=True)]
             yield self._tensor(ids), self._cache.step(slot, positions)
 
     def _score_from(self, slot: int, ids: Sequence[int], begin: int, end: int) -> list[float]:
@@ -177,16 +177,16 @@ class Decoder:
             scores += cast(Any, logits[0].float().log_softmax(-1).gather(1, part[:, None])[:, 0]).tolist()
         return scores
 
-    def _beginnings(self) -> SharedPrefixes | None:
+    def _current_shared_prefixes(self) -> SharedPrefixes | None:
         """Return the beginnings that rows share, if reading them once saves time; None on GPUs (not measured)."""
         shape = self._cache.shape
         if shape.device.type != "cpu" or shape.dtype not in SHARED_DTYPES:
             return None
-        if self._common_of != self.rows:
-            self._common_of = list(self.rows)
+        if self._shared_rows != self.rows:
+            self._shared_rows = list(self.rows)
             column_bytes = 2 * shape.heads * shape.head_dim * shape.dtype.itemsize
-            self._common = find_common([row.prompt for row in self.rows], column_bytes)
-        return self._common
+            self._shared_prefixes = find_shared_prefixes([row.prompt for row in self.rows], column_bytes)
+        return self._shared_prefixes
 
     def _wave(self, waiting: list[DecodedSequence]) -> tuple[list[tuple[int, DecodedSequence]], list[DecodedSequence]]:
         """Split off sequences that share no uncached block with an earlier one; the others will find it in the cache.
@@ -202,17 +202,17 @@ class Decoder:
                 later.append(sequence)
                 continue
             claimed.add(key)
-            known = len(self._prefixes.match(sequence.ids[:-1])) * BLOCK
-            wave.append((len(sequence.ids) - known, sequence))
+            cached = len(self._prefixes.match(sequence.ids[:-1])) * BLOCK
+            wave.append((len(sequence.ids) - cached, sequence))
         return wave, later
 
     def _join(self, batch: list[DecodedSequence]) -> Tensor:
         """Compute the prompts of `batch` into new rows; return the logits of the next token of each (B, V)."""
         first, starts = len(self.rows), list[int]()
         for slot, sequence in enumerate(batch, first):
-            places = self._prefixes.match(sequence.ids[:-1])
-            self._prefixes.load(places, self._cache, slot)
-            starts.append(len(places) * BLOCK)
+            block_indices = self._prefixes.match(sequence.ids[:-1])
+            self._prefixes.load(block_indices, self._cache, slot)
+            starts.append(len(block_indices) * BLOCK)
         self.rows += batch
         rows = [sequence.ids[start:] for sequence, start in zip(batch, starts, strict=True)]
         logits: Tensor | None = None
@@ -223,17 +223,17 @@ class Decoder:
             self._prefixes.store(sequence.ids, self._cache, slot)
         return logits[:, -1]
 
-    def _draw(self, first: int, logits_BV: Tensor) -> None:
+    def _sample(self, first: int, logits_BV: Tensor) -> None:
         rows = self.rows[first:]
         raw_BV = raw_log_probs(logits_BV)
-        drawn = draw(raw_BV, [row.sampling for row in rows], [row.uniform() for row in rows])
-        if not math.isfinite(sum(drawn.logprobs)):
+        sampled = sample(raw_BV, [row.sampling for row in rows], [row.uniform() for row in rows])
+        if not math.isfinite(sum(sampled.logprobs)):
             raise EngineError("the weights being served give log-probabilities that are not finite")
-        for row, token, logprob, sampling_logprob in zip(rows, *drawn, strict=True):
+        for row, token, logprob, sampling_logprob in zip(rows, *sampled, strict=True):
             row.append(token, logprob, sampling_logprob)
-        if asking := [n for n, row in enumerate(rows) if row.top_logprobs]:
-            found = likeliest(raw_BV[asking], [rows[n].top_logprobs for n in asking])
-            for n, top in zip(asking, found, strict=True):
+        if with_top := [n for n, row in enumerate(rows) if row.top_logprobs]:
+            found = likeliest(raw_BV[with_top], [rows[n].top_logprobs for n in with_top])
+            for n, top in zip(with_top, found, strict=True):
                 rows[n].top.append(top)
         for row in rows:
             if row.finish_reason is not None:

@@ -88,8 +88,8 @@ class FusedForward:
             q, k = self._rms(q, layer.q_norm), self._rms(k, layer.k_norm)
         keys, values = step.write(n, _rotate(k, *rotary).transpose(1, 2), v.transpose(1, 2))
         q, mask = _rotate(q, *rotary).transpose(1, 2), step.mask(layer.window)
-        if step.common is not None:
-            attended = attend(q, keys, values, mask, step.common)
+        if step.shared_prefixes is not None:
+            attended = attend(q, keys, values, mask, step.shared_prefixes)
         else:
             gqa = self._heads != self._groups
             attended = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=gqa)

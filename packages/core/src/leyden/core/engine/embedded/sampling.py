@@ -35,36 +35,36 @@ def likeliest(raw_BV: Tensor, counts: Sequence[int]) -> list[list[tuple[int, flo
     rows, vocabulary = raw_BV.shape
     last_B1 = torch.tensor([[min(count, vocabulary) - 1] for count in counts], device=raw_BV.device)
     cut_B1 = raw_BV.topk(min(max(counts), vocabulary)).values.gather(1, last_B1)
-    places_N = (raw_BV >= cut_B1).nonzero(as_tuple=True)
-    row_N, id_N = (cast("list[int]", cast(Any, tensor).tolist()) for tensor in places_N)
-    logprob_N: list[float] = cast(Any, raw_BV[places_N]).tolist()
+    cells_N = (raw_BV >= cut_B1).nonzero(as_tuple=True)
+    row_N, id_N = (cast("list[int]", cast(Any, tensor).tolist()) for tensor in cells_N)
+    logprob_N: list[float] = cast(Any, raw_BV[cells_N]).tolist()
     found = [list[tuple[int, float]]() for _ in range(rows)]
     for row, token, logprob in zip(row_N, id_N, logprob_N, strict=True):
         found[row].append((token, logprob))
     return [sorted(pairs, key=lambda pair: -pair[1])[:count] for pairs, count in zip(found, counts, strict=True)]
 
 
-def draw(raw_BV: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[float]) -> SampledTokens:
+def sample(raw_BV: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[float]) -> SampledTokens:
     """Return a sampled token per row: the likeliest at temperature 0, else by each row's uniform number and the CDF."""
     if all(s.temperature == 0 for s in sampling):
         raw_B, ids_B = raw_BV.max(-1)
         return _to_host(ids_B, raw_B, raw_B)
-    drawn_BV = _drawn_from(raw_BV, sampling)
-    ids_B = _invert_cdf(drawn_BV, uniforms)
+    sampling_BV = _sampling_log_probs(raw_BV, sampling)
+    ids_B = _invert_cdf(sampling_BV, uniforms)
     if any(s.temperature == 0 for s in sampling):
         greedy_B = torch.tensor([s.temperature == 0 for s in sampling], device=raw_BV.device)
         ids_B = torch.where(greedy_B, raw_BV.argmax(-1), ids_B)
-        drawn_BV = torch.where(greedy_B[:, None], raw_BV, drawn_BV)
+        sampling_BV = torch.where(greedy_B[:, None], raw_BV, sampling_BV)
     raw_B = raw_BV.gather(1, ids_B[:, None])[:, 0]
-    drawn_B = raw_B if drawn_BV is raw_BV else drawn_BV.gather(1, ids_B[:, None])[:, 0]
-    return _to_host(ids_B, raw_B, drawn_B)
+    sampling_B = raw_B if sampling_BV is raw_BV else sampling_BV.gather(1, ids_B[:, None])[:, 0]
+    return _to_host(ids_B, raw_B, sampling_B)
 
 
-def _to_host(ids_B: Tensor, raw_B: Tensor, drawn_B: Tensor) -> SampledTokens:
-    return SampledTokens(cast(Any, ids_B).tolist(), cast(Any, raw_B).tolist(), cast(Any, drawn_B).tolist())
+def _to_host(ids_B: Tensor, raw_B: Tensor, sampling_B: Tensor) -> SampledTokens:
+    return SampledTokens(cast(Any, ids_B).tolist(), cast(Any, raw_B).tolist(), cast(Any, sampling_B).tolist())
 
 
-def _drawn_from(raw_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
+def _sampling_log_probs(raw_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
     """Return the log-probabilities after temperature and truncation; greedy rows do not change."""
     logprobs_BV = raw_BV
     if any(s.temperature not in (0, 1) for s in sampling):
@@ -84,9 +84,9 @@ def truncate(logprobs_BV: Tensor, top_p_B: Tensor) -> Tensor:
     sorted_BV, order_BV = logprobs_BV.sort(dim=-1, descending=True, stable=True)
     probs_BV = sorted_BV.exp()
     before_BV = probs_BV.cumsum(-1) - probs_BV
-    outside_BV = (before_BV >= top_p_B[:, None]) & (top_p_B < 1)[:, None]
-    outside_BV[:, 0] = False
-    sorted_BV = sorted_BV.masked_fill(outside_BV, -torch.inf).log_softmax(-1)
+    dropped_BV = (before_BV >= top_p_B[:, None]) & (top_p_B < 1)[:, None]
+    dropped_BV[:, 0] = False
+    sorted_BV = sorted_BV.masked_fill(dropped_BV, -torch.inf).log_softmax(-1)
     truncated_BV = torch.empty_like(sorted_BV).scatter_(1, order_BV, sorted_BV)
     return torch.where((top_p_B < 1)[:, None], truncated_BV, logprobs_BV)
 

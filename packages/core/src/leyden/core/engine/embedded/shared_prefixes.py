@@ -32,25 +32,25 @@ class SharedPrefixes:
     sizes: list[int]
     order_B: Tensor | None
     """The rows class by class; None if there is only one class."""
-    place_B: Tensor | None
+    index_B: Tensor | None
     """Index of each row in that order."""
 
     @classmethod
     def of(cls, classes: Sequence[list[int]], length: int) -> "SharedPrefixes":
         """Return the description of `classes`, which together are all rows; those of a class share `length` tokens."""
-        order_B = place_B = None
+        order_B = index_B = None
         if len(classes) > 1:
             order_B = torch.tensor([row for rows in classes for row in rows])
-            place_B = order_B.argsort()
-        return cls(length, [rows[0] for rows in classes], [len(rows) for rows in classes], order_B, place_B)
+            index_B = order_B.argsort()
+        return cls(length, [rows[0] for rows in classes], [len(rows) for rows in classes], order_B, index_B)
 
 
 def packed(ids: Iterable[int]) -> bytes:
-    """Return token ids in the form that `find_common` takes."""
+    """Return token ids in the form that `find_shared_prefixes` takes."""
     return array("i", ids).tobytes()
 
 
-def find_common(prompts: Sequence[bytes], column_bytes: int) -> SharedPrefixes | None:
+def find_shared_prefixes(prompts: Sequence[bytes], column_bytes: int) -> SharedPrefixes | None:
     """Return the shared beginnings of `prompts` that save most, or None if no saving is large enough.
 
     A token's keys and values take `column_bytes`. All classes are cut at the same length, so that the rest of all rows
@@ -60,52 +60,52 @@ def find_common(prompts: Sequence[bytes], column_bytes: int) -> SharedPrefixes |
     for row, prompt in enumerate(prompts):
         rows_of.setdefault(prompt, []).append(row)
     distinct = sorted(rows_of)  # neighbours in this order share the longest beginnings
-    alike = [_tokens_in_common(one, other) for one, other in pairwise(distinct)]
+    common_lengths = [_tokens_in_common(one, other) for one, other in pairwise(distinct)]
     shortest = min(len(prompt) // _TOKEN_BYTES for prompt in distinct)
-    ascending = sorted(alike)
+    ascending = sorted(common_lengths)
 
     def saved(length: int) -> int:
         classes = 1 + bisect_left(ascending, length)
         return (len(prompts) - classes) * length * column_bytes - classes * CLASS_BYTES
 
-    length = max({shortest, *(tokens for tokens in alike if tokens < shortest)}, key=saved)
+    length = max({shortest, *(tokens for tokens in common_lengths if tokens < shortest)}, key=saved)
     if saved(length) <= WORTH_BYTES:
         return None
     classes = [list(rows_of[distinct[0]])]
-    for prompt, tokens in zip(distinct[1:], alike, strict=True):
+    for prompt, tokens in zip(distinct[1:], common_lengths, strict=True):
         if tokens < length:
             classes.append([])
         classes[-1] += rows_of[prompt]
     return SharedPrefixes.of(classes, length)
 
 
-def attend(q_BH1D: Tensor, keys_BKTD: Tensor, values_BKTD: Tensor, mask_B11T: Tensor, common: SharedPrefixes) -> Tensor:
+def attend(q_BH1D: Tensor, keys_BKTD: Tensor, values_BKTD: Tensor, mask_B11T: Tensor, shared: SharedPrefixes) -> Tensor:
     """Return scaled dot-product attention of one token a row, (B, H, 1, D); equal to the plain one up to rounding.
 
     Of the first `common.length` columns only those of each class's leader are read, for all rows of the class at once.
     """
     rows, heads, _, size = q_BH1D.shape
-    groups, length = keys_BKTD.shape[1], common.length
+    groups, length = keys_BKTD.shape[1], shared.length
     q_BKRD = (q_BH1D * size**-0.5).view(rows, groups, heads // groups, size)
-    leading = [(keys_BKTD[row, :, :length], values_BKTD[row, :, :length]) for row in common.leaders]
-    shared_BKRP = _by_class(q_BKRD, [keys_KPD.mT for keys_KPD, _ in leading], common)
+    leading = [(keys_BKTD[row, :, :length], values_BKTD[row, :, :length]) for row in shared.leaders]
+    shared_BKRP = _by_class(q_BKRD, [keys_KPD.mT for keys_KPD, _ in leading], shared)
     own_BKRT = q_BKRD @ keys_BKTD[:, :, length:].mT
     weights_BKRT = (torch.cat([shared_BKRP, own_BKRT], -1) + mask_B11T).softmax(-1)
-    shared_BKRD = _by_class(weights_BKRT[..., :length], [values_KPD for _, values_KPD in leading], common)
+    shared_BKRD = _by_class(weights_BKRT[..., :length], [values_KPD for _, values_KPD in leading], shared)
     own_BKRD = weights_BKRT[..., length:] @ values_BKTD[:, :, length:]
     return (shared_BKRD + own_BKRD).reshape(rows, heads, 1, size)
 
 
-def _by_class(x_BKRX: Tensor, factors_KXY: Sequence[Tensor], common: SharedPrefixes) -> Tensor:
+def _by_class(x_BKRX: Tensor, factors_KXY: Sequence[Tensor], shared: SharedPrefixes) -> Tensor:
     """Multiply the rows of each class with the factor of the class, (B, K, R, Y): one product for each class."""
-    rows, groups, each, _ = x_BKRX.shape
-    ordered_BKRX = x_BKRX if common.order_B is None else x_BKRX[common.order_B]
-    flat_KNX = ordered_BKRX.transpose(0, 1).reshape(groups, rows * each, -1)
-    parts: Sequence[Tensor] = cast(Any, flat_KNX).split([size * each for size in common.sizes], 1)
+    rows, groups, per_group, _ = x_BKRX.shape
+    ordered_BKRX = x_BKRX if shared.order_B is None else x_BKRX[shared.order_B]
+    flat_KNX = ordered_BKRX.transpose(0, 1).reshape(groups, rows * per_group, -1)
+    parts: Sequence[Tensor] = cast(Any, flat_KNX).split([size * per_group for size in shared.sizes], 1)
     products = [part @ factor for part, factor in zip(parts, factors_KXY, strict=True)]
     whole_KNY = products[0] if len(products) == 1 else torch.cat(products, 1)
-    found_BKRY = whole_KNY.view(groups, rows, each, -1).transpose(0, 1)
-    return found_BKRY if common.place_B is None else found_BKRY[common.place_B]
+    found_BKRY = whole_KNY.view(groups, rows, per_group, -1).transpose(0, 1)
+    return found_BKRY if shared.index_B is None else found_BKRY[shared.index_B]
 
 
 def _tokens_in_common(one: bytes, other: bytes) -> int:

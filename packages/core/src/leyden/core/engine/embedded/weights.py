@@ -44,10 +44,10 @@ def load_model(path: str | Path, device: str = "cpu", dtype: str = "float32") ->
 
 def own_copy(model: nn.Module) -> nn.Module:
     """Return a copy of `model` for inference that shares no weight with it; tied weights stay tied."""
-    mine = copy.deepcopy(model).eval().requires_grad_(False)
-    for parameter in mine.parameters():
+    own = copy.deepcopy(model).eval().requires_grad_(False)
+    for parameter in own.parameters():
         parameter.grad = None
-    return mine
+    return own
 
 
 def context_length(model: nn.Module) -> int:
@@ -114,12 +114,14 @@ class Weights:
             raise EngineError(f"the update lacks {_listed(missing)}")
         chosen: dict[str, Tensor] = {}
         for names in self._ties.values():
-            if not (given := [name for name in names if name in new]):
+            if not (names_in_update := [name for name in names if name in new]):
                 continue
-            chosen[names[0]] = self._fitting(given[0], new[given[0]])
-            for name in given[1:]:
-                if not torch.equal(chosen[names[0]], self._fitting(name, new[name])):
-                    raise EngineError(f"{given[0]} and {name} are one weight in the model and two in the update")
+            chosen[names[0]] = self._checked_tensor(names_in_update[0], new[names_in_update[0]])
+            for name in names_in_update[1:]:
+                if not torch.equal(chosen[names[0]], self._checked_tensor(name, new[name])):
+                    raise EngineError(
+                        f"{names_in_update[0]} and {name} are one weight in the model and two in the update"
+                    )
         return chosen
 
     def replace(self, chosen: Mapping[str, Tensor]) -> None:
@@ -127,12 +129,12 @@ class Weights:
         for name, tensor in chosen.items():
             self._tensors[name].copy_(tensor)
 
-    def _fitting(self, name: str, tensor: object) -> Tensor:
-        mine = self._tensors[name]
+    def _checked_tensor(self, name: str, tensor: object) -> Tensor:
+        own = self._tensors[name]
         if not isinstance(tensor, Tensor):
             raise EngineError(f"{name} is a {type(tensor).__name__}, not a tensor")
-        if tensor.shape != mine.shape:
-            raise EngineError(f"{name} has shape {tuple(tensor.shape)}, the model's {tuple(mine.shape)}")
+        if tensor.shape != own.shape:
+            raise EngineError(f"{name} has shape {tuple(tensor.shape)}, the model's {tuple(own.shape)}")
         return tensor.detach()
 
 

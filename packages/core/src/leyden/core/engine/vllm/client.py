@@ -28,7 +28,7 @@ LARGEST_EVENT = 1 << 20
 ID_PREFIX = "token_id:"
 STEPS_AT_ONCE = 32
 """Positions of a prompt that are requested at the same time."""
-UNTOLD = -9999.0
+MISSING_LOGPROB = -9999.0
 """The lowest log-probability that a server sends.
 
 On a CPU, vLLM 0.32 returns it for token 0, instead of the likeliest tokens. This happens if another call of the same
@@ -66,14 +66,14 @@ class _Logprobs(msgspec.Struct):
     top_logprobs: list[dict[str, float] | None] | None = None
 
 
-class _Place(msgspec.Struct):
+class _TokenLogprob(msgspec.Struct):
     logprob: float
 
 
 class _Choice(msgspec.Struct):
     token_ids: list[int] | None = None
     logprobs: _Logprobs | None = None
-    prompt_logprobs: list[dict[int, _Place] | None] | None = None
+    prompt_logprobs: list[dict[int, _TokenLogprob] | None] | None = None
     finish_reason: str | None = None
 
 
@@ -118,7 +118,7 @@ class VllmClient:
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=silence_seconds)
         self._session: aiohttp.ClientSession | None = None
 
-    async def draw(
+    async def generate(
         self, model: str, request: GenerateRequest, prompt_ids: Sequence[int], limit: int
     ) -> AsyncGenerator[GeneratedTokens]:
         """Yield what `model` generates after `prompt_ids`, at most `limit` tokens; closing it aborts the call.
@@ -126,7 +126,7 @@ class VllmClient:
         Raises ServerUnreachable if the server interrupts the response, and EngineError if it refuses.
         """
         body = {
-            **_drawing(model, list(prompt_ids), request.sampling),
+            **_completion_body(model, list(prompt_ids), request.sampling),
             "max_tokens": limit,
             "stop_token_ids": list(request.stop_ids),
             "logprobs": request.top_logprobs,
@@ -136,9 +136,11 @@ class VllmClient:
         async with contextlib.aclosing(self._events(body)) as events:
             async for answer in events:
                 for choice in answer.choices:
-                    drawn = await self._mended(model, ids, _drawn(choice, request.top_logprobs), request)
-                    finished, ids = drawn.finish_reason is not None, ids + drawn.ids
-                    yield drawn
+                    generated = await self._with_missing_logprobs(
+                        model, ids, _generated_tokens(choice, request.top_logprobs), request
+                    )
+                    finished, ids = generated.finish_reason is not None, ids + generated.ids
+                    yield generated
         if not finished:
             raise ServerUnreachable(f"the vLLM server at {self.url} ended an answer without its end")
 
@@ -147,14 +149,19 @@ class VllmClient:
 
         Raises EngineError if the server refuses or does not return all of them; ServerUnreachable if it is lost.
         """
-        body = {**_drawing(model, list(ids), Sampling()), "max_tokens": 1, "prompt_logprobs": top}
-        places = (await self._one(body)).prompt_logprobs or []
-        if len(places) != len(ids) or any(place is None for place in places[1:]):
-            raise EngineError(f"the vLLM server at {self.url} told {len(places)} log-probabilities of {len(ids)} ids")
-        known = [place or {} for place in places[1:]]
+        body = {**_completion_body(model, list(ids), Sampling()), "max_tokens": 1, "prompt_logprobs": top}
+        positions = (await self._complete(body)).prompt_logprobs or []
+        if len(positions) != len(ids) or any(position is None for position in positions[1:]):
+            raise EngineError(
+                f"the vLLM server at {self.url} told {len(positions)} log-probabilities of {len(ids)} ids"
+            )
+        known_positions = [position or {} for position in positions[1:]]
         return PromptScores(
-            logprobs=[place[token].logprob for place, token in zip(known, ids[1:], strict=True)],
-            top=[_likeliest({token: value.logprob for token, value in place.items()}, top) for place in known],
+            logprobs=[position[token].logprob for position, token in zip(known_positions, ids[1:], strict=True)],
+            top=[
+                _likeliest({token: value.logprob for token, value in position.items()}, top)
+                for position in known_positions
+            ],
         )
 
     async def score_steps(self, model: str, ids: Sequence[int], first: int, top: int = 0) -> PromptScores:
@@ -163,10 +170,16 @@ class VllmClient:
         For servers with adapters: on a CPU, vLLM 0.32 crashes if it scores a prompt at the same time as other calls to
         them.
         """
-        places = range(first, len(ids))
-        values = await _together(self.next_log_prob(model, ids[:place], ids[place]) for place in places)
-        tops = await _together(self.next_top(model, ids[:place], 1.0, top) for place in places) if top else []
-        return PromptScores(logprobs=values, top=tops or [[] for _ in places])
+        positions = range(first, len(ids))
+        values = await _gather_limited(
+            self.next_log_prob(model, ids[:position], ids[position]) for position in positions
+        )
+        tops = (
+            await _gather_limited(self.next_top(model, ids[:position], 1.0, top) for position in positions)
+            if top
+            else []
+        )
+        return PromptScores(logprobs=values, top=tops or [[] for _ in positions])
 
     async def next_log_prob(self, model: str, prompt_ids: Sequence[int], token: int) -> float:
         """Return the raw log-probability of `token` after a prompt, computed as for responses: with cached prefixes.
@@ -174,14 +187,14 @@ class VllmClient:
         Raises EngineError if the server refuses or does not return it; ServerUnreachable if it is lost.
         """
         body = {
-            **_drawing(model, list(prompt_ids), Sampling()),
+            **_completion_body(model, list(prompt_ids), Sampling()),
             "max_tokens": 1,
             "logprobs": 0,
             "logprob_token_ids": [token],
         }
-        told = (await self._one(body)).logprobs
-        for place in (told.top_logprobs or []) if told else []:
-            if (value := (place or {}).get(f"{ID_PREFIX}{token}")) is not None:
+        logprobs = (await self._complete(body)).logprobs
+        for position in (logprobs.top_logprobs or []) if logprobs else []:
+            if (value := (position or {}).get(f"{ID_PREFIX}{token}")) is not None:
                 return value
         raise EngineError(f"the vLLM server at {self.url} did not tell the log-probability of token {token}")
 
@@ -191,32 +204,32 @@ class VllmClient:
         Raises EngineError if the server does not return them after several tries; ServerUnreachable if it is lost.
         """
         sampling = Sampling(temperature=temperature)
-        body = {**_drawing(model, list(prompt_ids), sampling), "max_tokens": 1, "logprobs": count}
+        body = {**_completion_body(model, list(prompt_ids), sampling), "max_tokens": 1, "logprobs": count}
         for _ in range(MOST_TRIES):
-            place = _drawn(await self._one(body), count).top[0]
-            if place:
-                return place
+            top = _generated_tokens(await self._complete(body), count).top[0]
+            if top:
+                return top
             await asyncio.sleep(TRY_SECONDS)
         raise EngineError(f"the vLLM server at {self.url} did not tell the {count} likeliest tokens")
 
-    async def _mended(
-        self, model: str, ids: list[int], drawn: GeneratedTokens, request: GenerateRequest
+    async def _with_missing_logprobs(
+        self, model: str, ids: list[int], generated: GeneratedTokens, request: GenerateRequest
     ) -> GeneratedTokens:
         """Request the likeliest tokens again for positions without them, which calls of `next_log_prob` can cause."""
-        if all(drawn.top):
-            return drawn
-        logprobs, top = list(drawn.logprobs), list(drawn.top)
-        for at, token in enumerate(drawn.ids):
-            before = ids + drawn.ids[:at]
-            if not top[at]:
-                top[at] = await self.next_top(model, before, request.sampling.temperature, request.top_logprobs)
-            if logprobs[at] <= UNTOLD:  # the placeholder token was sampled
-                logprobs[at] = await self.next_log_prob(model, before, token)
-        return msgspec.structs.replace(drawn, logprobs=logprobs, top=top)
+        if all(generated.top):
+            return generated
+        logprobs, top = list(generated.logprobs), list(generated.top)
+        for index, token in enumerate(generated.ids):
+            before = ids + generated.ids[:index]
+            if not top[index]:
+                top[index] = await self.next_top(model, before, request.sampling.temperature, request.top_logprobs)
+            if logprobs[index] <= MISSING_LOGPROB:  # the placeholder token was sampled
+                logprobs[index] = await self.next_log_prob(model, before, token)
+        return msgspec.structs.replace(generated, logprobs=logprobs, top=top)
 
     async def models(self) -> dict[str, int | None]:
         """Return the served models by name, with the maximum length of prompt and response together."""
-        found = msgspec.json.decode(await self.ask("GET", "/v1/models"), type=_Models)
+        found = msgspec.json.decode(await self.request("GET", "/v1/models"), type=_Models)
         return {model.id: model.max_model_len for model in found.data}
 
     async def is_healthy(self) -> bool:
@@ -235,16 +248,16 @@ class VllmClient:
         except (aiohttp.ClientError, OSError):
             return None
 
-    async def ask(self, method: str, path: str, body: object = None) -> bytes:
+    async def request(self, method: str, path: str, body: object = None) -> bytes:
         """Return the response body; waits while the server is paused.
 
         Raises ServerUnreachable, or EngineError for a refusal.
         """
         try:
-            async with self._asked(method, path, body) as answer:
+            async with self._checked_response(method, path, body) as answer:
                 return await answer.read()
         except (aiohttp.ClientError, OSError) as error:
-            raise ServerUnreachable(f"the vLLM server at {self.url} is lost: {_told(error)}") from error
+            raise ServerUnreachable(f"the vLLM server at {self.url} is lost: {_describe(error)}") from error
 
     async def close(self) -> None:
         """Close the connections."""
@@ -252,40 +265,40 @@ class VllmClient:
             await self._session.close()
             self._session = None
 
-    async def _one(self, body: dict[str, object]) -> _Choice:
-        said = _read(await self.ask("POST", "/v1/completions", body))
-        if len(said.choices) != 1:
-            raise EngineError(f"the vLLM server at {self.url} gave {len(said.choices)} answers to one call")
-        return said.choices[0]
+    async def _complete(self, body: dict[str, object]) -> _Choice:
+        answer = _read(await self.request("POST", "/v1/completions", body))
+        if len(answer.choices) != 1:
+            raise EngineError(f"the vLLM server at {self.url} gave {len(answer.choices)} answers to one call")
+        return answer.choices[0]
 
     async def _events(self, body: dict[str, object]) -> AsyncGenerator[_Answer]:
         try:
-            async with self._asked("POST", "/v1/completions", body) as answer:
+            async with self._checked_response("POST", "/v1/completions", body) as answer:
                 async for line in answer.content:
                     data = line.removeprefix(b"data:").strip()
                     if not data or not line.startswith(b"data:"):
                         continue
                     if data == b"[DONE]":
                         return
-                    said = _read(data)
-                    if said.error is not None:
-                        raise self._failure(said.error)
-                    yield said
+                    event = _read(data)
+                    if event.error is not None:
+                        raise self._failure(event.error)
+                    yield event
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise ServerUnreachable(f"the vLLM server at {self.url} is lost: {_told(error)}") from error
+            raise ServerUnreachable(f"the vLLM server at {self.url} is lost: {_describe(error)}") from error
 
-    def _failure(self, said: _Failure) -> EngineError:
+    def _failure(self, failure: _Failure) -> EngineError:
         """Return the exception for an error in a stream: the server's engine has died, or cannot do the request."""
-        text = f"the vLLM server at {self.url} broke off: {_line(said.message)}"
-        return ServerUnreachable(text) if str(said.code or 500).startswith("5") else EngineError(text)
+        text = f"the vLLM server at {self.url} broke off: {_line(failure.message)}"
+        return ServerUnreachable(text) if str(failure.code or 500).startswith("5") else EngineError(text)
 
     @contextlib.asynccontextmanager
-    async def _asked(self, method: str, path: str, body: object) -> AsyncGenerator[aiohttp.ClientResponse]:
-        give_up = asyncio.get_running_loop().time() + self._pause_seconds
+    async def _checked_response(self, method: str, path: str, body: object) -> AsyncGenerator[aiohttp.ClientResponse]:
+        deadline = asyncio.get_running_loop().time() + self._pause_seconds
         wait = 0.05
         while True:
             async with self._request(method, path, body) as answer:
-                if answer.status != PAUSED or asyncio.get_running_loop().time() >= give_up:
+                if answer.status != PAUSED or asyncio.get_running_loop().time() >= deadline:
                     await self._check(answer, path)
                     yield answer
                     return
@@ -315,7 +328,7 @@ class VllmClient:
         raise ServerUnreachable(text) if answer.status >= 500 else EngineError(text)
 
 
-def _drawing(model: str, prompt_ids: list[int], sampling: Sampling) -> dict[str, object]:
+def _completion_body(model: str, prompt_ids: list[int], sampling: Sampling) -> dict[str, object]:
     """Return all settings that affect sampling, so that no default of the server or the model is used."""
     body: dict[str, object] = {
         "model": model,
@@ -335,34 +348,34 @@ def _drawing(model: str, prompt_ids: list[int], sampling: Sampling) -> dict[str,
     return body if sampling.seed is None else {**body, "seed": sampling.seed}
 
 
-def _drawn(choice: _Choice, top: int) -> GeneratedTokens:
+def _generated_tokens(choice: _Choice, top: int) -> GeneratedTokens:
     ids = choice.token_ids or []
-    told = choice.logprobs or _Logprobs()
-    logprobs = [value for value in told.token_logprobs if value is not None]
-    places = told.top_logprobs or []
-    if len(logprobs) != len(ids) or (top and len(places) != len(ids)):
+    logprob_fields = choice.logprobs or _Logprobs()
+    logprobs = [value for value in logprob_fields.token_logprobs if value is not None]
+    positions = logprob_fields.top_logprobs or []
+    if len(logprobs) != len(ids) or (top and len(positions) != len(ids)):
         raise EngineError(f"the vLLM server told {len(logprobs)} log-probabilities of {len(ids)} ids")
     return GeneratedTokens(
         ids=ids,
         logprobs=logprobs,
-        top=[_likeliest(_by_id(place or {}), top) for place in places] if top else [],
+        top=[_likeliest(_by_id(position or {}), top) for position in positions] if top else [],
         finish_reason=_finish(choice.finish_reason),
     )
 
 
-async def _together(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def _gather_limited(requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Return the results, with at most `STEPS_AT_ONCE` requests at once; the first error cancels the others."""
-    turns = asyncio.Semaphore(STEPS_AT_ONCE)
+    limit = asyncio.Semaphore(STEPS_AT_ONCE)
 
-    async def take_turn(one: Coroutine[Any, Any, T]) -> T:
-        async with turns:
-            return await one
+    async def run_limited(request: Coroutine[Any, Any, T]) -> T:
+        async with limit:
+            return await request
 
-    asking = [asyncio.create_task(take_turn(one)) for one in asked]
+    tasks = [asyncio.create_task(run_limited(one)) for one in requests]
     try:
-        return await asyncio.gather(*asking)
+        return await asyncio.gather(*tasks)
     finally:
-        for task in asking:
+        for task in tasks:
             task.cancel()
 
 
@@ -372,15 +385,15 @@ def _finish(reason: str | None) -> FinishReason | None:
     raise EngineError(f"the vLLM server ended an answer with {reason!r}")
 
 
-def _by_id(place: dict[str, float]) -> dict[int, float]:
+def _by_id(position: dict[str, float]) -> dict[int, float]:
     """Return the likeliest tokens of a position; empty if the server did not return them."""
-    if any(value <= UNTOLD for value in place.values()):
+    if any(value <= MISSING_LOGPROB for value in position.values()):
         return {}
-    return {int(name.removeprefix(ID_PREFIX)): value for name, value in place.items()}
+    return {int(name.removeprefix(ID_PREFIX)): value for name, value in position.items()}
 
 
-def _likeliest(place: dict[int, float], count: int) -> Top:
-    return sorted(place.items(), key=lambda pair: -pair[1])[:count]
+def _likeliest(logprobs: dict[int, float], count: int) -> Top:
+    return sorted(logprobs.items(), key=lambda pair: -pair[1])[:count]
 
 
 def _read(data: bytes) -> _Answer:
@@ -392,14 +405,14 @@ def _read(data: bytes) -> _Answer:
 
 def _reason(data: bytes) -> str:
     try:
-        said = msgspec.json.decode(data, type=_Refused)
+        answer = msgspec.json.decode(data, type=_Refused)
     except msgspec.MsgspecError:
         return _line(data.decode(errors="replace"))
-    error = said.error.message if isinstance(said.error, _Failure) else said.error
-    return _line(error or said.message or str(said.detail or "it gave no reason"))
+    error = answer.error.message if isinstance(answer.error, _Failure) else answer.error
+    return _line(error or answer.message or str(answer.detail or "it gave no reason"))
 
 
-def _told(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return _line(str(error) or type(error).__name__)
 
 

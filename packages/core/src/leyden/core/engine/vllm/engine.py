@@ -55,17 +55,17 @@ class VllmEngine(RemoteEngine):
     ) -> None:
         super().__init__(on_finish=on_finish)
         self._options = options or VllmOptions()
-        self._source = self._first = str(Path(source).resolve()) if Path(source).is_dir() else str(source)
+        self._source = self._initial_source = str(Path(source).resolve()) if Path(source).is_dir() else str(source)
         self._version = version
-        self._model = _described(self._source, name or Path(source).name, self._options)
+        self._model = _model_info(self._source, name or Path(source).name, self._options)
         self._server = server or VllmServer(self._options, device=device, log=log)
         self._folder = Path(tempfile.mkdtemp(prefix="leyden-vllm-"))
         self._updates = 0
         self._adapter: Path | None = None
-        self._shared = SharedWeights() if self._options.transfer == "ipc" else None
-        self._wire: VllmClient | None = None
-        self._mending = asyncio.Lock()
-        self._watching: asyncio.Task[None] | None = None
+        self._shared_weights = SharedWeights() if self._options.transfer == "ipc" else None
+        self._client: VllmClient | None = None
+        self._restart_lock = asyncio.Lock()
+        self._watch_task: asyncio.Task[None] | None = None
         self._broken: EngineError | None = None
 
     @property
@@ -87,11 +87,11 @@ class VllmEngine(RemoteEngine):
         """Start the server, and return when it answers; EngineError, in one line, if it does not start."""
         self._check_ready()
         try:
-            await self._bring_up()
+            await self._start_server()
         except BaseException:
             await self.close()
             raise
-        self._watching = asyncio.create_task(self._watch())
+        self._watch_task = asyncio.create_task(self._watch())
 
     async def update_adapters(self, save: Callable[[Path], None], version: int) -> None:
         """Serve the adapters that `save` writes, on the weights of the server's start, as `version`.
@@ -104,24 +104,24 @@ class VllmEngine(RemoteEngine):
         folder = self._next_folder("adapter")
         folder.mkdir()
         await asyncio.to_thread(save, folder)
-        async with self._stints.alone():
-            before, self._adapter = self._adapter, folder
+        async with self._segments.exclusive():
+            old_adapter, self._adapter = self._adapter, folder
             await self._with_server(self._load_adapter)
             self._version = version
-        if before is not None:
-            shutil.rmtree(before, ignore_errors=True)
+        if old_adapter is not None:
+            shutil.rmtree(old_adapter, ignore_errors=True)
 
     async def begin_again(self, version: int) -> None:
         """Serve the initial weights as `version`: those below the adapters, or after a restart of the server."""
         if not self.takes_adapters:
             await super().begin_again(version)
-        async with self._stints.alone():
-            if self._source != self._first:
-                await self._serve_folder(Path(self._first))
-            before, self._adapter = self._adapter, None
+        async with self._segments.exclusive():
+            if self._source != self._initial_source:
+                await self._serve_folder(Path(self._initial_source))
+            old_adapter, self._adapter = self._adapter, None
             self._version = version
-        if before is not None:
-            await asyncio.to_thread(shutil.rmtree, before, ignore_errors=True)
+        if old_adapter is not None:
+            await asyncio.to_thread(shutil.rmtree, old_adapter, ignore_errors=True)
 
     async def update_weights(self, weights: Mapping[str, object], version: int) -> None:
         """Serve whole `weights` as `version`; see `VllmOptions.transfer` for the ways, and the cost of each.
@@ -129,17 +129,17 @@ class VllmEngine(RemoteEngine):
         Calls in flight continue with them.
         """
         self._check_ready()
-        if self._shared is None:
+        if self._shared_weights is None:
             folder = self._next_folder("policy")
-            await asyncio.to_thread(write_policy, self._first, weights, folder)
-            async with self._stints.alone():
+            await asyncio.to_thread(write_policy, self._initial_source, weights, folder)
+            async with self._segments.exclusive():
                 await self._serve_folder(folder)
                 self._version = version
             return
-        shared = self._shared
-        async with self._stints.alone():
+        shared = self._shared_weights
+        async with self._segments.exclusive():
             shared.hold(weights)
-            await self._with_server(lambda wire: shared.send(wire, version))
+            await self._with_server(lambda client: shared.send(client, version))
             self._version = version
 
     @asynccontextmanager
@@ -152,30 +152,30 @@ class VllmEngine(RemoteEngine):
         if not self._options.sleep:
             yield
             return
-        async with self._stints.alone(), self._mending:  # a server that dies is restarted after the block
+        async with self._segments.exclusive(), self._restart_lock:  # a server that dies is restarted after the block
             self._check_ready()
             self.check()
-            wire = self._wire
-            sleeps = wire is not None and await put_to_sleep(wire)
+            client = self._client
+            sleeps = client is not None and await put_to_sleep(client)
             try:
                 yield
             except Exception:
-                await self._awake(wire, sleeps=sleeps)
+                await self._wake(client, sleeps=sleeps)
                 raise
-            await self._awake(wire, sleeps=sleeps)
+            await self._wake(client, sleeps=sleeps)
 
-    async def _awake(self, wire: VllmClient | None, *, sleeps: bool) -> None:
-        if sleeps and wire is not None and await wake_up(wire):
+    async def _wake(self, client: VllmClient | None, *, sleeps: bool) -> None:
+        if sleeps and client is not None and await wake_up(client):
             return
-        if self._stints.closed:
+        if self._segments.closed:
             return
         logger.warning("The vLLM server did not sleep and wake as it should, and is started again")
-        await self._bring_up_or_break()
+        await self._start_server_or_fail()
 
     async def measures(self) -> Mapping[str, bytes | None]:
         """Return the server's metrics; its name stays the same after a restart."""
-        wire = self._server.wire
-        return {"server": None if wire is None else await wire.metrics()}
+        client = self._server.client
+        return {"server": None if client is None else await client.metrics()}
 
     def check(self) -> None:
         """Raise EngineError if the server cannot be restarted."""
@@ -184,98 +184,104 @@ class VllmEngine(RemoteEngine):
 
     async def close(self) -> None:
         """Abort all calls in flight, stop the server, and remove the files written for it."""
-        self._stints.close()
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
-        async with self._mending:
+        self._segments.close()
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+            await asyncio.wait([self._watch_task])
+        async with self._restart_lock:
             await self._server.stop()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
-    async def _place(self, rollout_id: str | None) -> SegmentServer:
+    async def _choose_server(self, rollout_id: str | None) -> SegmentServer:
         self.check()
-        async with self._mending:  # held while a server is restarted
+        async with self._restart_lock:  # held while a server is restarted
             self._check_ready()
-            if self._wire is None:
+            if self._client is None:
                 raise EngineError("the engine is not started")
             return SegmentServer(
-                self._wire, BASE if self._adapter is None else ADAPTER, self._version, self.takes_adapters
+                self._client, BASE if self._adapter is None else ADAPTER, self._version, self.takes_adapters
             )
 
-    async def _lost(self, place: SegmentServer, error: ServerUnreachable, losses: int) -> None:
+    async def _handle_loss(self, server: SegmentServer, error: ServerUnreachable, losses: int) -> None:
         if losses > MOST_LOSSES:
             raise EngineError(f"the call was given up after {losses} losses in a row: {error}") from error
-        await self._mend(place.wire, str(error))
+        await self._restart_if_lost(server.client, str(error))
 
     async def _watch(self) -> None:
         """Restart the server whenever it ends, even without calls."""
         while self._broken is None:
-            wire = self._wire
-            how = await self._server.ended()
+            client = self._client
+            reason = await self._server.ended()
             with contextlib.suppress(EngineError):  # `check` raises it
-                await self._mend(wire, f"it ended: {how}")
-            if self._wire is wire:
+                await self._restart_if_lost(client, f"it ended: {reason}")
+            if self._client is client:
                 await asyncio.sleep(1)  # an update restarts the server
 
-    async def _mend(self, wire: VllmClient | None, why: str) -> None:
+    async def _restart_if_lost(self, client: VllmClient | None, reason: str) -> None:
         """Restart the server unless it is healthy, or was already restarted."""
-        async with self._mending:
+        async with self._restart_lock:
             self.check()
-            if self._stints.closed or self._wire is not wire or (wire is not None and await wire.is_healthy()):
+            if (
+                self._segments.closed
+                or self._client is not client
+                or (client is not None and await client.is_healthy())
+            ):
                 return
-            logger.warning("The vLLM server was lost and is started again with version %d: %s", self._version, why)
-            await self._bring_up_or_break()
+            logger.warning("The vLLM server was lost and is started again with version %d: %s", self._version, reason)
+            await self._start_server_or_fail()
 
-    async def _bring_up_or_break(self) -> None:
+    async def _start_server_or_fail(self) -> None:
         try:
-            await self._bring_up()
+            await self._start_server()
         except EngineError as error:
             self._broken = error
             raise
 
-    async def _bring_up(self) -> None:
+    async def _start_server(self) -> None:
         """Start the server with everything that it served last."""
-        self._wire = wire = await self._server.start(self._source)
-        served = (await wire.models()).get(BASE)
-        if served is not None and served <= self._model.context_length:
-            raise EngineError(f"vLLM serves {served} tokens, and {self._model.context_length + 1} were expected")
-        await self._prove(wire)
+        self._client = client = await self._server.start(self._source)
+        context_length = (await client.models()).get(BASE)
+        if context_length is not None and context_length <= self._model.context_length:
+            raise EngineError(
+                f"vLLM serves {context_length} tokens, and {self._model.context_length + 1} were expected"
+            )
+        await self._check_first_call(client)
         if self._adapter is not None:
-            await self._load_adapter(wire)
-        if self._shared is not None:
-            await self._shared.begin(wire, self._version)
+            await self._load_adapter(client)
+        if self._shared_weights is not None:
+            await self._shared_weights.begin(client, self._version)
         if self._options.sleep:
-            await check_awake(wire)
+            await check_awake(client)
 
-    async def _prove(self, wire: VllmClient) -> None:
+    async def _check_first_call(self, client: VllmClient) -> None:
         """Generate a token: vLLM crashes only at the first call of a model that it cannot compute on this machine."""
         try:
-            await wire.next_log_prob(BASE, [0, 1], 2)
+            await client.next_log_prob(BASE, [0, 1], 2)
         except ServerUnreachable as error:
             raise EngineError(f"vLLM came up and broke at its first call: {self._server.reason()}") from error
 
-    async def _load_adapter(self, wire: VllmClient) -> None:
+    async def _load_adapter(self, client: VllmClient) -> None:
         body = {"lora_name": ADAPTER, "lora_path": str(self._adapter), "load_inplace": True}
-        await wire.ask("POST", "/v1/load_lora_adapter", body)
+        await client.request("POST", "/v1/load_lora_adapter", body)
 
     async def _serve_folder(self, folder: Path) -> None:
         """Restart the server with whole weights, which replace the adapters."""
-        async with self._mending:
+        async with self._restart_lock:
             self.check()
-            before = self._source
+            old_source = self._source
             self._source, self._adapter = str(folder), None
-            await self._bring_up_or_break()
-        if before != self._first:
-            shutil.rmtree(before, ignore_errors=True)
+            await self._start_server_or_fail()
+        if old_source != self._initial_source:
+            shutil.rmtree(old_source, ignore_errors=True)
 
-    async def _with_server(self, act: Callable[[VllmClient], Awaitable[T]]) -> T:
-        """Return the result of `act` with the current server; if that is lost, repeat it with a new server."""
+    async def _with_server(self, action: Callable[[VllmClient], Awaitable[T]]) -> T:
+        """Return the result of `action` with the current server; if that is lost, repeat it with a new server."""
         for losses in range(1, MOST_LOSSES + 1):
-            place = await self._place(None)
+            server = await self._choose_server(None)
             try:
-                return await act(place.wire)
+                return await action(server.client)
             except ServerUnreachable as error:
-                await self._lost(place, error, losses)
+                await self._handle_loss(server, error, losses)
         raise EngineError("the vLLM server was lost again and again during an update")
 
     def _next_folder(self, kind: str) -> Path:
@@ -283,7 +289,7 @@ class VllmEngine(RemoteEngine):
         return self._folder / f"{kind}-{self._updates}"
 
 
-def _described(source: str, name: str, options: VllmOptions) -> ModelInfo:
+def _model_info(source: str, name: str, options: VllmOptions) -> ModelInfo:
     transformers: Any = import_module("transformers")
     try:
         config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False).get_text_config()

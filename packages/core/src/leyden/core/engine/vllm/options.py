@@ -12,7 +12,15 @@ PYTHON = "LEYDEN_VLLM"
 """Environment variable: the Python interpreter of the environment that holds vLLM, if it is another one."""
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Maximum adapter ranks with which vLLM can be started."""
-OURS = ("--model", "--host", "--port", "--api-key", "--served-model-name", "--logprobs-mode", "--generation-config")
+RESERVED_ARGUMENTS = (
+    "--model",
+    "--host",
+    "--port",
+    "--api-key",
+    "--served-model-name",
+    "--logprobs-mode",
+    "--generation-config",
+)
 """Server arguments that only Leyden may set."""
 
 
@@ -51,7 +59,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if self.transfer == "ipc" and self.lora_rank:
             raise UsageError("vllm.transfer says how whole weights are given, and adapters are: leave it out")
         for argument in self.arguments:
-            if argument.partition("=")[0] in OURS:
+            if argument.partition("=")[0] in RESERVED_ARGUMENTS:
                 raise UsageError(f"vllm.arguments cannot hold {argument.partition('=')[0]}: Leyden sets it")
 
     @property

@@ -24,7 +24,7 @@ from leyden.core.errors import EngineError
 
 T = TypeVar("T")
 
-COLDEST = 0.01
+MIN_TEMPERATURE = 0.01
 """vLLM's minimum temperature; it would raise lower ones without notice."""
 SEEDS = 1 << 62
 
@@ -33,13 +33,13 @@ SEEDS = 1 << 62
 class SegmentServer:
     """Where a segment is generated: a server, the policy's name on it, and the version it serves.
 
-    With `steps`, prompts are scored position by position: see `VllmClient.score_steps`.
+    With `scores_by_step`, prompts are scored position by position: see `VllmClient.score_steps`.
     """
 
-    wire: VllmClient
+    client: VllmClient
     model: str
     version: int
-    steps: bool = False
+    scores_by_step: bool = False
 
 
 @dataclass(slots=True)
@@ -67,13 +67,13 @@ class _Answer:
             return "stop"
         return None if self.left else "length"
 
-    def asked(self) -> GenerateRequest:
+    def segment_request(self) -> GenerateRequest:
         """Return the request for the next segment; the seed changes, because the same one would repeat its numbers."""
         sampling = self.request.sampling
         top_p = 1.0 if sampling.temperature == 0 else sampling.top_p
         seed = None if sampling.seed is None else (sampling.seed + len(self.ids) * 0x9E3779B97F4A7C15) % SEEDS
         sampling = msgspec.structs.replace(sampling, top_p=top_p, seed=seed)
-        top = self.request.top_logprobs if _plain(sampling) else 0  # raw ones are requested at the end
+        top = self.request.top_logprobs if _samples_raw(sampling) else 0  # raw ones are requested at the end
         return msgspec.structs.replace(self.request, sampling=sampling, top_logprobs=top)
 
 
@@ -85,7 +85,7 @@ class RemoteEngine(Engine):
 
     def __init__(self, *, on_finish: Callable[[EngineRecord], None] | None = None) -> None:
         self._on_finish = on_finish
-        self._stints = GenerationSegments()
+        self._segments = GenerationSegments()
         self._in_flight = 0
 
     @property
@@ -94,28 +94,29 @@ class RemoteEngine(Engine):
         return self._in_flight
 
     @abstractmethod
-    async def _place(self, rollout_id: str | None) -> SegmentServer:
+    async def _choose_server(self, rollout_id: str | None) -> SegmentServer:
         """Return the server for a call of this rollout; may wait. Raises EngineError if there will be none."""
 
     @abstractmethod
-    async def _lost(self, place: SegmentServer, error: ServerUnreachable, losses: int) -> None:
-        """Handle the `losses`-th consecutive loss of `place`; raises EngineError if the call cannot continue."""
+    async def _handle_loss(self, server: SegmentServer, error: ServerUnreachable, losses: int) -> None:
+        """Handle the `losses`-th consecutive loss of `server`; raises EngineError if the call cannot continue."""
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
         """Yield the response while it is generated; see `Engine.generate`.
 
         If the temperature is neither 0 nor 1, or top-p is below 1, all tokens of a segment arrive at its end. Their raw
-        log-probabilities are known only then. Raises EngineError for a temperature above 0 that is below `COLDEST`.
+        log-probabilities are known only then. Raises EngineError for a temperature above 0 that is below
+        `MIN_TEMPERATURE`.
         """
         self._check_ready()
         check_request(request, self.model)
-        if 0 < request.sampling.temperature < COLDEST:
-            raise EngineError(f"vLLM draws no colder than {COLDEST}; temperature 0 is greedy")
+        if 0 < request.sampling.temperature < MIN_TEMPERATURE:
+            raise EngineError(f"vLLM draws no colder than {MIN_TEMPERATURE}; temperature 0 is greedy")
         answer = _Answer(request, answer_limit(request, self.model))
         delivered: list[TokenChunk] = []
         self._in_flight += 1
         try:
-            async with aclosing(self._drawn(answer)) as chunks:
+            async with aclosing(self._generate_chunks(answer)) as chunks:
                 async for chunk in chunks:
                     delivered.append(chunk)
                     if chunk.finish_reason is not None:
@@ -141,85 +142,87 @@ class RemoteEngine(Engine):
         if len(ids) == 1:
             return []
 
-        async def ask(place: SegmentServer) -> list[float]:
-            if place.steps:
-                return (await place.wire.score_steps(place.model, ids, 1)).logprobs
-            last = await place.wire.next_log_prob(place.model, ids[:-1], ids[-1])
-            return [*(await place.wire.score(place.model, ids)).logprobs[:-1], last]
+        async def send(server: SegmentServer) -> list[float]:
+            if server.scores_by_step:
+                return (await server.client.score_steps(server.model, ids, 1)).logprobs
+            last = await server.client.next_log_prob(server.model, ids[:-1], ids[-1])
+            return [*(await server.client.score(server.model, ids)).logprobs[:-1], last]
 
-        return await self._insist(ask)
+        return await self._retry_until_answered(send)
 
-    async def _insist(self, ask: Callable[[SegmentServer], Awaitable[T]]) -> T:
+    async def _retry_until_answered(self, send: Callable[[SegmentServer], Awaitable[T]]) -> T:
         """Repeat a request until a server has answered it."""
         losses = 0
         while True:
-            await self._stints.wait_open()
+            await self._segments.wait_open()
             self._check_ready()
-            place = await self._place(None)
+            server = await self._choose_server(None)
             try:
-                return await ask(place)
+                return await send(server)
             except ServerUnreachable as error:
                 losses += 1
-                await self._lost(place, error, losses)
+                await self._handle_loss(server, error, losses)
 
     def _check_ready(self) -> None:
-        if self._stints.closed:
+        if self._segments.closed:
             raise EngineError("the engine is closed")
 
-    async def _drawn(self, answer: _Answer) -> AsyncGenerator[TokenChunk]:
+    async def _generate_chunks(self, answer: _Answer) -> AsyncGenerator[TokenChunk]:
         while True:
-            await self._stints.wait_open()
-            place = None if self._stints.closed else await self._next_place(answer)
-            if place is None:
+            await self._segments.wait_open()
+            server = None if self._segments.closed else await self._next_server(answer)
+            if server is None:
                 yield _chunk(answer, GeneratedTokens(ids=[], logprobs=[], top=[]), self.version, "abort")
                 return
-            if self._stints.changing:
+            if self._segments.changing:
                 continue  # weights changed while the server was chosen
             try:
-                async with aclosing(self._stint(place, answer)) as chunks:
+                async with aclosing(self._generate_segment(server, answer)) as chunks:
                     async for chunk in chunks:
                         answer.losses = 0
                         yield chunk
                         if chunk.finish_reason is not None:
                             return
             except ServerUnreachable as error:
-                if not self._stints.closed:
+                if not self._segments.closed:
                     answer.losses += 1
-                    await self._lost(place, error, answer.losses)
+                    await self._handle_loss(server, error, answer.losses)
 
-    async def _next_place(self, answer: _Answer) -> SegmentServer | None:
+    async def _next_server(self, answer: _Answer) -> SegmentServer | None:
         """Return the server on which the response continues; None if the engine was closed in the meantime."""
         try:
-            return await self._place(answer.request.rollout_id)
+            return await self._choose_server(answer.request.rollout_id)
         except EngineError:
-            if self._stints.closed:
+            if self._segments.closed:
                 return None
             raise
 
-    async def _stint(self, place: SegmentServer, answer: _Answer) -> AsyncGenerator[TokenChunk]:
+    async def _generate_segment(self, server: SegmentServer, answer: _Answer) -> AsyncGenerator[TokenChunk]:
         """Generate until the response ends or the segment is interrupted."""
         if answer.end is not None:  # the last segment was complete when its server was lost
-            yield _chunk(answer, GeneratedTokens(ids=[], logprobs=[], top=[]), place.version, answer.end)
+            yield _chunk(answer, GeneratedTokens(ids=[], logprobs=[], top=[]), server.version, answer.end)
             return
-        asked, prompt_ids, top = answer.asked(), answer.prompt_ids, answer.request.top_logprobs
+        segment_request, prompt_ids, top = answer.segment_request(), answer.prompt_ids, answer.request.top_logprobs
 
         async def settle(held: list[GeneratedTokens]) -> GeneratedTokens:
-            return await _with_raw(place, prompt_ids, _joined(held), top)
+            return await _with_raw(server, prompt_ids, _joined(held), top)
 
-        drawing = place.wire.draw(place.model, asked, prompt_ids, answer.left)
-        stint = GenerationSegment(self._stints, place.wire, drawing, None if _plain(asked.sampling) else settle)
+        source = server.client.generate(server.model, segment_request, prompt_ids, answer.left)
+        segment = GenerationSegment(
+            self._segments, server.client, source, None if _samples_raw(segment_request.sampling) else settle
+        )
         try:
-            while found := await stint.take():
-                drawn = _joined(found)
-                answer.ids += drawn.ids
-                finish = _ended(place, drawn, answer)
-                if drawn.ids or finish:
-                    yield _chunk(answer, drawn, place.version, finish)
+            while found := await segment.take():
+                generated = _joined(found)
+                answer.ids += generated.ids
+                finish = _finish_reason(server, generated, answer)
+                if generated.ids or finish:
+                    yield _chunk(answer, generated, server.version, finish)
         finally:
-            await stint.close()
+            await segment.close()
 
 
-def _plain(sampling: Sampling) -> bool:
+def _samples_raw(sampling: Sampling) -> bool:
     """Return whether the raw log-probabilities are the sampling ones: temperature 0, or temperature 1 without top-p."""
     return sampling.temperature == 0 or (sampling.temperature == 1 and sampling.top_p == 1)
 
@@ -229,38 +232,40 @@ def _joined(parts: list[GeneratedTokens]) -> GeneratedTokens:
         ids=[token for part in parts for token in part.ids],
         logprobs=[value for part in parts for value in part.logprobs],
         raw=None if parts[0].raw is None else [value for part in parts for value in part.raw or ()],
-        top=[place for part in parts for place in part.top],
+        top=[position for part in parts for position in part.top],
         finish_reason=parts[-1].finish_reason,
     )
 
 
-async def _with_raw(place: SegmentServer, prompt_ids: list[int], drawn: GeneratedTokens, top: int) -> GeneratedTokens:
+async def _with_raw(
+    server: SegmentServer, prompt_ids: list[int], generated: GeneratedTokens, top: int
+) -> GeneratedTokens:
     """Add raw log-probabilities to tokens that were sampled from another distribution."""
-    if not drawn.ids:
-        return drawn
-    ids, last = prompt_ids + drawn.ids, -len(drawn.ids)
-    if place.steps:
-        scored = await place.wire.score_steps(place.model, ids, len(prompt_ids), top)
+    if not generated.ids:
+        return generated
+    ids, last = prompt_ids + generated.ids, -len(generated.ids)
+    if server.scores_by_step:
+        scored = await server.client.score_steps(server.model, ids, len(prompt_ids), top)
     else:
-        scored = await place.wire.score(place.model, ids, top)
-    return msgspec.structs.replace(drawn, raw=scored.logprobs[last:], top=scored.top[last:])
+        scored = await server.client.score(server.model, ids, top)
+    return msgspec.structs.replace(generated, raw=scored.logprobs[last:], top=scored.top[last:])
 
 
-def _ended(place: SegmentServer, drawn: GeneratedTokens, answer: _Answer) -> FinishReason | None:
+def _finish_reason(server: SegmentServer, generated: GeneratedTokens, answer: _Answer) -> FinishReason | None:
     """Return why the response ended, or None; after an abort by the server, the next segment continues."""
-    if drawn.finish_reason not in ("stop", "length"):
+    if generated.finish_reason not in ("stop", "length"):
         return None
     if answer.end is None:
-        raise EngineError(f"{place.wire.url} ended an answer after {len(answer.ids)} tokens, which nobody asked for")
+        raise EngineError(f"{server.client.url} ended an answer after {len(answer.ids)} tokens, which nobody asked for")
     return answer.end
 
 
-def _chunk(answer: _Answer, drawn: GeneratedTokens, version: int, finish: FinishReason | None) -> TokenChunk:
+def _chunk(answer: _Answer, generated: GeneratedTokens, version: int, finish: FinishReason | None) -> TokenChunk:
     return TokenChunk(
-        ids=drawn.ids,
-        logprobs=drawn.logprobs if drawn.raw is None else drawn.raw,
-        sampling_logprobs=drawn.logprobs,
+        ids=generated.ids,
+        logprobs=generated.logprobs if generated.raw is None else generated.raw,
+        sampling_logprobs=generated.logprobs,
         version=version,
-        top=drawn.top if answer.request.top_logprobs else None,
+        top=generated.top if answer.request.top_logprobs else None,
         finish_reason=finish,
     )

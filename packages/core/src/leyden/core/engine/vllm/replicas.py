@@ -30,7 +30,7 @@ MOST_LOSSES = 8
 
 @dataclass(slots=True)
 class _Replica:
-    wire: VllmClient
+    client: VllmClient
     model: str
 
 
@@ -55,9 +55,9 @@ class ReplicaEngine(RemoteEngine):
         self._model, self._version, self._write = model, version, write
         self._wait_seconds = wait_seconds
         self._replicas: dict[str, _Replica] = {}
-        self._there = asyncio.Event()
-        self._homes: OrderedDict[str, str] = OrderedDict()
-        self._lived: Counter[str] = Counter()
+        self._has_replicas = asyncio.Event()
+        self._replica_of: OrderedDict[str, str] = OrderedDict()
+        self._rollout_counts: Counter[str] = Counter()
         self._loss: str | None = None
         """Why no replica is left; None if one is left, or if they were removed on purpose."""
 
@@ -74,7 +74,7 @@ class ReplicaEngine(RemoteEngine):
     @property
     def replicas(self) -> dict[str, int]:
         """Number of remembered rollouts on each replica, by URL."""
-        return {url: self._lived[url] for url in self._replicas}
+        return {url: self._rollout_counts[url] for url in self._replicas}
 
     async def start(self) -> None:
         """Check that the engine is not closed; replicas are added when they are running."""
@@ -87,26 +87,26 @@ class ReplicaEngine(RemoteEngine):
         server that is unreachable, has no such model, or does not return the needed log-probabilities.
         """
         self._check_ready()
-        wire = VllmClient(url, key=key)
+        client = VllmClient(url, key=key)
         try:
-            name = await self._name(wire, model)
-            await check_told(wire, name)
+            name = await self._model_name(client, model)
+            await check_sampling_logprobs(client, name)
         except BaseException:
-            await wire.close()
+            await client.close()
             raise
         await self.remove(url)
-        self._replicas[wire.url] = _Replica(wire, name)
+        self._replicas[client.url] = _Replica(client, name)
         self._loss = None
-        self._there.set()
+        self._has_replicas.set()
 
     async def remove(self, url: str) -> None:
         """Stop sending calls to the server at `url`; its calls continue on other replicas."""
         replica = self._replicas.pop(url.rstrip("/"), None)
         if not self._replicas:
-            self._there.clear()
+            self._has_replicas.clear()
         if replica is not None:
-            await self._stints.end(replica.wire)
-            await replica.wire.close()
+            await self._segments.end(replica.client)
+            await replica.client.close()
 
     def check(self) -> None:
         """Raise EngineError if the last replica was lost, and none was added since."""
@@ -120,7 +120,7 @@ class ReplicaEngine(RemoteEngine):
         Calls under way are interrupted and continue with the new weights, or with `drain` are awaited. New calls wait.
         The caller must also clear the replicas' prefix caches. If the block raises, the version does not change.
         """
-        async with self._stints.alone(drain=drain):
+        async with self._segments.exclusive(drain=drain):
             yield
             self._version = version
 
@@ -134,79 +134,81 @@ class ReplicaEngine(RemoteEngine):
 
     async def measures(self) -> Mapping[str, bytes | None]:
         """Return the metrics of every replica, by host and port."""
-        wires = [replica.wire for replica in self._replicas.values()]
-        pages = await asyncio.gather(*(wire.metrics() for wire in wires))
-        return {wire.url.partition("://")[2]: page for wire, page in zip(wires, pages, strict=True)}
+        clients = [replica.client for replica in self._replicas.values()]
+        pages = await asyncio.gather(*(client.metrics() for client in clients))
+        return {client.url.partition("://")[2]: page for client, page in zip(clients, pages, strict=True)}
 
     async def close(self) -> None:
         """Abort all calls in flight; the replicas keep running."""
-        self._stints.close()
-        self._there.set()
+        self._segments.close()
+        self._has_replicas.set()
         replicas, self._replicas = self._replicas, {}
         for replica in replicas.values():
-            await replica.wire.close()
+            await replica.client.close()
 
-    async def _place(self, rollout_id: str | None) -> SegmentServer:
-        if not self._there.is_set():
+    async def _choose_server(self, rollout_id: str | None) -> SegmentServer:
+        if not self._has_replicas.is_set():
             try:
-                await asyncio.wait_for(self._there.wait(), self._wait_seconds)
+                await asyncio.wait_for(self._has_replicas.wait(), self._wait_seconds)
             except TimeoutError:
                 raise EngineError(f"no replica has come within {self._wait_seconds:.0f} s") from None
         self._check_ready()
-        url = self._home(rollout_id)
+        url = self._replica_url(rollout_id)
         replica = self._replicas[url]
-        return SegmentServer(replica.wire, replica.model, self._version)
+        return SegmentServer(replica.client, replica.model, self._version)
 
-    async def _lost(self, place: SegmentServer, error: ServerUnreachable, losses: int) -> None:
+    async def _handle_loss(self, server: SegmentServer, error: ServerUnreachable, losses: int) -> None:
         if losses > MOST_LOSSES:
             raise EngineError(f"the call was given up after {losses} losses in a row: {error}") from error
-        replica = self._replicas.get(place.wire.url)
-        if replica is None or replica.wire is not place.wire or await place.wire.is_healthy():
+        replica = self._replicas.get(server.client.url)
+        if replica is None or replica.client is not server.client or await server.client.is_healthy():
             return
-        if self._replicas.get(place.wire.url) is not replica:
+        if self._replicas.get(server.client.url) is not replica:
             return  # another call has already removed the lost replica
         logger.warning("A replica is lost, %d are left: %s", len(self._replicas) - 1, error)
         if len(self._replicas) == 1:
             self._loss = str(error)
-        await self.remove(place.wire.url)
+        await self.remove(server.client.url)
 
-    def _home(self, rollout_id: str | None) -> str:
+    def _replica_url(self, rollout_id: str | None) -> str:
         """Return the URL of a rollout's replica: the one it had, or the one with the fewest rollouts."""
-        known = self._homes.get(rollout_id or "")
+        known = self._replica_of.get(rollout_id or "")
         if rollout_id and known in self._replicas:
-            self._homes.move_to_end(rollout_id)
+            self._replica_of.move_to_end(rollout_id)
             return known
-        url = min(self._replicas, key=lambda url: self._lived[url])
+        url = min(self._replicas, key=lambda url: self._rollout_counts[url])
         if rollout_id:
-            self._homes[rollout_id] = url
-            self._homes.move_to_end(rollout_id)
-            self._lived[url] += 1
+            self._replica_of[rollout_id] = url
+            self._replica_of.move_to_end(rollout_id)
+            self._rollout_counts[url] += 1
             if known is not None:
-                self._lived[known] -= 1
-            if len(self._homes) > REMEMBERED:
-                self._lived[self._homes.popitem(last=False)[1]] -= 1
+                self._rollout_counts[known] -= 1
+            if len(self._replica_of) > REMEMBERED:
+                self._rollout_counts[self._replica_of.popitem(last=False)[1]] -= 1
         return url
 
-    async def _name(self, wire: VllmClient, asked: str | None) -> str:
-        models = await wire.models()
-        names = [asked] if asked in models else [] if asked else list(models)
+    async def _model_name(self, client: VllmClient, wanted: str | None) -> str:
+        models = await client.models()
+        names = [wanted] if wanted in models else [] if wanted else list(models)
         if len(names) != 1:
-            raise EngineError(f"{wire.url} serves {', '.join(models) or 'nothing'}, not {asked or 'one model'}")
+            raise EngineError(f"{client.url} serves {', '.join(models) or 'nothing'}, not {wanted or 'one model'}")
         served = models[names[0]]
         if served is not None and served <= self._model.context_length:
-            raise EngineError(f"{wire.url} takes {served} tokens: at least {self._model.context_length + 1} are needed")
+            raise EngineError(
+                f"{client.url} takes {served} tokens: at least {self._model.context_length + 1} are needed"
+            )
         return names[0]
 
 
-async def check_told(wire: VllmClient, model: str) -> None:
+async def check_sampling_logprobs(client: VllmClient, model: str) -> None:
     """Raise EngineError unless the server returns log-probabilities of the distribution that it samples from.
 
     At half the temperature, the difference of the two likeliest tokens must double.
     """
     ids = [1, 2, 3]
-    warm, cold = await wire.next_top(model, ids, 1.0, 2), await wire.next_top(model, ids, 0.5, 2)
-    apart, told = warm[0][1] - warm[1][1], cold[0][1] - cold[1][1]
-    if abs(told - apart) < abs(told - 2 * apart):
+    warm, cold = await client.next_top(model, ids, 1.0, 2), await client.next_top(model, ids, 0.5, 2)
+    warm_gap, cold_gap = warm[0][1] - warm[1][1], cold[0][1] - cold[1][1]
+    if abs(cold_gap - warm_gap) < abs(cold_gap - 2 * warm_gap):
         raise EngineError(
-            f"{wire.url} does not tell what it draws from: start it with --logprobs-mode processed_logprobs"
+            f"{client.url} does not tell what it draws from: start it with --logprobs-mode processed_logprobs"
         )

@@ -32,7 +32,7 @@ BASE = "base"
 SUPERVISE = str(Path(__file__).parents[2] / "runner" / "commands" / "supervise.py")
 """Program that is run on its own; it imports nothing of Leyden."""
 GRACE_SECONDS = 10
-TELL_SECONDS = 15.0
+LOG_SECONDS = 15.0
 """Interval in seconds of the log line that the server is still starting."""
 POLL_SECONDS = 0.25
 LONGEST_TAIL = 200_000
@@ -51,18 +51,18 @@ class VllmServer:
         self._log = log
         self._folder: Path | None = None
         """The server's current folder, which only its user can open; created when first needed."""
-        self.wire: VllmClient | None = None
+        self.client: VllmClient | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._ended: asyncio.Task[str] | None = None
-        self._began = 0
+        self._log_start = 0
 
     @property
     def log(self) -> Path:
         """Path of the server's log over all starts; in the private folder unless a file was given."""
-        return self._log or self._private() / "vllm.log"
+        return self._log or self._private_folder() / "vllm.log"
 
-    def _private(self) -> Path:
+    def _private_folder(self) -> Path:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="leyden-vllm-"))
         return self._folder
@@ -78,15 +78,15 @@ class VllmServer:
             port = int(probe.getsockname()[1])
         key = secrets.token_urlsafe(24)
         self._launch(self.command(source, port), _environment(self.options, self.device, key))
-        wire = VllmClient(f"http://127.0.0.1:{port}", key=key)
+        client = VllmClient(f"http://127.0.0.1:{port}", key=key)
         try:
-            await self._wait_healthy(wire)
+            await self._wait_healthy(client)
         except BaseException:
-            await wire.close()
+            await client.close()
             await self.stop()
             raise
-        self.wire = wire
-        return wire
+        self.client = client
+        return client
 
     async def ended(self) -> str:
         """Wait until the server ends, and return how it ended; EngineError if it was not started."""
@@ -107,9 +107,9 @@ class VllmServer:
         if folder is not None and self._log is not None:  # otherwise the folder holds the log, which is kept
             self._folder = None
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-        wire, self.wire = self.wire, None
-        if wire is not None:  # after the server, whose end closes all streams
-            await wire.close()
+        client, self.client = self.client, None
+        if client is not None:  # after the server, whose end closes all streams
+            await client.close()
 
     def command(self, source: str, port: int) -> list[str]:
         """Return the server's command line."""
@@ -132,25 +132,25 @@ class VllmServer:
 
     def _launch(self, command: list[str], environment: dict[str, str]) -> None:
         descriptor = _open_log(self.log)
-        self._control, theirs = socket.socketpair()
+        self._control, child_socket = socket.socketpair()
         self._control.setblocking(False)
-        arguments = [sys.executable, "-I", "-S", SUPERVISE, str(theirs.fileno()), str(GRACE_SECONDS), "elsewhere"]
-        with theirs, os.fdopen(descriptor, "ab") as log:
-            self._began = log.seek(0, os.SEEK_END)
+        arguments = [sys.executable, "-I", "-S", SUPERVISE, str(child_socket.fileno()), str(GRACE_SECONDS), "elsewhere"]
+        with child_socket, os.fdopen(descriptor, "ab") as log:
+            self._log_start = log.seek(0, os.SEEK_END)
             self._process = subprocess.Popen(
                 [*arguments, *command],
                 env=environment,
-                cwd=self._private(),
+                cwd=self._private_folder(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_socket.fileno()],
                 process_group=0,  # signals to Leyden's process group must not reach it
             )
         self._ended = asyncio.create_task(_read_end(self._control))
 
-    async def _wait_healthy(self, wire: VllmClient) -> None:
-        began = told = time.monotonic()
+    async def _wait_healthy(self, client: VllmClient) -> None:
+        began = logged = time.monotonic()
         assert self._ended is not None
         logger.info("Starting vLLM; it says what it does in %s", self.log)
         if self.options.transfer == "ipc":
@@ -158,24 +158,24 @@ class VllmServer:
                 "vllm.transfer=ipc opens endpoints of vLLM on the loopback that ask for no key and unpickle what they "
                 "get: whoever reaches this machine's loopback can run code as you; transfer=restart opens none"
             )
-        while not await wire.is_healthy():
+        while not await client.is_healthy():
             now = time.monotonic()
             if self._ended.done():
                 raise EngineError(f"vLLM did not start: {self.reason()} (all of it: {self.log})")
             if now - began > self.options.start_seconds:
                 seconds = f"{self.options.start_seconds:.0f} s"
                 raise EngineError(f"vLLM did not answer within {seconds}; what it did is in {self.log}")
-            if now - told > TELL_SECONDS:
-                told = now
+            if now - logged > LOG_SECONDS:
+                logged = now
                 logger.info("vLLM is starting, %.0f s so far: %s", now - began, self._last_line())
             await asyncio.wait([self._ended], timeout=POLL_SECONDS)
         logger.info("vLLM answers, after %.0f s", time.monotonic() - began)
 
     def reason(self) -> str:
         """Return the line of the log since the last start that most likely explains a failure."""
-        said = self._tail(self._began).splitlines()
-        found = [match[1] for line in said if (match := _ERROR.search(line))]
-        marked = [match[1] for line in said if " ERROR " in line and (match := _ERROR.search(line))]
+        lines = self._tail(self._log_start).splitlines()
+        found = [match[1] for line in lines if (match := _ERROR.search(line))]
+        marked = [match[1] for line in lines if " ERROR " in line and (match := _ERROR.search(line))]
         return ([*marked[:1], *found[-1:], self._last_line()][0])[:300].strip()
 
     def _last_line(self) -> str:
@@ -219,23 +219,23 @@ def _open_log(path: Path) -> int:
 
 async def _read_end(control: socket.socket) -> str:
     """Return the supervisor's final line, or "killed" if it was killed itself."""
-    said = b""
+    data = b""
     with contextlib.suppress(OSError):
         while piece := await asyncio.get_running_loop().sock_recv(control, 256):
-            said += piece
-    return said.decode(errors="replace").strip() or "killed"
+            data += piece
+    return data.decode(errors="replace").strip() or "killed"
 
 
 def _environment(options: VllmOptions, device: str, key: str) -> dict[str, str]:
     """Return the server's environment, without secrets except those in `_KEPT`, and with usage reports turned off."""
     kept = {name: value for name, value in os.environ.items() if name in _KEPT or not _SECRET.search(name)}
-    ours = {"VLLM_API_KEY": key, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONSAFEPATH": "1"}
+    own = {"VLLM_API_KEY": key, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONSAFEPATH": "1"}
     if options.lora_rank:
-        ours["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+        own["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if device == "cpu":
-        ours["VLLM_CPU_KVCACHE_SPACE"] = str(options.cache_gib)
+        own["VLLM_CPU_KVCACHE_SPACE"] = str(options.cache_gib)
     if options.transfer == "ipc" or options.sleep:  # opens endpoints without a key, only on the loopback
-        ours["VLLM_SERVER_DEV_MODE"] = "1"
+        own["VLLM_SERVER_DEV_MODE"] = "1"
     if options.transfer == "ipc":
-        ours["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
-    return {**kept, **ours}
+        own["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
+    return {**kept, **own}

@@ -14,27 +14,27 @@ from leyden.core.errors import EngineError
 logger = logging.getLogger(__name__)
 
 
-async def check_awake(wire: VllmClient) -> None:
+async def check_awake(client: VllmClient) -> None:
     """Raise EngineError, in one line, for a server that cannot be put to sleep."""
-    await wire.ask("GET", "/is_sleeping")
+    await client.request("GET", "/is_sleeping")
 
 
-async def put_to_sleep(wire: VllmClient) -> bool:
+async def put_to_sleep(client: VllmClient) -> bool:
     """Put the server to sleep, and return whether it sleeps; no call may be in flight."""
-    return await _asked(wire, "/sleep?level=1")
+    return await _post(client, "/sleep?level=1")
 
 
-async def wake_up(wire: VllmClient) -> bool:
+async def wake_up(client: VllmClient) -> bool:
     """Wake the server, and return whether it is awake; first returns the trainer's cached GPU memory."""
     torch: Any = import_module("torch")
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    return await _asked(wire, "/wake_up")
+    return await _post(client, "/wake_up")
 
 
-async def _asked(wire: VllmClient, path: str) -> bool:
+async def _post(client: VllmClient, path: str) -> bool:
     try:
-        await wire.ask("POST", path)
+        await client.request("POST", path)
     except EngineError as error:
         logger.warning("The vLLM server did not obey: %s", error)
         return False

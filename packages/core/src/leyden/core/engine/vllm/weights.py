@@ -47,41 +47,43 @@ def cuda_handle(tensor: Tensor) -> Handle:
 
 
 class SharedWeights:
-    """Weights on a GPU that vLLM reads from the Leyden process (its weight transfer `ipc`); `handle` exports a tensor.
+    """Weights on a GPU that vLLM reads from the Leyden process (its weight transfer `ipc`).
+
+    `export` returns the handle of a tensor.
 
     vLLM accepts these handles pickled, and only with its development endpoints open. These need no key: every process
     that reaches the loopback of this machine can use them.
     """
 
-    def __init__(self, handle: Callable[[Tensor], Handle] = cuda_handle) -> None:
-        self._handle = handle
+    def __init__(self, export: Callable[[Tensor], Handle] = cuda_handle) -> None:
+        self._export = export
         self._held: dict[str, Tensor] = {}
 
     def hold(self, weights: Mapping[str, object]) -> None:
         """Keep copies of these weights as the ones to serve; a restarted server is sent them again."""
         self._held = {name: _tensor(name, value).detach().clone().contiguous() for name, value in weights.items()}
 
-    async def begin(self, wire: VllmClient, version: int) -> None:
+    async def begin(self, client: VllmClient, version: int) -> None:
         """Prepare a newly started server for updates, and send it the current weights."""
-        await wire.ask("POST", "/init_weight_transfer_engine", {"init_info": {"packed": False}})
+        await client.request("POST", "/init_weight_transfer_engine", {"init_info": {"packed": False}})
         if self._held:
-            await self.send(wire, version)
+            await self.send(client, version)
 
-    async def send(self, wire: VllmClient, version: int) -> None:
+    async def send(self, client: VllmClient, version: int) -> None:
         """Make the server load the weights, and clear its prefix cache."""
-        handles = [self._handle(tensor) for tensor in self._held.values()]
+        handles = [self._export(tensor) for tensor in self._held.values()]
         info = {
             "names": list(self._held),
             "dtype_names": [str(tensor.dtype).rpartition(".")[2] for tensor in self._held.values()],
             "shapes": [list(tensor.shape) for tensor in self._held.values()],
             "ipc_handles_pickled": base64.b64encode(pickle.dumps(handles)).decode(),
         }
-        await wire.ask("POST", "/pause?mode=abort")
-        await wire.ask("POST", "/start_weight_update")
-        await wire.ask("POST", "/update_weights", {"update_info": info})
-        await wire.ask("POST", "/finish_weight_update", {"weight_version": str(version)})
-        await wire.ask("POST", "/reset_prefix_cache")
-        await wire.ask("POST", "/resume")
+        await client.request("POST", "/pause?mode=abort")
+        await client.request("POST", "/start_weight_update")
+        await client.request("POST", "/update_weights", {"update_info": info})
+        await client.request("POST", "/finish_weight_update", {"weight_version": str(version)})
+        await client.request("POST", "/reset_prefix_cache")
+        await client.request("POST", "/resume")
 
 
 def _tensor(name: str, value: object) -> Tensor:

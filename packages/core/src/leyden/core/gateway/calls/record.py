@@ -34,7 +34,7 @@ class CallRecord(msgspec.Struct, kw_only=True):
     dialect: str = "chat"
     fingerprint: str | None = None
     """Hash of the request; a retry of the request has the same hash. See `retry_cache.fingerprint`."""
-    asked: RecordedRequest = RecordedRequest()
+    as_sent: RecordedRequest = RecordedRequest()
     policy: str | None = None
     prompt_ids: Sequence[int] | None = None
     sampling: Sampling | None = None
@@ -85,7 +85,7 @@ class CallRecord(msgspec.Struct, kw_only=True):
             trace_id=self.origin.trace_id,
             span_id=secrets.token_hex(8),
             parent_id=self.origin.parent_id,
-            name=f"chat {self.asked.model}".strip(),
+            name=f"chat {self.as_sent.model}".strip(),
             status=SpanStatus(code="error", description=self.error) if self.error else SpanStatus(code="ok"),
             attributes=self._attributes(latency),
             start_time=self.started,
@@ -100,11 +100,11 @@ class CallRecord(msgspec.Struct, kw_only=True):
             semconv.ATTEMPT_ID: self.origin.attempt_id,
             semconv.AGENT_NAME: self.origin.agent,
             semconv.NODE: self.origin.node,
-            semconv.REQUEST_MODEL: self.asked.model,
-            semconv.REQUEST_STREAM: self.asked.stream,
-            semconv.INPUT_MESSAGES: self.asked.messages,
-            semconv.TOOL_DEFINITIONS: self.asked.tools,
-            semconv.SAMPLING_ASKED: self.asked.rest,
+            semconv.REQUEST_MODEL: self.as_sent.model,
+            semconv.REQUEST_STREAM: self.as_sent.stream,
+            semconv.INPUT_MESSAGES: self.as_sent.messages,
+            semconv.TOOL_DEFINITIONS: self.as_sent.tools,
+            semconv.SAMPLING_ASKED: self.as_sent.rest,
             semconv.RESPONSE_MODEL: self.response_model or self.policy,
             semconv.RESPONSE_ID: self.response_id,
             semconv.OUTPUT_MESSAGES: self.output,
@@ -117,13 +117,13 @@ class CallRecord(msgspec.Struct, kw_only=True):
             semconv.NOT_TRAINED: self.not_trained,
             semconv.ERROR_TYPE: self.error_type,
             semconv.LATENCY: latency,
-            **self._tokens(),
+            **self._token_attributes(),
             **self.extra,
         }
         known = {key: value for key, value in values.items() if value is not None}
         return known  # pyright: ignore[reportReturnType]  # every value above is an Attribute
 
-    def _tokens(self) -> dict[str, object]:
+    def _token_attributes(self) -> dict[str, object]:
         if self.prompt_ids is None:
             prompt, answer = self.usage or (None, None)
             return {semconv.INPUT_TOKENS: prompt, semconv.OUTPUT_TOKENS: answer}
@@ -136,10 +136,10 @@ class CallRecord(msgspec.Struct, kw_only=True):
             semconv.TOP_LOGPROBS: msgspec.json.encode(self.top).decode() if self.top else None,
             semconv.PROMPT_IDS: pack_ids(self.prompt_ids),
             semconv.RESPONSE_IDS: pack_ids(self.ids),
-            **self._drawn(),
+            **self._sampling_attributes(),
         }
 
-    def _drawn(self) -> dict[str, object]:
+    def _sampling_attributes(self) -> dict[str, object]:
         """Return log-probabilities and sampling parameters; an upstream server sends at most log-probabilities."""
         if self.sampling is None:
             return {semconv.RESPONSE_LOGPROBS: pack_log_probs(self.logprobs)} if self.logprobs else {}

@@ -24,7 +24,7 @@ async def replay(policy: ServedPolicy, exchange: Exchange, spans: Sequence[Span]
     choices: list[FinishedChoice] = []
     for index, span in enumerate(spans):
         reader = AnswerReader(policy.codec, exchange.request, str(span.attributes[semconv.CALL_ID]))
-        ids, logprobs, top = _drawn(span)
+        ids, logprobs, top = _sampled_tokens(span)
         parts = [*reader.push(ids, logprobs, top), *reader.finish()]
         if reply.live:
             await reply.show(index, parts, reader.tokens())
@@ -33,7 +33,7 @@ async def replay(policy: ServedPolicy, exchange: Exchange, spans: Sequence[Span]
     await reply.end(choices, int(str(first[semconv.INPUT_TOKENS])))
 
 
-def _drawn(span: Span) -> tuple[list[int], list[float], list[list[tuple[int, float]]] | None]:
+def _sampled_tokens(span: Span) -> tuple[list[int], list[float], list[list[tuple[int, float]]] | None]:
     """Return the sampled token ids, their raw log-probabilities, and the most likely tokens at each position."""
     attributes = span.attributes
     ids = list(unpack_ids(cast("bytes", attributes[semconv.RESPONSE_IDS])))

@@ -28,62 +28,62 @@ REMEMBERED = 4096
 
 
 class RetryCache:
-    """Retry cache of one gateway: reads spans from `store`, writes them with `keeper`, counts them in `metrics`."""
+    """Retry cache of one gateway: reads spans from `store`, writes them with `span_writer`, counts in `metrics`."""
 
-    def __init__(self, store: LightningStore, keeper: SpanWriter, metrics: GatewayMetrics) -> None:
-        self._store, self._keeper, self._metrics = store, keeper, metrics
+    def __init__(self, store: LightningStore, span_writer: SpanWriter, metrics: GatewayMetrics) -> None:
+        self._store, self._span_writer, self._metrics = store, span_writer, metrics
         self._undelivered: OrderedDict[str, None] = OrderedDict()
-        self._answering: dict[str, list[_Answering]] = {}
+        self._in_progress: dict[str, list[_RequestInProgress]] = {}
 
     async def keep(self, *records: CallRecord) -> bool:
         """Store the spans of one response together; return whether that succeeded. A failure is logged."""
-        kept = await self._keeper.keep([record.span() for record in records])
+        kept = await self._span_writer.keep([record.span() for record in records])
         self._metrics.recorded(len(records), kept=kept)
         first = records[0]
         if first.prompt_ids is not None and first.policy is not None:
-            drawn = sum(len(record.ids) for record in records)
-            self._metrics.tokens(first.policy, len(first.prompt_ids), drawn)
+            sampled = sum(len(record.ids) for record in records)
+            self._metrics.tokens(first.policy, len(first.prompt_ids), sampled)
         return kept
 
-    async def note(self, span: Span) -> bool:
+    async def keep_span(self, span: Span) -> bool:
         """Store a span that belongs to no response; return whether that succeeded. A failure is logged."""
-        kept = await self._keeper.keep([span])
+        kept = await self._span_writer.keep([span])
         self._metrics.recorded(1, kept=kept)
         return kept
 
     async def spans(self, origin: Origin) -> list[Span]:
         """Return all spans of an attempt, including spans that were still buffered."""
-        await self._keeper.flush()
+        await self._span_writer.flush()
         return (await self._store.query_spans(origin.rollout.rollout_id, origin.attempt_id)).items
 
-    def undelivered(self, fingerprint: str) -> None:
+    def mark_undelivered(self, fingerprint: str) -> None:
         """Remember that the response to this request was recorded and did not reach its client."""
         self._undelivered[fingerprint] = None
         if len(self._undelivered) > REMEMBERED:
             self._undelivered.popitem(last=False)
 
     @contextmanager
-    def answering(self, fingerprint: str, watch: ClientWatch) -> Generator[None]:
+    def in_progress(self, fingerprint: str, watch: ClientWatch) -> Generator[None]:
         """Mark a request as in progress while the block runs; a retry of it waits until the block ends."""
-        answering = _Answering(watch)
-        self._answering.setdefault(fingerprint, []).append(answering)
+        request = _RequestInProgress(watch)
+        self._in_progress.setdefault(fingerprint, []).append(request)
         try:
             yield
         finally:
-            answering.ended.set()
-            self._answering[fingerprint].remove(answering)
-            if not self._answering[fingerprint]:
-                del self._answering[fingerprint]
+            request.ended.set()
+            self._in_progress[fingerprint].remove(request)
+            if not self._in_progress[fingerprint]:
+                del self._in_progress[fingerprint]
 
-    async def earlier(self, origin: Origin, fingerprint: str) -> list[Span]:
+    async def find_answer(self, origin: Origin, fingerprint: str) -> list[Span]:
         """Return the spans of the response that this retry needs, sorted by choice; empty for a new call.
 
         If that response is still in progress, waits until it has ended and is recorded. A request in progress counts
         only if its client has disconnected, or if the new request is marked as a retry.
         """
-        for answering in list(self._answering.get(fingerprint, ())):
-            if origin.is_retry or answering.watch.gone:
-                await answering.ended.wait()
+        for request in list(self._in_progress.get(fingerprint, ())):
+            if origin.is_retry or request.watch.gone:
+                await request.ended.wait()
         if not origin.is_retry and fingerprint not in self._undelivered:
             return []
         self._undelivered.pop(fingerprint, None)
@@ -91,8 +91,8 @@ class RetryCache:
         for span in await self.spans(origin):
             if span.attributes.get(semconv.FINGERPRINT) == fingerprint:
                 found.setdefault(str(span.attributes[semconv.RESPONSE_ID]), []).append(span)
-        whole = [spans for spans in found.values() if all(map(_is_whole, spans))]
-        return sorted(whole[-1], key=_choice) if whole else []
+        complete = [spans for spans in found.values() if all(map(_is_complete, spans))]
+        return sorted(complete[-1], key=_choice_index) if complete else []
 
 
 def fingerprint(origin: Origin, body: bytes) -> str:
@@ -103,18 +103,18 @@ def fingerprint(origin: Origin, body: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Answering:
+class _RequestInProgress:
     """A request in progress."""
 
     watch: ClientWatch
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-def _is_whole(span: Span) -> bool:
+def _is_complete(span: Span) -> bool:
     """Whether the whole response was generated; a partial response must not be replayed as a complete one."""
-    whole = span.attributes.get(semconv.NOT_TRAINED) in (None, FROZEN)
-    return whole and span.status.code == "ok" and semconv.ENGINE_FINISH in span.attributes
+    complete = span.attributes.get(semconv.NOT_TRAINED) in (None, FROZEN)
+    return complete and span.status.code == "ok" and semconv.ENGINE_FINISH in span.attributes
 
 
-def _choice(span: Span) -> int:
+def _choice_index(span: Span) -> int:
     return int(str(span.attributes[semconv.CHOICE_INDEX]))

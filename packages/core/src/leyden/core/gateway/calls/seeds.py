@@ -21,15 +21,15 @@ class CallSeeds:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._asked: OrderedDict[str, Counter[bytes]] = OrderedDict()
+        self._prompt_counts: OrderedDict[str, Counter[bytes]] = OrderedDict()
 
     def seed(self, rollout_id: str, attempt_id: str, prompt_ids: Sequence[int]) -> int:
         """Return the 56-bit seed of this call and count the call; the next call with this prompt gets another seed."""
         prompt = blake2b(array("q", prompt_ids).tobytes(), digest_size=16).digest()
-        asked = self._asked.setdefault(attempt_id, Counter())
-        self._asked.move_to_end(attempt_id)
-        if len(self._asked) > REMEMBERED:
-            self._asked.popitem(last=False)
-        asked[prompt] += 1
-        call = f"{self._seed}/{rollout_id}/{asked[prompt]}/".encode() + prompt
+        counts = self._prompt_counts.setdefault(attempt_id, Counter())
+        self._prompt_counts.move_to_end(attempt_id)
+        if len(self._prompt_counts) > REMEMBERED:
+            self._prompt_counts.popitem(last=False)
+        counts[prompt] += 1
+        call = f"{self._seed}/{rollout_id}/{counts[prompt]}/".encode() + prompt
         return int.from_bytes(blake2b(call, digest_size=7).digest())

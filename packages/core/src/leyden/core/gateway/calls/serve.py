@@ -27,7 +27,7 @@ from leyden.core.gateway.codecs.answer_reader import AnswerReader, ReadPart, Rea
 from leyden.core.gateway.dialect import Dialect, Exchange, FinishedChoice, Reply
 from leyden.core.gateway.http.asgi import ClientGone, ClientWatch
 from leyden.core.gateway.limits.long_work import RequestWork
-from leyden.core.gateway.limits.prompt_size import COUNTED, check_elements, least_of_body, least_of_request
+from leyden.core.gateway.limits.prompt_size import MAX_UNCHECKED_BYTES, check_elements, least_of_body, least_of_request
 from leyden.core.gateway.model_request import ModelRequest
 from leyden.core.gateway.refusal import Refusal, invalid, server_error
 
@@ -53,7 +53,7 @@ class _Choice:
     @property
     def read_along(self) -> bool:
         """Whether the tokens are parsed while they are sampled, and not all at the end."""
-        return self.reply.live or self.reader.early
+        return self.reply.live or self.reader.may_stop_early
 
     @property
     def has_ended(self) -> bool:
@@ -114,7 +114,7 @@ async def serve_call(
     dialect: Dialect,
     origin: Origin,
     body: bytes,
-    ledger: RetryCache,
+    retry_cache: RetryCache,
     watch: ClientWatch,
     send: Send,
     work: RequestWork,
@@ -126,7 +126,7 @@ async def serve_call(
     """
     with watch.cancelling():
         mark = await work.run(len(body), lambda: fingerprint(origin, body))
-        earlier = await ledger.earlier(origin, mark)
+        earlier = await retry_cache.find_answer(origin, mark)
         exchange = await dialect.parse(body, origin, work) if earlier else None
     if exchange is not None:
         work.free()
@@ -148,15 +148,15 @@ async def serve_call(
             await _accept(policy, dialect, record, exchange.request, work)
     except Refusal as refusal:
         record.fail(reasons.REFUSED, str(refusal), refusal.body.code or refusal.body.type)
-        await ledger.keep(record)
+        await retry_cache.keep(record)
         raise
     work.free()
-    with ledger.answering(mark, watch):
-        await _answer(policy, exchange, record, ledger, watch, send)
+    with retry_cache.in_progress(mark, watch):
+        await _answer(policy, exchange, record, retry_cache, watch, send)
 
 
 async def _answer(
-    policy: ServedPolicy, exchange: Exchange, record: CallRecord, ledger: RetryCache, watch: ClientWatch, send: Send
+    policy: ServedPolicy, exchange: Exchange, record: CallRecord, retry_cache: RetryCache, watch: ClientWatch, send: Send
 ) -> None:
     reply = exchange.reply(send, record.response_id, int(record.started))
     choices = [
@@ -164,19 +164,19 @@ async def _answer(
         for one in _records(record, exchange.request.choices)
     ]
     records = [choice.record for choice in choices]
-    failure = await _generate(policy, choices, ledger, watch)
+    failure = await _generate(policy, choices, retry_cache, watch)
     finished = [choice.finished() for choice in choices]
     whole = all(one.finish_reason for one in records)
     if failure is None and whole:
         records[0].extra = exchange.attributes(record.response_id, int(record.started), finished)
-    if not await ledger.keep(*records):
+    if not await retry_cache.keep(*records):
         failure = failure or server_error("The call could not be recorded.")
     if failure is not None:
         await reply.fail(failure)
     elif not watch.gone:
         await reply.end(finished, len(record.prompt_ids or ()))
     elif whole and record.fingerprint:
-        ledger.undelivered(record.fingerprint)
+        retry_cache.mark_undelivered(record.fingerprint)
 
 
 async def _accept(
@@ -186,7 +186,7 @@ async def _accept(
 
     Raises Refusal for a request that cannot be answered, such as a prompt that does not fit into the context.
     """
-    record.asked = request.asked
+    record.as_sent = request.as_sent
     room = policy.engine.model.context_length
     prompt_ids = await read_prompt(policy, dialect, request, work, room)
     if len(prompt_ids) >= room:
@@ -194,8 +194,8 @@ async def _accept(
     record.prompt_ids = prompt_ids
     record.sampling = sampling_for(record.origin.rollout, request.sampling, policy.sampling)
     warn_of_untrainable(record.origin, record.sampling)
-    if policy.draws is not None:
-        _determine(record, record.sampling, dialect, policy.draws)
+    if policy.call_seeds is not None:
+        _determine(record, record.sampling, dialect, policy.call_seeds)
 
 
 def _determine(record: CallRecord, sampling: Sampling, dialect: Dialect, draws: CallSeeds) -> None:
@@ -216,7 +216,7 @@ async def read_request(
 
     Raises Refusal for a request that no response can satisfy. The length is checked first, before the body is parsed.
     """
-    if len(body) > COUNTED:
+    if len(body) > MAX_UNCHECKED_BYTES:
         room = policy.engine.model.context_length
         least = least_of_body(len(body), policy.codec)
         if least >= room:
@@ -233,7 +233,7 @@ async def read_prompt(
     Raises Refusal if the prompt has at least `room` tokens by a lower bound that needs no encoding. Also raises
     Refusal if the chat template cannot render the messages.
     """
-    size = len(request.asked.messages or "") + len(request.asked.tools or "")
+    size = len(request.as_sent.messages or "") + len(request.as_sent.tools or "")
 
     def encode() -> list[int]:
         least = 0 if size < room else least_of_request(request, policy.codec)  # never more than `size`
@@ -276,7 +276,7 @@ def _of_choice(sampling: Sampling, n: int) -> Sampling:
 
 
 async def _generate(
-    policy: ServedPolicy, choices: Sequence[_Choice], ledger: RetryCache, watch: ClientWatch
+    policy: ServedPolicy, choices: Sequence[_Choice], retry_cache: RetryCache, watch: ClientWatch
 ) -> Refusal | None:
     """Generate all choices, and stream them where the agent requested it.
 
@@ -293,7 +293,7 @@ async def _generate(
     except asyncio.CancelledError:
         for choice in choices:
             choice.cut(reasons.STOPPED)
-        await asyncio.shield(ledger.keep(*records))
+        await asyncio.shield(retry_cache.keep(*records))
         raise
     except EngineError as error:
         for record in records:

@@ -29,11 +29,11 @@ class ServedPolicy:
     sampling: Sampling = field(default_factory=Sampling)
     trained: bool = True
     """False for a frozen version: its calls are recorded, but never trained on."""
-    draws: CallSeeds | None = None
+    call_seeds: CallSeeds | None = None
     """Source of the seeds and ids of calls in a deterministic run; None in any other run."""
 
 
-def sampling_for(rollout: Rollout, asked: Sampling, policy: Sampling) -> Sampling:
+def sampling_for(rollout: Rollout, requested: Sampling, policy: Sampling) -> Sampling:
     """Return the sampling parameters for a call of `rollout`.
 
     The policy's parameters apply in training, and where the rollout's metadata has `{"sampling": "policy"}`. With an
@@ -41,9 +41,9 @@ def sampling_for(rollout: Rollout, asked: Sampling, policy: Sampling) -> Samplin
     and the smaller of both token limits apply nevertheless. In all other cases, the agent's parameters apply unchanged.
     """
     if rollout.mode != "train" and rollout.metadata.get("sampling") != "policy":
-        return asked
-    limits = [limit for limit in (asked.max_tokens, policy.max_tokens) if limit is not None]
-    return msgspec.structs.replace(policy, max_tokens=min(limits, default=None), stop=asked.stop)
+        return requested
+    limits = [limit for limit in (requested.max_tokens, policy.max_tokens) if limit is not None]
+    return msgspec.structs.replace(policy, max_tokens=min(limits, default=None), stop=requested.stop)
 
 
 def warn_of_untrainable(origin: Origin, sampling: Sampling) -> None:

@@ -62,19 +62,21 @@ class SpanWriter:
     async def keep(self, spans: Sequence[Span]) -> bool:
         """Store `spans` now, or buffer them; return False if they could not be stored, which is logged."""
         if self._limits.within and not self._closed and self._has_room():
-            self._put(spans)
+            self._enqueue(spans)
             return True
         if self._buffer and not await self.flush():  # keep the order: earlier spans are stored first
             return False
         try:
             await self._add(spans)
         except asyncio.CancelledError:
-            self._put(spans)  # The write may have succeeded; a second write is safe, as the store keeps a span once.
+            self._enqueue(
+                spans
+            )  # The write may have succeeded; a second write is safe, as the store keeps a span once.
             raise
         except Exception as error:
-            self._failed(spans, error)
+            self._log_failure(spans, error)
             return False
-        self._worked()
+        self._log_recovery()
         return True
 
     async def flush(self) -> bool:
@@ -101,7 +103,7 @@ class SpanWriter:
     def _has_room(self) -> bool:
         return len(self._buffer) < self._limits.max_spans and self._bytes < self._limits.max_bytes
 
-    def _put(self, spans: Sequence[Span]) -> None:
+    def _enqueue(self, spans: Sequence[Span]) -> None:
         for span in spans:
             size = span.size()
             self._buffer.append((span, size))
@@ -111,11 +113,11 @@ class SpanWriter:
 
     async def _run(self) -> None:
         """Write the buffer after a delay, and retry failed writes, until the buffer is empty."""
-        usual = delay = self._limits.within / 2  # the other half of the time is for the write itself
+        normal_delay = delay = self._limits.within / 2  # the other half of the time is for the write itself
         while self._buffer:
             await asyncio.sleep(delay)
             stored = await self.flush()
-            delay = usual if stored else min(max(2 * delay, FIRST_RETRY), LONGEST_RETRY)
+            delay = normal_delay if stored else min(max(2 * delay, FIRST_RETRY), LONGEST_RETRY)
         self._writer = None
 
     async def _write(self, size: int) -> int:
@@ -129,28 +131,28 @@ class SpanWriter:
         except REFUSALS as error:  # the store works, but rejects one of these spans
             if size > 1:
                 return await self._write(1)
-            self._refused(batch[0], error)
+            self._log_rejected(batch[0], error)
         except Exception as error:
-            self._failed(batch, error)
+            self._log_failure(batch, error)
             return 0
         else:
-            self._worked()
+            self._log_recovery()
         for _ in range(size):
             self._bytes -= self._buffer.popleft()[1]
         return size
 
-    def _failed(self, spans: Sequence[Span], error: Exception) -> None:
+    def _log_failure(self, spans: Sequence[Span], error: Exception) -> None:
         if isinstance(error, REFUSALS):
             for span in spans:
-                self._refused(span, error)
+                self._log_rejected(span, error)
         elif not self._failing:
             self._failing = True
             _log.error("the store does not take the records of model calls", exc_info=error)
 
-    def _refused(self, span: Span, error: Exception) -> None:
+    def _log_rejected(self, span: Span, error: Exception) -> None:
         _log.error("span %s of attempt %s could not be recorded: %s", span.span_id, span.attempt_id, error)
 
-    def _worked(self) -> None:
+    def _log_recovery(self) -> None:
         if self._failing:
             self._failing = False
             _log.warning("the store takes records again")

@@ -153,8 +153,8 @@ class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
 
 def answer_message(content: str | None, calls: Sequence[AnswerCall]) -> AnswerMessage:
     """Return the assistant's message."""
-    written = [_Call(id=call.id, function=_Function(name=call.name, arguments=call.arguments)) for call in calls]
-    return AnswerMessage(content=content, tool_calls=written or msgspec.UNSET)
+    tool_calls = [_Call(id=call.id, function=_Function(name=call.name, arguments=call.arguments)) for call in calls]
+    return AnswerMessage(content=content, tool_calls=tool_calls or msgspec.UNSET)
 
 
 def logprobs(tokens: Sequence[ReadToken] | None) -> Logprobs | None:
@@ -176,22 +176,22 @@ def usage(prompt_tokens: int, completion_tokens: int) -> Usage:
     return Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens)
 
 
-def plain_choice(index: int, message: AnswerMessage, finish: ChatFinish, shown: Logprobs | None) -> Choice:
+def plain_choice(index: int, message: AnswerMessage, finish: ChatFinish, token_logprobs: Logprobs | None) -> Choice:
     """Return one choice of a plain response."""
-    return Choice(index=index, message=message, logprobs=shown, finish_reason=finish)
+    return Choice(index=index, message=message, logprobs=token_logprobs, finish_reason=finish)
 
 
-def completion(head: AnswerHead, choices: list[Choice], used: Usage) -> bytes:
+def completion(head: AnswerHead, choices: list[Choice], token_usage: Usage) -> bytes:
     """Return the JSON of a plain response."""
-    answer = Completion(id=head.id, created=head.created, model=head.model, choices=choices, usage=used)
+    answer = Completion(id=head.id, created=head.created, model=head.model, choices=choices, usage=token_usage)
     return msgspec.json.encode(answer)
 
 
 def delta_event(
-    head: AnswerHead, index: int, delta: Delta, finish: ChatFinish | None = None, shown: Logprobs | None = None
+    head: AnswerHead, index: int, delta: Delta, finish: ChatFinish | None = None, token_logprobs: Logprobs | None = None
 ) -> bytes:
     """Return one stream event that extends the message of choice `index` or ends it."""
-    choices = [_DeltaChoice(index=index, delta=delta, logprobs=shown, finish_reason=finish)]
+    choices = [_DeltaChoice(index=index, delta=delta, logprobs=token_logprobs, finish_reason=finish)]
     return _event(
         head,
         choices,
@@ -200,9 +200,9 @@ def delta_event(
     )
 
 
-def usage_event(head: AnswerHead, used: Usage) -> bytes:
+def usage_event(head: AnswerHead, token_usage: Usage) -> bytes:
     """Return the stream event with the token counts, which comes before the end mark."""
-    return _event(head, [], used)
+    return _event(head, [], token_usage)
 
 
 def call_deltas(call: AnswerCall, index: int) -> tuple[Delta, Delta]:
@@ -218,14 +218,14 @@ def server_event(data: bytes) -> bytes:
 
 
 def _event(
-    head: AnswerHead, choices: list[_DeltaChoice], used: Usage | msgspec.UnsetType | None, piece: str = ""
+    head: AnswerHead, choices: list[_DeltaChoice], token_usage: Usage | msgspec.UnsetType | None, piece: str = ""
 ) -> bytes:
     chunk = Chunk(
         id=head.id,
         created=head.created,
         model=head.model,
         choices=choices,
-        usage=used,
+        usage=token_usage,
         obfuscation=padding(piece) if head.padded else msgspec.UNSET,
     )
     return server_event(msgspec.json.encode(chunk))

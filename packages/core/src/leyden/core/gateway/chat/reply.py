@@ -50,8 +50,8 @@ class PlainReply:
             )
             for index, drawn in enumerate(choices)
         ]
-        used = usage(prompt_tokens, sum(drawn.tokens for drawn in choices))
-        await send_json(self._send, 200, completion(self._head, answers, used))
+        token_usage = usage(prompt_tokens, sum(drawn.tokens for drawn in choices))
+        await send_json(self._send, 200, completion(self._head, answers, token_usage))
 
     async def fail(self, refusal: Refusal) -> None:
         """Raise `refusal`, because nothing has been sent yet."""
@@ -76,12 +76,14 @@ class StreamReply:
 
     async def show(self, choice: int, parts: Sequence[ReadPart], tokens: Sequence[ReadToken] | None) -> None:
         """Send the new parts of a choice: one event for each text, two for each tool call."""
-        shown = logprobs(tokens)
+        token_logprobs = logprobs(tokens)
         for part in parts:
             if isinstance(part, str):
                 delta = Delta(content=part)
-                await self._write(self._opening(choice) + delta_event(self._head, choice, delta, shown=shown))
-                shown = None
+                await self._write(
+                    self._opening_event(choice) + delta_event(self._head, choice, delta, token_logprobs=token_logprobs)
+                )
+                token_logprobs = None
                 continue
             name, arguments = call_deltas(part, self._calls.get(choice, 0))
             if choice not in self._opened:
@@ -95,10 +97,10 @@ class StreamReply:
         events: list[bytes] = []
         for index, drawn in enumerate(choices):
             ending = delta_event(self._head, index, Delta(), drawn.finish(self._request))
-            events.append(self._opening(index) + ending)
+            events.append(self._opening_event(index) + ending)
         if self._head.include_usage:
-            used = usage(prompt_tokens, sum(drawn.tokens for drawn in choices))
-            events.append(usage_event(self._head, used))
+            token_usage = usage(prompt_tokens, sum(drawn.tokens for drawn in choices))
+            events.append(usage_event(self._head, token_usage))
         await self._write(b"".join([*events, DONE]), more=False)
 
     async def fail(self, refusal: Refusal) -> None:
@@ -107,13 +109,15 @@ class StreamReply:
             raise refusal
         await self._write(server_event(refusal.encode()), more=False)
 
-    def _opening(self, choice: int) -> bytes:
+    def _opening_event(self, choice: int) -> bytes:
         """Return the event that opens a choice; empty after the first call for this choice."""
         if choice in self._opened:
             return b""
         self._opened.add(choice)
-        shown = Logprobs([]) if self._request.logprobs else None
-        return delta_event(self._head, choice, Delta(role="assistant", content="", refusal=None), shown=shown)
+        token_logprobs = Logprobs([]) if self._request.logprobs else None
+        return delta_event(
+            self._head, choice, Delta(role="assistant", content="", refusal=None), token_logprobs=token_logprobs
+        )
 
     async def _write(self, data: bytes, *, more: bool = True) -> None:
         async with self._writing:

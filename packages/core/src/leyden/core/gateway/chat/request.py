@@ -127,7 +127,7 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
 
 _BODY = msgspec.json.Decoder(ChatBody)
 KNOWN = frozenset(ChatBody.__struct_fields__) | HINTS | NEUTRAL.keys()
-KEPT_APART = frozenset({"messages", "tools", "model", "stream", "stream_options"})
+RECORDED_SEPARATELY = frozenset({"messages", "tools", "model", "stream", "stream_options"})
 """Fields that a record keeps separately, and not in `RecordedRequest.rest`."""
 
 
@@ -151,12 +151,12 @@ def parse_chat(body: bytes) -> ChatRequest:
         raise unreadable(error) from None
     tools, forced = apply_tool_choice(read_tool_choice(parsed.tool_choice), _tools(parsed.tools or []))
     return ChatRequest(
-        asked=RecordedRequest(
+        as_sent=RecordedRequest(
             model=parsed.model,
             stream=bool(parsed.stream),
             messages=text_of(fields["messages"]),
             tools=text_of(fields.get("tools")) if parsed.tools else None,
-            rest=rest_of(fields, KEPT_APART),
+            rest=rest_of(fields, RECORDED_SEPARATELY),
         ),
         messages=parsed.messages,
         tools=tools,
@@ -174,20 +174,22 @@ def parse_chat(body: bytes) -> ChatRequest:
 def _check_messages(messages: list[Message]) -> None:
     if not messages:
         raise invalid("'messages' must hold at least one message.", "messages")
-    for place, message in enumerate(msgspec.convert(messages, list[ChatMessage])):
-        where = f"messages[{place}]"
+    for index, message in enumerate(msgspec.convert(messages, list[ChatMessage])):
+        location = f"messages[{index}]"
         if isinstance(message.content, list):
             for part in message.content:
                 if part.type not in TEXT_PARTS:
-                    raise unsupported(f"{where}.content", f"holds a part of type '{part.type}'; only text can be read.")
+                    raise unsupported(
+                        f"{location}.content", f"holds a part of type '{part.type}'; only text can be read."
+                    )
                 if part.text is None and part.refusal is None:
-                    raise invalid(f"{where}.content holds a '{part.type}' part without its text.", where)
+                    raise invalid(f"{location}.content holds a '{part.type}' part without its text.", location)
         elif message.content is None and message.role != "assistant":
-            raise invalid(f"{where} has no content; only an assistant's may be null.", where)
+            raise invalid(f"{location} has no content; only an assistant's may be null.", location)
         if message.role == "tool" and message.tool_call_id is None:
-            raise invalid(f"{where} has role 'tool' and no tool_call_id.", where)
+            raise invalid(f"{location} has role 'tool' and no tool_call_id.", location)
         if message.audio is not None or message.function_call is not None:
-            raise unsupported(where, "holds audio or a deprecated function_call, which cannot be read.")
+            raise unsupported(location, "holds audio or a deprecated function_call, which cannot be read.")
 
 
 def _tools(tools: list[ToolDefinition]) -> list[ToolDefinition]:
@@ -209,14 +211,14 @@ def _choices(n: int | None) -> int:
 
 def _sampling(body: ChatBody) -> Sampling:
     if body.max_tokens is not None and body.max_completion_tokens is not None:
-        both = "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported."
-        raise invalid(both, "max_tokens")
-    newer = body.max_completion_tokens is not None
-    limit = ("max_completion_tokens", body.max_completion_tokens) if newer else ("max_tokens", body.max_tokens)
+        message = "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported."
+        raise invalid(message, "max_tokens")
+    has_new_name = body.max_completion_tokens is not None
+    limit = ("max_completion_tokens", body.max_completion_tokens) if has_new_name else ("max_tokens", body.max_tokens)
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     if len(stop) > MAX_STOP or "" in stop:
         raise invalid(f"'stop' must hold at most {MAX_STOP} strings, none of them empty.", "stop")
-    if any(len(one) > MAX_STOP_CHARACTERS for one in stop):
+    if any(len(text) > MAX_STOP_CHARACTERS for text in stop):
         raise invalid(f"'stop' must hold strings of at most {MAX_STOP_CHARACTERS} characters.", "stop")
     sampling = checked_sampling(temperature=body.temperature, top_p=body.top_p, max_tokens=limit, seed=body.seed)
     return msgspec.structs.replace(sampling, stop=stop)

@@ -53,7 +53,7 @@ class AnswerReader:
         self._parser = codec.parser(request.tools, request.forced)
         self._one_call = not request.parallel_tool_calls
         self._logprobs = LogprobReader(codec) if request.logprobs else None
-        self.early = bool(request.sampling.stop) or (self._one_call and bool(request.tools))
+        self.may_stop_early = bool(request.sampling.stop) or (self._one_call and bool(request.tools))
         """Whether the reader may end the answer before the engine does; its tokens must then be read as they arrive."""
         self.stopped = False
         """Whether the reader has ended the answer; tokens sampled after this do not belong to it."""
@@ -61,7 +61,7 @@ class AnswerReader:
         self.parts: list[ReadPart] = []
         """All final parts so far, in order."""
         self._content: list[str] = []
-        self._opening = 0
+        self._leading_characters = 0
         """Characters of content before the first tool call; up to there, content and decoded text are the same."""
 
     @property
@@ -84,9 +84,9 @@ class AnswerReader:
         """End the answer; return its remaining parts."""
         parts = self._take(self._text.finish())
         if not self.stopped:
-            parts += self._keep(self._parser.push(self._stop.finish()))
+            parts += self._add_parts(self._parser.push(self._stop.finish()))
         if not (self._one_call and self.calls):
-            parts += self._keep(self._parser.finish())
+            parts += self._add_parts(self._parser.finish())
         return parts
 
     def tokens(self) -> list[ReadToken] | None:
@@ -94,24 +94,24 @@ class AnswerReader:
 
         Returns None if the agent did not request log-probabilities.
         """
-        return None if self._logprobs is None else self._logprobs.take(self._opening)
+        return None if self._logprobs is None else self._logprobs.take(self._leading_characters)
 
     def _take(self, text: str) -> list[ReadPart]:
         if self.stopped:
             return []
-        parts = self._keep(self._parser.push(self._stop.push(text)))
+        parts = self._add_parts(self._parser.push(self._stop.push(text)))
         self.stopped = self.stopped or self._stop.stopped
         return parts
 
-    def _keep(self, parts: list[AnswerPart]) -> list[ReadPart]:
+    def _add_parts(self, parts: list[AnswerPart]) -> list[ReadPart]:
         kept: list[ReadPart] = []
         for part in parts:
             if isinstance(part, str):
                 self._content.append(part)
-                self._opening += 0 if self.calls else len(part)
+                self._leading_characters += 0 if self.calls else len(part)
                 kept.append(part)
                 continue
-            self.calls.append(self._named(part))
+            self.calls.append(self._with_id(part))
             kept.append(self.calls[-1])
             if self._one_call:
                 self.stopped = True
@@ -119,7 +119,7 @@ class AnswerReader:
         self.parts += kept
         return kept
 
-    def _named(self, call: ToolCall) -> AnswerCall:
+    def _with_id(self, call: ToolCall) -> AnswerCall:
         name = blake2b(f"{self._call_id}/{len(self.calls)}".encode(), digest_size=12).hexdigest()
         return AnswerCall(id=f"call_{name}", name=call.name, arguments=call.arguments)
 
@@ -131,7 +131,7 @@ class LogprobReader:
         self._codec = codec
         self._tokens: list[tuple[int, ReadToken]] = []
         self._length = 0
-        self._given = 0
+        self._returned = 0
 
     def push(self, token: int, logprob: float, text: str, top: Sequence[tuple[int, float]]) -> None:
         """Add one token with its log-probability, the text that it completed, and the most likely tokens there."""
@@ -142,9 +142,9 @@ class LogprobReader:
     def take(self, content_length: int) -> list[ReadToken]:
         """Return the tokens of the first `content_length` characters that were not returned before."""
         new: list[ReadToken] = []
-        while self._given < len(self._tokens) and self._tokens[self._given][0] < content_length:
-            new.append(self._tokens[self._given][1])
-            self._given += 1
+        while self._returned < len(self._tokens) and self._tokens[self._returned][0] < content_length:
+            new.append(self._tokens[self._returned][1])
+            self._returned += 1
         return new
 
     def _read(self, token: int, logprob: float, top: list[ReadToken]) -> ReadToken:

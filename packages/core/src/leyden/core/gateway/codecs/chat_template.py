@@ -57,16 +57,16 @@ _STEPS: ContextVar[Steps | None] = ContextVar("leyden template steps", default=N
 class limited:  # lower case, as it is used like a function; a class and not a generator, because it is entered often
     """Context manager that limits the templates rendered in its block to `steps`."""
 
-    __slots__ = ("_before", "_steps")
+    __slots__ = ("_steps", "_token")
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
 
     def __enter__(self) -> None:
-        self._before = _STEPS.set(self._steps)
+        self._token = _STEPS.set(self._steps)
 
     def __exit__(self, *_: object) -> None:
-        _STEPS.reset(self._before)
+        _STEPS.reset(self._token)
 
 
 class ChatTemplate:
@@ -78,13 +78,13 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> str:
         """Return the prompt's text; raises TemplateTooLong, and any exception of the template."""
-        offered = list(tools) or None
-        source: str = self._tokenizer.get_chat_template(None, offered)
+        tools_or_none = list(tools) or None
+        source: str = self._tokenizer.get_chat_template(None, tools_or_none)
         template = self._compiled.get(source)
         if template is None:
             template = self._compiled[source] = _compile(source)
         special: dict[str, Any] = self._tokenizer.special_tokens_map
-        variables = {"messages": messages, "tools": offered, "documents": None, "add_generation_prompt": True}
+        variables = {"messages": messages, "tools": tools_or_none, "documents": None, "add_generation_prompt": True}
         if _STEPS.get() is not None:
             return template.render(**{**special, **variables})
         with limited(Steps(MOST_STEPS)):
@@ -95,8 +95,8 @@ def _compile(source: str) -> Template:
     """Compile a template in the Jinja environment of transformers, with a step count in each loop and macro."""
     from transformers.utils import chat_template_utils  # imported here, because it takes seconds
 
-    make: Any = chat_template_utils._compile_jinja_template  # pyright: ignore[reportPrivateUsage]  # no public way to its environment
-    environment: Environment = make(source).environment
+    compile_template: Any = chat_template_utils._compile_jinja_template  # pyright: ignore[reportPrivateUsage]  # no public way to its environment
+    environment: Environment = compile_template(source).environment
     environment.extend(**{STEP: _step})
     tree = environment.parse(source)
     for loop in tree.find_all(nodes.For):

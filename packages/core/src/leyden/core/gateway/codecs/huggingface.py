@@ -25,18 +25,18 @@ from leyden.core.gateway.tools.registry import tool_family
 TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>")
 """Tokens that end a turn in known templates, for checkpoints with another end-of-sequence token."""
 CACHED_PROMPTS, CACHED_BYTES = 512, 32 << 20
-_KEEPING = frozenset({
+_LOSSLESS = frozenset({
     "ByteLevel", "Digits", "Metaspace", "NFC", "Prepend", "Regex", "Sequence", "Split", "String",
 })  # fmt: skip
 """Names of tokenizer components that drop no text."""
-_SPACES = 'Replace(pattern=String(" "), content="▁")'
+_SPACE_REPLACEMENT = 'Replace(pattern=String(" "), content="▁")'
 THINK, END_THINK = "<think>", "</think>\n\n"
 
 
 @dataclass(frozen=True, slots=True)
 class _Prompt:
     ids: "array[int]"
-    thinks: bool
+    opens_reasoning: bool
     """Whether the prompt ends with the tag that opens the model's reasoning."""
 
 
@@ -51,12 +51,12 @@ class HuggingFaceCodec(Codec):
         template: object = self._tokenizer.chat_template
         if not template:
             raise PolicyError(f"policy {str(source)!r} has no chat template: choose a chat model, or add one to it")
-        named = cast("dict[str, str]", template) if isinstance(template, dict) else {"default": str(template)}
-        self._template = "\n".join(named.values())
-        self._chat = ChatTemplate(self._tokenizer)
+        templates = cast("dict[str, str]", template) if isinstance(template, dict) else {"default": str(template)}
+        self._template = "\n".join(templates.values())
+        self._chat_template = ChatTemplate(self._tokenizer)
         self._family = tool_family(self._template)
         self._stop_ids = tuple(dict.fromkeys(_stop_ids(self._tokenizer, str(source), self._template)))
-        self._silent = _silent_ids(self._tokenizer, self._family.tokens if self._family else ())
+        self._hidden_ids = _control_token_ids(self._tokenizer, self._family.tokens if self._family else ())
         self._prompts: OrderedDict[bytes, _Prompt] = OrderedDict()
         self._prompt_bytes = 0
         self._prompts_lock = Lock()
@@ -95,12 +95,12 @@ class HuggingFaceCodec(Codec):
             return prompt.ids.tolist()
         if self._family is None:
             raise GatewayError("No tool call can be forced: how this model's chat template writes them is not known")
-        opening = (END_THINK if prompt.thinks else "") + self._family.opening(forced)
+        opening = (END_THINK if prompt.opens_reasoning else "") + self._family.opening(forced)
         return [*prompt.ids, *self._continuation(opening)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of an answer, without control tokens but with the marks of tool calls."""
-        kept = [token for token in ids if token not in self._silent]
+        kept = [token for token in ids if token not in self._hidden_ids]
         return self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def parse(self, text: str, tools: Sequence[ToolDefinition], forced: Forced | None = None) -> ParsedAnswer:
@@ -126,7 +126,7 @@ class HuggingFaceCodec(Codec):
                 self._prompts.move_to_end(key)
                 return prompt
         text = self._render(messages, tools)
-        prompt = _Prompt(array("i", self._ids(text)), thinks=text.rstrip().endswith(THINK))
+        prompt = _Prompt(array("i", self._ids(text)), opens_reasoning=text.rstrip().endswith(THINK))
         with self._prompts_lock:
             if key in self._prompts:  # another thread has added the prompt meanwhile
                 return self._prompts[key]
@@ -157,15 +157,15 @@ class HuggingFaceCodec(Codec):
     def _apply(self, messages: list[Message], tools: Sequence[ToolDefinition]) -> str:
         if self._family is not None:
             messages = self._family.messages(messages, self._template)
-        return self._chat.render(messages, tools)
+        return self._chat_template.render(messages, tools)
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _continuation(self, text: str) -> list[int]:
         """Encode text that continues other text; some tokenizers would add a space before the first text."""
-        before, both = self._ids("\n"), self._ids(f"\n{text}")
-        return both[len(before) :] if both[: len(before)] == before else self._ids(text)
+        prefix_ids, all_ids = self._ids("\n"), self._ids(f"\n{text}")
+        return all_ids[len(prefix_ids) :] if all_ids[: len(prefix_ids)] == prefix_ids else self._ids(text)
 
 
 def _size(prompt: _Prompt) -> int:
@@ -198,7 +198,7 @@ def _stop_ids(tokenizer: Any, source: str, template: str) -> Iterable[int]:
     yield from (vocabulary[end] for end in TURN_ENDS if end in template and end in vocabulary)
 
 
-def _silent_ids(tokenizer: Any, marks: Sequence[str]) -> frozenset[int]:
+def _control_token_ids(tokenizer: Any, marks: Sequence[str]) -> frozenset[int]:
     """Return the ids of control tokens: all special tokens except the marks of tool calls."""
     added = cast("dict[int, Any]", tokenizer.added_tokens_decoder)
     special = {token_id for token_id, token in added.items() if token.special} | set(tokenizer.all_special_ids)
@@ -221,17 +221,17 @@ def _longest_token(tokenizer: Any) -> int | None:
     if backend is None or any(token.lstrip or token.rstrip for token in added.values()):
         return None
     parts = f"{backend.normalizer} {backend.pre_tokenizer}"
-    others = parts.replace(_SPACES, "")  # any other replacement could shorten the text
-    if "Removed" in others or not set(re.findall(r"\b([A-Z]\w+)\(", others)) <= _KEEPING:
+    others = parts.replace(_SPACE_REPLACEMENT, "")  # any other replacement could shorten the text
+    if "Removed" in others or not set(re.findall(r"\b([A-Z]\w+)\(", others)) <= _LOSSLESS:
         return None
     vocabulary = cast("dict[str, int]", tokenizer.get_vocab())
     if _is_byte_level(tokenizer):
-        every, size = set(_byte_alphabet()), max(map(len, vocabulary))
+        byte_tokens, size = set(_byte_alphabet()), max(map(len, vocabulary))
     else:
-        every, size = {f"<0x{byte:02X}>" for byte in range(256)}, max(len(token.encode()) for token in vocabulary)
+        byte_tokens, size = {f"<0x{byte:02X}>" for byte in range(256)}, max(len(token.encode()) for token in vocabulary)
         if not getattr(backend.model, "byte_fallback", False):
             return None
-    if not every <= vocabulary.keys():
+    if not byte_tokens <= vocabulary.keys():
         return None
     longest = max(size, *(len(token.content.encode()) for token in added.values()), 1)
     return 3 * longest if "NFC(" in parts else longest  # NFC may shorten a text to a third of its bytes

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-UNDECIDED = 3
+MAX_INCOMPLETE_IDS = 3
 """Most ids at the end that may be an incomplete character: UTF-8 has up to 4 bytes, and a token at least 1."""
-CONTEXT = 16
+MAX_CONTEXT_IDS = 16
 """Most ids that are decoded again for context, if the ids before the next piece had no text."""
 
 
@@ -26,7 +26,7 @@ class TextStream:
         self._ids: list[int] = []
         self._context = 0
         """Index of the first id that is decoded for context only."""
-        self._read = 0
+        self._returned = 0
         """Index of the first id without returned text."""
 
     def push(self, ids: Sequence[int]) -> str:
@@ -34,32 +34,32 @@ class TextStream:
         self._ids.extend(ids)
         text = self._text(len(self._ids))
         if not text.endswith(REPLACEMENT):
-            return self._give(text, len(self._ids))
-        for end in range(len(self._ids) - 1, max(self._read, len(self._ids) - 2 - UNDECIDED), -1):
+            return self._return(text, len(self._ids))
+        for end in range(len(self._ids) - 1, max(self._returned, len(self._ids) - 2 - MAX_INCOMPLETE_IDS), -1):
             settled = self._text(end)
             if settled and not settled.endswith(REPLACEMENT):
-                return self._give(settled, end)
-            if end <= len(self._ids) - UNDECIDED and len(settled) < len(text) and text.startswith(settled):
-                return self._give(settled, end)
+                return self._return(settled, end)
+            if end <= len(self._ids) - MAX_INCOMPLETE_IDS and len(settled) < len(text) and text.startswith(settled):
+                return self._return(settled, end)
         return ""
 
     def finish(self) -> str:
         """Return the text of the ids held back, with U+FFFD for incomplete characters."""
-        return self._give(self._text(len(self._ids)), len(self._ids))
+        return self._return(self._text(len(self._ids)), len(self._ids))
 
     def _text(self, end: int) -> str:
-        """Return the text of the ids from `_read` up to `end`."""
-        if self._read == end:
+        """Return the text of the ids from `_returned` up to `end`."""
+        if self._returned == end:
             return ""
-        context = self._decode(self._ids[self._context : self._read]) if self._read > self._context else ""
+        context = self._decode(self._ids[self._context : self._returned]) if self._returned > self._context else ""
         return self._decode(self._ids[self._context : end])[len(context) :]
 
-    def _give(self, text: str, end: int) -> str:
+    def _return(self, text: str, end: int) -> str:
         if text:
-            self._context = self._read
+            self._context = self._returned
         else:
-            self._context = max(self._context, self._read - CONTEXT)
-        self._read = end
+            self._context = max(self._context, self._returned - MAX_CONTEXT_IDS)
+        self._returned = end
         return text
 
 
@@ -83,7 +83,7 @@ class StopFilter:
         found = [(text.find(stop), stop) for stop in self._stop]
         matches = [(start + len(stop), start) for start, stop in found if start >= 0]
         self.stopped = bool(matches)
-        settled = min(matches)[1] if matches else len(text) - self._open(text)
+        settled = min(matches)[1] if matches else len(text) - self._open_length(text)
         self._held = "" if matches else text[settled:]
         return text[:settled]
 
@@ -92,7 +92,7 @@ class StopFilter:
         held, self._held = self._held, ""
         return held
 
-    def _open(self, text: str) -> int:
+    def _open_length(self, text: str) -> int:
         """Return the length of the longest suffix of `text` that is a prefix of a stop string."""
         longest = max(map(len, self._stop)) - 1
         return next(

@@ -9,7 +9,7 @@ from starlette.types import Message, Receive, Send
 
 JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8"
-NONE: Mapping[str, str] = MappingProxyType({})
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class ClientGone(Exception):
@@ -17,17 +17,17 @@ class ClientGone(Exception):
 
 
 def start_message(
-    status: int, content_type: bytes, length: int | None = None, more: Mapping[str, str] = NONE
+    status: int, content_type: bytes, length: int | None = None, extra_headers: Mapping[str, str] = NO_HEADERS
 ) -> Message:
     """Return the ASGI message that starts a response; `length` is in bytes, and None for a streamed response."""
     headers = [(b"content-type", content_type), (b"x-request-id", b"req_" + secrets.token_hex(16).encode())]
-    headers += [(name.encode(), value.encode()) for name, value in more.items()]
+    headers += [(name.encode(), value.encode()) for name, value in extra_headers.items()]
     if length is not None:
         headers.append((b"content-length", str(length).encode()))
     return {"type": "http.response.start", "status": status, "headers": headers}
 
 
-async def send_json(send: Send, status: int, body: bytes, headers: Mapping[str, str] = NONE) -> None:
+async def send_json(send: Send, status: int, body: bytes, headers: Mapping[str, str] = NO_HEADERS) -> None:
     """Send a complete JSON response."""
     await send(start_message(status, JSON, len(body), headers))
     await send({"type": "http.response.body", "body": body})
@@ -42,7 +42,7 @@ class ClientWatch:
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._inside: asyncio.Task[object] | None = None
+        self._cancelled_task: asyncio.Task[object] | None = None
         self.gone = False
 
     def __enter__(self) -> "ClientWatch":
@@ -60,24 +60,24 @@ class ClientWatch:
         """Start to cancel `task` on a disconnect; raises ClientGone if the client has already disconnected."""
         if self.gone:
             raise ClientGone
-        self._inside = task
+        self._cancelled_task = task
 
     def leave(self) -> None:
         """Stop cancelling the task on a disconnect."""
-        self._inside = None
+        self._cancelled_task = None
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self.gone = True
-        if self._inside is not None:
-            self._inside.cancel()
+        if self._cancelled_task is not None:
+            self._cancelled_task.cancel()
 
 
 class _Cancelling:
     """Context manager of `ClientWatch.cancelling`; a class and not a generator, because every call enters three."""
 
-    __slots__ = ("_before", "_task", "_watch")
+    __slots__ = ("_cancel_count", "_task", "_watch")
 
     def __init__(self, watch: ClientWatch) -> None:
         self._watch = watch
@@ -86,9 +86,9 @@ class _Cancelling:
         task = asyncio.current_task()
         assert task is not None
         self._watch.enter(task)
-        self._task, self._before = task, task.cancelling()
+        self._task, self._cancel_count = task, task.cancelling()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         self._watch.leave()
-        if kind is asyncio.CancelledError and self._watch.gone and self._task.uncancel() <= self._before:
+        if kind is asyncio.CancelledError and self._watch.gone and self._task.uncancel() <= self._cancel_count:
             raise ClientGone from error

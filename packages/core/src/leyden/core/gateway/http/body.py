@@ -18,7 +18,7 @@ from leyden.core.gateway.refusal import Refusal, invalid
 
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
-Hold: TypeAlias = Callable[[int], None]
+SizeCallback: TypeAlias = Callable[[int], None]
 Work: TypeAlias = Callable[[int, Callable[[], bytes]], Awaitable[bytes]]
 """Returns what a function returns that works on so many bytes, off the event loop."""
 
@@ -26,7 +26,7 @@ _ALIASES = {"x-gzip": "gzip"}
 _ZSTD_SLICE = 128
 """Bytes of a zstd frame decompressed at once. Four bytes can expand to 128 KiB, so a slice yields at most 4 MiB."""
 
-_INLINE = 1 << 10
+_MAX_INLINE_BYTES = 1 << 10
 """Largest compressed piece in bytes that is decompressed on the event loop: it expands to at most 1 MiB."""
 
 
@@ -54,12 +54,12 @@ async def _in_thread(_: int, call: Callable[[], bytes]) -> bytes:
 
 
 async def read_body(
-    scope: Scope, receive: Receive, limits: BodyLimits, hold: Hold = _unlimited, work: Work = _in_thread
+    scope: Scope, receive: Receive, limits: BodyLimits, on_piece: SizeCallback = _unlimited, work: Work = _in_thread
 ) -> bytes:
     """Read a request's body and return it decompressed.
 
-    `hold` is called with the decompressed size of every piece, and may raise Refusal. `work` decompresses a piece that
-    may expand to megabytes. Raises Refusal with status 400 (the body contradicts its headers), 408 (too
+    `on_piece` is called with the decompressed size of every piece, and may raise Refusal. `work` decompresses a piece
+    that may expand to megabytes. Raises Refusal with status 400 (the body contradicts its headers), 408 (too
     slow), 413 (too large) or 415 (content encoding not accepted). Raises ClientGone if the client disconnects.
     """
     length = _declared_length(scope["headers"])
@@ -67,11 +67,11 @@ async def read_body(
     if length is not None and length > limits.max_bytes:
         raise _too_large(limits.max_bytes)
     loop = asyncio.get_running_loop()
-    end = loop.time() + limits.seconds
+    deadline = loop.time() + limits.seconds
     parts: list[bytes] = []
     size, more = 0, True
     try:
-        async with asyncio.timeout_at(min(end, loop.time() + limits.gap_seconds)) as patience:
+        async with asyncio.timeout_at(min(deadline, loop.time() + limits.gap_seconds)) as timeout:
             while more:
                 part, more = _piece(await receive())
                 size += len(part)
@@ -80,9 +80,9 @@ async def read_body(
                 if length is not None and (size > length or (size < length and not more)):
                     raise invalid(f"The request body has {size} bytes; its Content-Length says {length}.")
                 parts.append(part if decoder is None else await _decoded(decoder, part, limits, work))
-                hold(len(parts[-1]))
+                on_piece(len(parts[-1]))
                 if more:
-                    patience.reschedule(min(end, loop.time() + limits.gap_seconds))
+                    timeout.reschedule(min(deadline, loop.time() + limits.gap_seconds))
     except TimeoutError:
         raise _too_slow() from None
     if decoder is not None and not decoder.whole:
@@ -112,7 +112,7 @@ class _ZstdDecoder:
     def __init__(self, limit: int) -> None:
         import zstandard  # optional dependency: no other code of Leyden needs it
 
-        self._room = limit
+        self._bytes_left = limit
         self._corrupt = zstandard.ZstdError
         self._frames = zstandard.ZstdDecompressor(max_window_size=8 << 20)  # RFC 8878 recommends support for 8 MiB
         self._frame = self._frames.decompressobj()
@@ -134,8 +134,8 @@ class _ZstdDecoder:
                     parts.append(self._frame.decompress(piece))
                 except self._corrupt as error:
                     raise Corrupt(str(error)) from None
-                self._room -= len(parts[-1])
-                if self._room < 0:
+                self._bytes_left -= len(parts[-1])
+                if self._bytes_left < 0:
                     raise TooLarge
                 piece = self._frame.unused_data
         return b"".join(parts)
@@ -147,10 +147,10 @@ def accepted_encodings() -> tuple[str, ...]:
 
 
 def _decoder(headers: Headers, limits: BodyLimits) -> _Decoder | None:
-    given = b",".join(value for name, value in headers if name == b"content-encoding")
-    if not given:
+    encodings = b",".join(value for name, value in headers if name == b"content-encoding")
+    if not encodings:
         return None
-    names = [name.strip() for name in given.decode("latin-1").lower().split(",")]
+    names = [name.strip() for name in encodings.decode("latin-1").lower().split(",")]
     names = [_ALIASES.get(name, name) for name in names if name not in ("", "identity")]
     if not names:
         return None
@@ -172,7 +172,7 @@ async def _decoded(decoder: _Decoder, part: bytes, limits: BodyLimits, work: Wor
     """Decompress a piece; by `work` if it may expand to more than 1 MiB."""
     limit = limits.max_decoded_bytes
     try:
-        return decoder.push(part) if len(part) <= _INLINE else await work(limit, partial(decoder.push, part))
+        return decoder.push(part) if len(part) <= _MAX_INLINE_BYTES else await work(limit, partial(decoder.push, part))
     except Corrupt:
         raise invalid("The request body is not in the content encoding that it names.") from None
     except TooLarge:
@@ -180,11 +180,11 @@ async def _decoded(decoder: _Decoder, part: bytes, limits: BodyLimits, work: Wor
 
 
 def _declared_length(headers: Headers) -> int | None:
-    given = {value.strip() for name, value in headers if name == b"content-length"}
-    if not given:
+    lengths = {value.strip() for name, value in headers if name == b"content-length"}
+    if not lengths:
         return None
-    value = given.pop()
-    if given or not value.isdigit():
+    value = lengths.pop()
+    if lengths or not value.isdigit():
         raise invalid("The Content-Length of the request is not one number.")
     return int(value[:20])  # 20 digits exceed every limit, and Python does not parse thousands of digits
 
@@ -195,8 +195,8 @@ def _piece(message: Message) -> tuple[bytes, bool]:
     return message.get("body", b""), message.get("more_body", False)
 
 
-def _too_large(limit: int, what: str = "") -> Refusal:
-    return Refusal(413, f"The {what}request body is larger than {limit} bytes.", code="request_too_large")
+def _too_large(limit: int, kind: str = "") -> Refusal:
+    return Refusal(413, f"The {kind}request body is larger than {limit} bytes.", code="request_too_large")
 
 
 def _too_slow() -> Refusal:

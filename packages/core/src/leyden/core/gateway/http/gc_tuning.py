@@ -11,31 +11,31 @@ from threading import Lock
 THRESHOLD = (20_000, 20, 20)
 
 _lock = Lock()
-_before: list[tuple[tuple[int, int, int], bool]] = []
-"""For each call of `calm`, the threshold before it and whether objects were frozen (`gc.freeze`).
+_saved_settings: list[tuple[tuple[int, int, int], bool]] = []
+"""For each call of `tune`, the threshold before it and whether objects were frozen (`gc.freeze`).
 
 The first entry has the settings of the process itself.
 """
 
 
-def calm() -> None:
-    """Freeze all existing objects and collect less often, until `restore` has been called as often as `calm`."""
+def tune() -> None:
+    """Freeze all existing objects and collect less often, until `restore` has been called as often as `tune`."""
     with _lock:
-        _before.append((gc.get_threshold(), gc.get_freeze_count() > 0))
-        if len(_before) == 1:
+        _saved_settings.append((gc.get_threshold(), gc.get_freeze_count() > 0))
+        if len(_saved_settings) == 1:
             gc.collect()
             gc.freeze()
             gc.set_threshold(*THRESHOLD)
 
 
 def restore() -> None:
-    """Undo the first `calm`, at the last of as many calls; a threshold that other code has set meanwhile stays.
+    """Undo the first `tune`, at the last of as many calls; a threshold that other code has set meanwhile stays.
 
-    If the process had frozen objects before `calm`, all objects stay frozen, because Python can only unfreeze all.
+    If the process had frozen objects before `tune`, all objects stay frozen, because Python can only unfreeze all.
     """
     with _lock:
-        threshold, was_frozen = _before.pop()
-        if not _before:
+        threshold, was_frozen = _saved_settings.pop()
+        if not _saved_settings:
             if gc.get_threshold() == THRESHOLD:
                 gc.set_threshold(*threshold)
             if not was_frozen:

@@ -27,26 +27,26 @@ class HostCheck:
 
     def __init__(self, app: ASGIApp, bound: str, allowed: Collection[str] = ()) -> None:
         self._app = app
-        self._anywhere = not is_loopback(bound)
-        own = {socket.gethostname(), socket.gethostname().partition(".")[0]} if self._anywhere else set[str]()
-        self._names = {bare_host(name) for name in (*own, *allowed, *CONTAINERS, bound)}
-        self._seen: set[bytes] = set()
+        self._is_public = not is_loopback(bound)
+        own_names = {socket.gethostname(), socket.gethostname().partition(".")[0]} if self._is_public else set[str]()
+        self._names = {bare_host(name) for name in (*own_names, *allowed, *CONTAINERS, bound)}
+        self._accepted_headers: set[bytes] = set()
         """Cache of accepted Host headers."""
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer with status 421 for another host; accept a request without the header, as no browser sends one."""
         if scope["type"] == "http":
             for name, value in scope["headers"]:
-                if name == b"host" and value not in self._seen and not self._answers(value):
+                if name == b"host" and value not in self._accepted_headers and not self._accepts(value):
                     return _refuse(value, send)
         return self._app(scope, receive, send)
 
-    def _answers(self, header: bytes) -> bool:
+    def _accepts(self, header: bytes) -> bool:
         host = _host(header.decode("latin-1"))
-        if not (host in self._names or is_loopback(host) or (self._anywhere and is_address(host))):
+        if not (host in self._names or is_loopback(host) or (self._is_public and is_address(host))):
             return False
-        if len(self._seen) < MOST_SEEN:
-            self._seen.add(header)
+        if len(self._accepted_headers) < MOST_SEEN:
+            self._accepted_headers.add(header)
         return True
 
 

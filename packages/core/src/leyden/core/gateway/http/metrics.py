@@ -52,16 +52,18 @@ class GatewayMetrics:
             "leyden_gateway_tokens", "Tokens read (prompt) and drawn (response).", ["policy", "kind"], registry=registry
         )
         self._recorded = Counter("leyden_gateway_recorded_spans", "Spans recorded.", registry=registry)
-        self._lost = Counter("leyden_gateway_record_failures", "Spans that could not be recorded.", registry=registry)
+        self._record_failures = Counter(
+            "leyden_gateway_record_failures", "Spans that could not be recorded.", registry=registry
+        )
         self._version = Gauge(
             "leyden_gateway_policy_version", "Version of the weights served.", ["policy"], registry=registry
         )
-        for name, about, value in (
+        for name, description, value in (
             ("running", "Calls being answered.", running),
             ("waiting", "Calls waiting for their turn.", waiting),
             ("paused", "Whether calls have to wait for an update (1) or not (0).", paused),
         ):
-            Gauge(f"leyden_gateway_{name}", about, registry=registry).set_function(value)
+            Gauge(f"leyden_gateway_{name}", description, registry=registry).set_function(value)
         self._of_call: dict[tuple[str, str, int], Counter] = {}
         self._of_policy: dict[str, tuple[Counter, Counter]] = {}
         self._of_dialect: dict[str, tuple[Histogram, Histogram]] = {}
@@ -94,8 +96,11 @@ class GatewayMetrics:
         """Count the tokens of one response: its prompt once, and the sampled tokens of all choices."""
         tokens = self._of_policy.get(policy)
         if tokens is None:
-            read, drawn = self._tokens.labels(policy, "prompt"), self._tokens.labels(policy, "response")
-            tokens = self._of_policy[policy] = read, drawn
+            prompt_counter, response_counter = (
+                self._tokens.labels(policy, "prompt"),
+                self._tokens.labels(policy, "response"),
+            )
+            tokens = self._of_policy[policy] = prompt_counter, response_counter
         tokens[0].inc(prompt)
         tokens[1].inc(response)
 
@@ -105,7 +110,7 @@ class GatewayMetrics:
 
     def recorded(self, spans: int, *, kept: bool = True) -> None:
         """Count spans that were recorded, or with `kept=False` spans that could not be recorded."""
-        (self._recorded if kept else self._lost).inc(spans)
+        (self._recorded if kept else self._record_failures).inc(spans)
 
     def serves(self, policy: str, version: Callable[[], float]) -> None:
         """Export the version of a policy; the callback `version` runs when the metrics are read."""

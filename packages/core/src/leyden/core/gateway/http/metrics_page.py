@@ -24,42 +24,45 @@ logger = logging.getLogger(__name__)
 Measure = Callable[[], Awaitable[Iterable[Metric]]]
 """Function that returns the metrics of one part; if it raises, the page shows the part as not answering."""
 
-KEPT = 2.0
+CACHE_SECONDS = 2.0
 """Seconds for which the metrics of the engines' servers are cached, so that many scrapers cost no more than one."""
 _UP = "leyden_up"
 
 
 class MetricsPage:
-    """Page with the metrics of a gateway, of its `engines` (by policy name), and of other parts (`beside`, by name)."""
+    """Page with the metrics of a gateway, of its `engines` (by policy name), and of other parts (`other_metrics`)."""
 
     def __init__(
-        self, own: GatewayMetrics, engines: Mapping[str, Engine], beside: Mapping[str, Measure] | None = None
+        self,
+        gateway_metrics: GatewayMetrics,
+        engines: Mapping[str, Engine],
+        other_metrics: Mapping[str, Measure] | None = None,
     ) -> None:
-        self._own, self._engines, self._beside = own, engines, beside or {}
-        self._asking = asyncio.Lock()
-        self._told: Sequence[Metric] = ()
-        self._asked = float("-inf")
+        self._gateway_metrics, self._engines, self._other_metrics = gateway_metrics, engines, other_metrics or {}
+        self._lock = asyncio.Lock()
+        self._engine_metrics: Sequence[Metric] = ()
+        self._read_at = float("-inf")
 
     async def render(self) -> bytes:
         """Return the page as text of the type `metrics.CONTENT_TYPE`, for a scraper."""
-        parts = [list(self._own.collect())]
-        for name, measure in self._beside.items():
-            parts.append(await _measured(name, measure))
-        async with self._asking:
-            if time.monotonic() - self._asked > KEPT:
-                self._told = await self._ask_servers()
-                self._asked = time.monotonic()
-        return generate_latest(_Families([*parts, self._told]))
+        parts = [list(self._gateway_metrics.collect())]
+        for name, measure in self._other_metrics.items():
+            parts.append(await _read_part(name, measure))
+        async with self._lock:
+            if time.monotonic() - self._read_at > CACHE_SECONDS:
+                self._engine_metrics = await self._read_engine_metrics()
+                self._read_at = time.monotonic()
+        return generate_latest(_Families([*parts, self._engine_metrics]))
 
-    async def _ask_servers(self) -> list[Metric]:
+    async def _read_engine_metrics(self) -> list[Metric]:
         """Return the metrics of the servers of every engine, with the labels `policy` and `replica`."""
         pages = await asyncio.gather(*(engine.measures() for engine in self._engines.values()))
         found: list[Metric] = []
-        for policy, told in zip(self._engines, pages, strict=True):
-            for replica, page in told.items():
+        for policy, replica_pages in zip(self._engines, pages, strict=True):
+            for replica, page in replica_pages.items():
                 labels = {"policy": policy, "replica": replica}
                 # On a thread, because parsing a page takes tens of milliseconds and would block calls.
-                numbers = None if page is None else await asyncio.to_thread(_read, page, labels, replica)
+                numbers = None if page is None else await asyncio.to_thread(_parse_page, page, labels, replica)
                 found += [_up(part="engine", up=numbers is not None, **labels), *(numbers or ())]
         return found
 
@@ -80,7 +83,7 @@ class _Families(Collector):
         return self._families.values()
 
 
-async def _measured(name: str, measure: Measure) -> list[Metric]:
+async def _read_part(name: str, measure: Measure) -> list[Metric]:
     try:
         return [_up(part=name, up=True), *await measure()]
     except Exception:
@@ -94,7 +97,7 @@ def _up(*, up: bool, **labels: str) -> Metric:
     return metric
 
 
-def _read(page: bytes, labels: Mapping[str, str], replica: str) -> list[Metric] | None:
+def _parse_page(page: bytes, labels: Mapping[str, str], replica: str) -> list[Metric] | None:
     """Return the metrics of a server's page with `labels` added, or None if the page cannot be parsed.
 
     A label of the server with the same name gets the prefix `exported_`.

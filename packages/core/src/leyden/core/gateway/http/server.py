@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from leyden.core.errors import GatewayError
 from leyden.core.gateway.http.host_check import HostCheck
 from leyden.core.gateway.http.protocol import ConnectionLimits, TimeoutProtocol
-from leyden.core.gateway.limits.connections import Connections, recognising
+from leyden.core.gateway.limits.connections import Connections, authenticating
 from leyden.core.masking import mask_logs
 
 BACKLOG = 4096
@@ -30,7 +30,7 @@ OTHER_FILES = 256
 """Number of open files that a process needs in addition to its connections."""
 _RECOVERY_SECONDS = 0.2
 _TICK_SECONDS = 0.1
-_LOOK_SECONDS = 0.005
+_SHUTDOWN_POLL_SECONDS = 0.005
 _CANCEL_SECONDS = 2.0
 """Longest wait for cancelled calls, which record themselves before they end."""
 
@@ -54,9 +54,9 @@ class GatewayServer:
         limits: ConnectionLimits | None = None,
         allowed_hosts: Collection[str] = (),
     ) -> None:
-        self._app = recognising(HostCheck(app, host, allowed_hosts))
+        self._app = authenticating(HostCheck(app, host, allowed_hosts))
         self._host, self._port, self._grace = host, port, grace
-        self._limits = _affordable(limits or ConnectionLimits())
+        self._limits = _within_file_limit(limits or ConnectionLimits())
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -138,7 +138,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _affordable(limits: ConnectionLimits) -> ConnectionLimits:
+def _within_file_limit(limits: ConnectionLimits) -> ConnectionLimits:
     """Return limits with fewer connections if the process may open too few files for all of them and other uses."""
     try:
         import resource
@@ -147,8 +147,8 @@ def _affordable(limits: ConnectionLimits) -> ConnectionLimits:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return limits
-    room = max(soft - OTHER_FILES, soft // 2)
-    return replace(limits, max_connections=min(limits.max_connections, room))
+    max_sockets = max(soft - OTHER_FILES, soft // 2)
+    return replace(limits, max_connections=min(limits.max_connections, max_sockets))
 
 
 class _Server(uvicorn.Server):
@@ -160,7 +160,7 @@ class _Server(uvicorn.Server):
             unknown_per_peer=limits.max_unknown_per_peer,
             per_attempt=min(limits.max_per_attempt, max(1, limits.max_connections // 4)),
         )
-        self._doors: list[_Acceptor] = []
+        self._acceptors: list[_Acceptor] = []
         self._stopping = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -169,7 +169,7 @@ class _Server(uvicorn.Server):
         if self.lifespan.should_exit:
             self.should_exit = True
             return
-        self._doors = [_Acceptor(listener, self, self._limits) for listener in sockets or ()]
+        self._acceptors = [_Acceptor(listener, self, self._limits) for listener in sockets or ()]
         self.started = True
 
     def stop(self) -> None:
@@ -190,8 +190,8 @@ class _Server(uvicorn.Server):
 
         This is uvicorn's shutdown without its pauses of a tenth of a second.
         """
-        for door in self._doors:
-            await door.close()
+        for acceptor in self._acceptors:
+            await acceptor.close()
         for listener in sockets or ():
             listener.close()
         state = self.server_state
@@ -200,15 +200,15 @@ class _Server(uvicorn.Server):
         try:
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
                 while state.connections or state.tasks:
-                    await asyncio.sleep(_LOOK_SECONDS)
+                    await asyncio.sleep(_SHUTDOWN_POLL_SECONDS)
         except TimeoutError:
             _log.warning("cancelled %d calls that did not end in time", len(state.tasks))
             await _cancelled([*state.tasks])
         await self.lifespan.shutdown()
 
-    def protocol(self, limits: ConnectionLimits, lost: Callable[[], None]) -> TimeoutProtocol:
+    def protocol(self, limits: ConnectionLimits, on_lost: Callable[[], None]) -> TimeoutProtocol:
         """Return the protocol of one new connection."""
-        return TimeoutProtocol(self.config, self.server_state, self.lifespan.state, limits, lost, self._connections)
+        return TimeoutProtocol(self.config, self.server_state, self.lifespan.state, limits, on_lost, self._connections)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -229,41 +229,41 @@ class _Acceptor:
 
     def __init__(self, listener: socket.socket, server: _Server, limits: ConnectionLimits) -> None:
         self._listener, self._server, self._limits = listener, server, limits
-        self._room = asyncio.Semaphore(limits.max_connections)
-        self._entering: set[asyncio.Task[None]] = set()
-        self._task = asyncio.create_task(self._run(), name="leyden gateway door")
+        self._free_connections = asyncio.Semaphore(limits.max_connections)
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._task = asyncio.create_task(self._run(), name="leyden gateway acceptor")
 
     async def close(self) -> None:
         """Stop accepting connections."""
         self._task.cancel()
-        await asyncio.wait([self._task, *self._entering])
+        await asyncio.wait([self._task, *self._connecting])
 
     async def _run(self) -> None:
-        loop, told = asyncio.get_running_loop(), False
+        loop, has_warned = asyncio.get_running_loop(), False
         while True:
-            await self._room.acquire()
+            await self._free_connections.acquire()
             try:
                 client, _ = await loop.sock_accept(self._listener)
             except ConnectionError:  # the client disconnected before it was accepted
-                self._room.release()
+                self._free_connections.release()
             except OSError as error:  # for example too many open files
-                self._room.release()
-                if not told:
+                self._free_connections.release()
+                if not has_warned:
                     _log.warning("no more connections can be accepted for now: %s", error.strerror)
-                told = True
+                has_warned = True
                 await asyncio.sleep(_RECOVERY_SECONDS)
             else:
-                told = False
-                task = asyncio.create_task(self._enter(client))
-                self._entering.add(task)
-                task.add_done_callback(self._entering.discard)
+                has_warned = False
+                task = asyncio.create_task(self._connect(client))
+                self._connecting.add(task)
+                task.add_done_callback(self._connecting.discard)
 
-    async def _enter(self, client: socket.socket) -> None:
+    async def _connect(self, client: socket.socket) -> None:
         """Connect a client's socket to its protocol, which frees its slot when the connection is lost."""
-        protocol = self._server.protocol(self._limits, self._room.release)
+        protocol = self._server.protocol(self._limits, self._free_connections.release)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, client)
         except OSError:  # the client has already disconnected
             if not protocol.made:
                 client.close()
-                self._room.release()
+                self._free_connections.release()

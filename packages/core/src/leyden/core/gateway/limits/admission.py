@@ -67,13 +67,13 @@ class AdmissionControl:
         self._bucket = None if self._limits.rate is None else _Bucket(self._limits.rate, self._limits.burst, clock)
         self._running = self._waiting = 0
         self._paused = False
-        self._line: OrderedDict[_QueuedCall, None] = OrderedDict()
+        self._queue: OrderedDict[_QueuedCall, None] = OrderedDict()
         self._attempts: dict[str, _Attempt] = {}
         self._recent: OrderedDict[str, float] = OrderedDict()
         """Time of the last call of each attempt, the oldest first."""
         self._rounds = Rounds()
         self._drains: list[asyncio.Future[None]] = []
-        self._held = 0.0
+        self._average_seconds = 0.0
         """Moving average of the seconds that a call holds its slot."""
 
     @property
@@ -91,7 +91,7 @@ class AdmissionControl:
         """Whether admission is paused: no waiting call gets a slot."""
         return self._paused
 
-    async def slot(self, attempt_id: str) -> "CallSlot":
+    async def acquire(self, attempt_id: str) -> "CallSlot":
         """Wait for a slot for one call of an attempt; return the slot as a context manager that frees it.
 
         Raises Refusal with status 429 if too many calls wait or the rate is exceeded. Raises Refusal with status 503 if
@@ -99,15 +99,15 @@ class AdmissionControl:
         """
         if len(self._recent) > 1 and (begins := self._rounds.enter(attempt_id)) is not None:
             await begins
-        turn = self._enter(attempt_id)
-        if turn is not None:
-            await self._wait(turn)
+        queued = self._enter(attempt_id)
+        if queued is not None:
+            await self._wait(queued)
         return CallSlot(self, attempt_id, self._clock())
 
-    def give_back(self, slot: "CallSlot") -> None:
+    def release(self, slot: "CallSlot") -> None:
         """Free the slot of a call that has ended, and admit the next call. Call it once for each slot."""
-        held = self._clock() - slot.since
-        self._held += (held - self._held) / 16
+        seconds = self._clock() - slot.since
+        self._average_seconds += (seconds - self._average_seconds) / 16
         self._leave(slot.attempt_id)
 
     def pause(self) -> None:
@@ -142,59 +142,59 @@ class AdmissionControl:
         """Return None if the call got a slot, else its entry in a queue; raises Refusal with status 429."""
         limits = self._limits
         attempt = self._attempts.get(attempt_id) or _Attempt()
-        self._note(attempt_id)
-        if attempt.own:  # the share may have grown since these calls were queued
-            self._fill(attempt)
+        self._note_call(attempt_id)
+        if attempt.own_queue:  # the share may have grown since these calls were queued
+            self._fill_share(attempt)
             self._advance()
-        joins = not attempt.own and attempt.share < self._share(attempt)
-        at_once = joins and not self._paused and self._running < limits.max_concurrent
+        joins_queue = not attempt.own_queue and attempt.share < self._share(attempt)
+        at_once = joins_queue and not self._paused and self._running < limits.max_concurrent
         if not at_once and self._waiting >= limits.max_waiting:
             raise _too_many("Too many requests are waiting.", "too_many_waiting", self._expected_wait())
-        if len(attempt.own) >= limits.max_waiting_per_attempt and not joins:
+        if len(attempt.own_queue) >= limits.max_waiting_per_attempt and not joins_queue:
             message = "Too many requests of this attempt are waiting."
             raise _too_many(message, "too_many_waiting", self._expected_wait())
         if self._bucket is not None and (seconds := self._bucket.take()) > 0:
             raise _too_many("Too many requests a second.", "rate_limit_exceeded", seconds)
-        if joins:
+        if joins_queue:
             self._attempts[attempt_id] = attempt
             attempt.share += 1
         if at_once:
             self._running += 1
             return None
-        turn = _QueuedCall(attempt_id, asyncio.get_running_loop().create_future())
-        (self._line if joins else attempt.own)[turn] = None
+        queued = _QueuedCall(attempt_id, asyncio.get_running_loop().create_future())
+        (self._queue if joins_queue else attempt.own_queue)[queued] = None
         self._waiting += 1
-        return turn
+        return queued
 
-    async def _wait(self, turn: "_QueuedCall") -> None:
+    async def _wait(self, queued: "_QueuedCall") -> None:
         """Return when the queued call gets a slot; raises Refusal with status 503 if that takes too long."""
         try:
-            await asyncio.wait([turn.given], timeout=self._limits.max_wait_seconds)
+            await asyncio.wait([queued.admitted], timeout=self._limits.max_wait_seconds)
         except asyncio.CancelledError:
-            self._give_up(turn)
+            self._give_up(queued)
             raise
-        if not turn.given.done():
-            self._give_up(turn)
+        if not queued.admitted.done():
+            self._give_up(queued)
             message = f"The request has waited {self._limits.max_wait_seconds:g} seconds for its turn."
             advice = retry_after(self._expected_wait())
             raise Refusal(503, message, type="server_error", code="overloaded", headers=advice)
 
-    def _give_up(self, turn: "_QueuedCall") -> None:
+    def _give_up(self, queued: "_QueuedCall") -> None:
         """Remove a call that stopped waiting from its queue, or free the slot that it got meanwhile."""
-        if turn.given.done():
-            self._leave(turn.attempt_id)
+        if queued.admitted.done():
+            self._leave(queued.attempt_id)
             return
         self._waiting -= 1
-        if turn in self._line:
-            del self._line[turn]
-            self._part(turn.attempt_id)
+        if queued in self._queue:
+            del self._queue[queued]
+            self._lower_share(queued.attempt_id)
         else:
-            del self._attempts[turn.attempt_id].own[turn]
+            del self._attempts[queued.attempt_id].own_queue[queued]
 
     def _leave(self, attempt_id: str) -> None:
         """Free a slot and admit the next call."""
         self._running -= 1
-        self._part(attempt_id)
+        self._lower_share(attempt_id)
         self._advance()
         if not self._running:
             drains, self._drains = self._drains, []
@@ -202,23 +202,23 @@ class AdmissionControl:
                 if not done.done():
                     done.set_result(None)
 
-    def _part(self, attempt_id: str) -> None:
+    def _lower_share(self, attempt_id: str) -> None:
         """Lower the attempt's count after a call left the common queue or its slot, and let its next call join."""
         attempt = self._attempts[attempt_id]
         self._recent[attempt_id] = self._clock()
         self._recent.move_to_end(attempt_id)
         attempt.share -= 1
-        self._fill(attempt)
+        self._fill_share(attempt)
         if not attempt.share:
             del self._attempts[attempt_id]
 
-    def _fill(self, attempt: "_Attempt") -> None:
-        while attempt.own and attempt.share < self._share(attempt):
-            following, _ = attempt.own.popitem(last=False)
-            self._line[following] = None
+    def _fill_share(self, attempt: "_Attempt") -> None:
+        while attempt.own_queue and attempt.share < self._share(attempt):
+            next_call, _ = attempt.own_queue.popitem(last=False)
+            self._queue[next_call] = None
             attempt.share += 1
 
-    def _note(self, attempt_id: str) -> None:
+    def _note_call(self, attempt_id: str) -> None:
         """Record the time of an attempt's call, and drop attempts without a call in the last `RECENT_SECONDS`."""
         now = self._clock()
         self._recent[attempt_id] = now
@@ -228,29 +228,29 @@ class AdmissionControl:
 
     def _share(self, attempt: "_Attempt") -> int:
         """Return how many calls of an attempt may be in the common queue or in a slot; at least 1."""
-        most = self._limits.max_per_attempt
-        others = max(len(self._attempts) - bool(attempt.share), len(self._recent) - 1)
-        if others < 1:
-            return most
-        theirs = self._running + len(self._line) - attempt.share
-        return min(most, max(self._limits.fair_share, 2 * theirs // others))
+        maximum = self._limits.max_per_attempt
+        other_attempts = max(len(self._attempts) - bool(attempt.share), len(self._recent) - 1)
+        if other_attempts < 1:
+            return maximum
+        calls_of_others = self._running + len(self._queue) - attempt.share
+        return min(maximum, max(self._limits.fair_share, 2 * calls_of_others // other_attempts))
 
     def _advance(self) -> None:
-        while self._line and not self._paused and self._running < self._limits.max_concurrent:
-            following, _ = self._line.popitem(last=False)
+        while self._queue and not self._paused and self._running < self._limits.max_concurrent:
+            next_call, _ = self._queue.popitem(last=False)
             self._waiting -= 1
             self._running += 1
-            following.given.set_result(None)
+            next_call.admitted.set_result(None)
 
     def _expected_wait(self) -> float:
-        return min(self._held * self._waiting / self._limits.max_concurrent, LONGEST_RETRY)
+        return min(self._average_seconds * self._waiting / self._limits.max_concurrent, LONGEST_RETRY)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallSlot:
     """Slot of a running call, as a context manager: enter it at once; the end of its block frees the slot."""
 
-    gate: AdmissionControl
+    admission: AdmissionControl
     attempt_id: str
     since: float
 
@@ -258,7 +258,7 @@ class CallSlot:
         """Enter the block; the slot is already taken."""
 
     def __exit__(self, *_: object) -> None:
-        self.gate.give_back(self)
+        self.admission.release(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -266,19 +266,19 @@ class _QueuedCall:
     """Queue entry of a waiting call."""
 
     attempt_id: str
-    given: "asyncio.Future[None]"
+    admitted: "asyncio.Future[None]"
     """Done when the call has a slot."""
 
 
 class _Attempt:
     """Calls of one attempt that run or wait."""
 
-    __slots__ = ("own", "share")
+    __slots__ = ("own_queue", "share")
 
     def __init__(self) -> None:
         self.share = 0
         """Number of calls in the common queue or in a slot."""
-        self.own: OrderedDict[_QueuedCall, None] = OrderedDict()
+        self.own_queue: OrderedDict[_QueuedCall, None] = OrderedDict()
         """The attempt's own queue: its further calls, in order."""
 
 
@@ -287,13 +287,13 @@ class _Bucket:
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float]) -> None:
         self._rate, self._burst, self._clock = rate, burst, clock
-        self._level, self._at = float(burst), clock()
+        self._level, self._updated_at = float(burst), clock()
 
     def take(self) -> float:
         """Take one call and return 0; if the bucket is empty, take none and return the seconds until one is free."""
         now = self._clock()
-        self._level = min(self._burst, self._level + (now - self._at) * self._rate)
-        self._at = now
+        self._level = min(self._burst, self._level + (now - self._updated_at) * self._rate)
+        self._updated_at = now
         if self._level < 1:
             return (1 - self._level) / self._rate
         self._level -= 1

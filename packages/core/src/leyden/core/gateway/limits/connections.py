@@ -49,7 +49,7 @@ class Connections:
     """The open connections of one server."""
 
     def __init__(self, *, unknown: int, unknown_per_peer: int, per_attempt: int) -> None:
-        self._most, self._most_per_peer, self._most_per_attempt = unknown, unknown_per_peer, per_attempt
+        self._max_unknown, self._max_unknown_per_peer, self._max_per_attempt = unknown, unknown_per_peer, per_attempt
         # Dictionaries, because they keep their order: the oldest connection comes first.
         self._unknown: dict[Connection, None] = {}
         self._of_peer: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
@@ -64,9 +64,9 @@ class Connections:
         """Register a new connection, and close an older one if there are too many."""
         peers = self._of_peer[connection.peer]
         self._unknown[connection] = peers[connection] = None
-        if len(peers) > self._most_per_peer:
+        if len(peers) > self._max_unknown_per_peer:
             self._shut(_oldest(peers))
-        elif len(self._unknown) > self._most:
+        elif len(self._unknown) > self._max_unknown:
             self._shut(_oldest(self._unknown))
 
     def lost(self, connection: Connection) -> None:
@@ -86,10 +86,10 @@ class Connections:
             return
         own = self._of_attempt[owner]
         own[connection] = None
-        if len(own) > self._most_per_attempt:
+        if len(own) > self._max_per_attempt:
             idle = next((one for one in own if one.idle and one is not connection), None)
             if idle is None:
-                message = f"This attempt has more than {self._most_per_attempt} connections at work."
+                message = f"This attempt has more than {self._max_per_attempt} connections at work."
                 headers = {**retry_after(1), "connection": "close"}
                 raise Refusal(429, message, type="requests", code="too_many_connections", headers=headers)
             self._shut(idle)
@@ -120,25 +120,25 @@ def connection_of(scope: Scope) -> Any:
     return scope.get("extensions", {}).get(CONNECTION)
 
 
-def recognising(app: ASGIApp) -> ASGIApp:
+def authenticating(app: ASGIApp) -> ASGIApp:
     """Return `app` with a wrapper that marks a connection as authenticated after a successful POST with credentials.
 
     The success (a status below 300) shows that `app` checked the credentials.
     """
 
-    def recognise(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    def serve(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         connection = connection_of(scope) if scope["type"] == "http" and scope["method"] == "POST" else None
         if connection is None or connection.owner is not UNKNOWN or not _has_credentials(scope["headers"]):
             return app(scope, receive, send)
 
-        async def seen(message: Message) -> None:
+        async def observed_send(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < 300 and connection.owner is UNKNOWN:
                 connection.accept(None)
             await send(message)
 
-        return app(scope, receive, seen)
+        return app(scope, receive, observed_send)
 
-    return recognise
+    return serve
 
 
 def _has_credentials(headers: Iterable[tuple[bytes, bytes]]) -> bool:

@@ -4,10 +4,10 @@ from leyden.core.gateway.refusal import Refusal, retry_after
 
 
 class HeldBytes:
-    """Byte counts of all attempts, each at most `most`; a request counts from its first piece until its response."""
+    """Byte counts of all attempts, each at most `limit`; a request counts from its first piece until its response."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
         self._held: dict[str, int] = {}
 
     def of(self, attempt_id: str) -> int:
@@ -30,21 +30,23 @@ class HeldBytes:
 class HeldRequest:
     """Byte count of one request; the end of its block releases the bytes."""
 
-    __slots__ = ("_all", "_attempt_id", "_size")
+    __slots__ = ("_attempt_id", "_held_bytes", "_size")
 
     def __init__(self, held: HeldBytes, attempt_id: str) -> None:
-        self._all, self._attempt_id, self._size = held, attempt_id, 0
+        self._held_bytes, self._attempt_id, self._size = held, attempt_id, 0
 
     def __enter__(self) -> "HeldRequest":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._all.change(self._attempt_id, -self._size)
+        self._held_bytes.change(self._attempt_id, -self._size)
 
     def add(self, size: int) -> None:
         """Add `size` bytes; raises Refusal with status 429 if the attempt would have more than its limit in memory."""
-        if self._all.of(self._attempt_id) + size > self._all.most:
-            message = f"The requests of this attempt that are not answered yet have more than {self._all.most} bytes."
+        if self._held_bytes.of(self._attempt_id) + size > self._held_bytes.limit:
+            message = (
+                f"The requests of this attempt that are not answered yet have more than {self._held_bytes.limit} bytes."
+            )
             raise Refusal(429, message, type="requests", code="too_many_bytes", headers=retry_after(1))
         self._size += size
-        self._all.change(self._attempt_id, size)
+        self._held_bytes.change(self._attempt_id, size)

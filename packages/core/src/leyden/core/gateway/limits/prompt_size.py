@@ -8,13 +8,13 @@ from leyden.core.gateway.codecs.messages import plain_text
 from leyden.core.gateway.model_request import ModelRequest
 from leyden.core.gateway.refusal import Refusal
 
-ESCAPED = 6
+ESCAPED_BYTES = 6
 """Most bytes that JSON needs for one byte of text, as in `\\u0041`."""
-BESIDE = 1 << 20
+NON_PROMPT_BYTES = 1 << 20
 """Bytes of a request that need not be part of the prompt, such as metadata and another model's reasoning."""
 ELEMENTS, ELEMENTS_PER_TOKEN = 20_000, 4
 """A request may have `ELEMENTS` JSON values, plus `ELEMENTS_PER_TOKEN` for each token of the context."""
-COUNTED = 64 << 10
+MAX_UNCHECKED_BYTES = 64 << 10
 """Largest request in bytes whose JSON values are not counted, because they cannot be too many."""
 _MARKS = (b",", b"[", b"{")
 _SLICE = 1 << 20
@@ -28,7 +28,7 @@ def least_tokens(size: int, codec: Codec) -> int:
 
 def least_of_body(size: int, codec: Codec) -> int:
     """Return the fewest prompt tokens of a request body of `size` bytes."""
-    return least_tokens(max(0, size - BESIDE) // ESCAPED, codec)
+    return least_tokens(max(0, size - NON_PROMPT_BYTES) // ESCAPED_BYTES, codec)
 
 
 def least_of_request(request: ModelRequest, codec: Codec) -> int:
@@ -42,14 +42,14 @@ def check_elements(body: bytes, room: int) -> None:
 
     The body is not parsed: the check counts the characters `,`, `[` and `{`, also those inside strings.
     """
-    if len(body) <= COUNTED:
+    if len(body) <= MAX_UNCHECKED_BYTES:
         return
-    most = ELEMENTS + ELEMENTS_PER_TOKEN * room
+    max_elements = ELEMENTS + ELEMENTS_PER_TOKEN * room
     found = 0
     for start in range(0, len(body), _SLICE):
         found += sum(body.count(mark, start, start + _SLICE) for mark in _MARKS)
-        if found > most:
-            message = f"The request body holds more than {most} JSON values."
+        if found > max_elements:
+            message = f"The request body holds more than {max_elements} JSON values."
             raise Refusal(413, message, code="request_too_large")
 
 

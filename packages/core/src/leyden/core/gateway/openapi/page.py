@@ -149,7 +149,7 @@ def openapi_document() -> bytes:
     by_token: list[Schema] = [{"attempt": []}, {"key": []}]
     paths = {path: _path(path, operations, []) for path, operations in OF_MACHINE.items()}
     for prefix, security in zip(PREFIXES, (by_token, []), strict=True):
-        paths |= {prefix + path: _path(prefix + path, known, security) for path, known in OF_ATTEMPT.items()}
+        paths |= {prefix + path: _path(prefix + path, operations, security) for path, operations in OF_ATTEMPT.items()}
     page: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "Leyden gateway", "version": version("leyden-core"), "description": _ABOUT},
@@ -157,7 +157,7 @@ def openapi_document() -> bytes:
         "components": {
             "schemas": schemas(),
             "responses": {str(status): _refusal(status) for status in _STATUSES},
-            "parameters": {name: _private(name) for name in _PRIVATE},
+            "parameters": {name: _private_header(name) for name in _PRIVATE},
             "securitySchemes": {
                 "attempt": {"type": "apiKey", "in": "header", "name": semconv.HEADER_ATTEMPT},
                 "key": {"type": "http", "scheme": "bearer"},
@@ -169,11 +169,11 @@ def openapi_document() -> bytes:
 
 def _path(path: str, operations: Mapping[str, Operation], security: Sequence[Schema]) -> Schema:
     named = [part[1:-1] for part in path.split("/") if part.startswith("{")]
-    inside: list[Schema] = [
+    path_parameters: list[Schema] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in named
     ]
-    found: Schema = {method: _operation(path, method, one, security) for method, one in operations.items()}
-    return found | ({"parameters": inside} if inside else {})
+    found: Schema = {method: _operation(path, method, operation, security) for method, operation in operations.items()}
+    return found | ({"parameters": path_parameters} if path_parameters else {})
 
 
 def _operation(path: str, method: str, operation: Operation, security: Sequence[Schema]) -> Schema:
@@ -181,36 +181,36 @@ def _operation(path: str, method: str, operation: Operation, security: Sequence[
     if operation.answers:
         content = {kind: {"schema": schema} for kind, schema in operation.answers.items()}
         answers["200"] = {"description": "The answer.", "headers": _REQUEST_ID, "content": content}
-    given: list[Schema] = [
+    parameters: list[Schema] = [
         {"name": name, "in": "query", "schema": schema} for name, schema in (operation.query or {}).items()
     ]
     if operation.body is not None:
-        given += [{"$ref": f"#/components/parameters/{name}"} for name in _PRIVATE]
-    said: Schema = {
+        parameters += [{"$ref": f"#/components/parameters/{name}"} for name in _PRIVATE]
+    document: Schema = {
         "operationId": f"{method} {path}",
         "summary": operation.summary,
         "security": list(security),
-        "parameters": given,
+        "parameters": parameters,
         "responses": answers,
     }
     if operation.body is not None:
         content = {"application/json": {"schema": reference(operation.body)}}
-        said["requestBody"] = {"required": True, "content": content}
-    return said
+        document["requestBody"] = {"required": True, "content": content}
+    return document
 
 
 _REQUEST_ID: Schema = {"x-request-id": {"required": True, "schema": {"type": "string"}}}
 
 
 def _refusal(status: int) -> Schema:
-    said: Schema = {
+    document: Schema = {
         "description": _STATUSES[status],
         "content": {"application/json": {"schema": reference("ErrorEnvelope")}},
     }
     if status in (429, 503):
-        said["headers"] = {"retry-after": {"required": True, "schema": {"type": "integer", "minimum": 1}}}
-    return said
+        document["headers"] = {"retry-after": {"required": True, "schema": {"type": "integer", "minimum": 1}}}
+    return document
 
 
-def _private(name: str) -> Schema:
+def _private_header(name: str) -> Schema:
     return {"name": name, "in": "header", "description": _PRIVATE[name], "schema": {"type": "string"}}

@@ -128,15 +128,15 @@ def schemas() -> Schemas:
     answers = {**_named("Completion", [Completion]), **_named("Chunk", [Chunk])}
     responses = _named("Responses", [ResponsesBody, ResponsesTool, ItemFields, OutputMessage, OutputCall, Settings])
     shared = _named("", [ErrorEnvelope, Health, Model, ModelList, DeletedResponse, InputTokens, ItemList])
-    _say_what_chat_checks(chat)
-    _say_what_responses_checks(responses)
+    _describe_chat_checks(chat)
+    _describe_responses_checks(responses)
     responses["ResponsesAnswer"] = _answer(responses.pop("ResponsesSettings"))
     return {**chat, **answers, **responses, **shared}
 
 
 def _named(prefix: str, types: Sequence[type]) -> Schemas:
     """Return the schemas of `types` and of what they hold, whose names all begin with `prefix`."""
-    _, found = msgspec.json.schema_components(types, schema_hook=_nothing, ref_template="{name}")
+    _, found = msgspec.json.schema_components(types, schema_hook=_null_schema, ref_template="{name}")
 
     def rename(name: str) -> str:
         return prefix + name.rpartition(".")[2].lstrip("_").removeprefix(prefix)
@@ -159,7 +159,7 @@ def reference(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _nothing(kind: type) -> Schema:
+def _null_schema(kind: type) -> Schema:
     """Return the schema of a field that must not say anything."""
     if kind is object:
         return dict(NULL)
@@ -177,7 +177,7 @@ def _narrow(schema: Schema, **limits: Any) -> None:
         kind.update({key: value for key, value in limits.items() if concerned[key] == name})
 
 
-def _say_what_both_check(body: Schema, neutral: Mapping[str, tuple[object, ...]], hints: frozenset[str]) -> None:
+def _describe_shared_checks(body: Schema, neutral: Mapping[str, tuple[object, ...]], hints: frozenset[str]) -> None:
     given: Schemas = body["properties"]
     _narrow(given["temperature"], minimum=0, maximum=2)
     _narrow(given["top_p"], exclusiveMinimum=0, maximum=1)
@@ -188,7 +188,7 @@ def _say_what_both_check(body: Schema, neutral: Mapping[str, tuple[object, ...]]
     body["additionalProperties"] = False
 
 
-def _say_what_chat_checks(found: Schemas) -> None:
+def _describe_chat_checks(found: Schemas) -> None:
     body = found["ChatBody"]
     given: Schemas = body["properties"]
     _narrow(given["messages"], items=reference("ChatMessage"), minItems=1)
@@ -198,13 +198,13 @@ def _say_what_chat_checks(found: Schemas) -> None:
     _narrow(given["seed"], minimum=-LARGEST_INTEGER - 1, maximum=LARGEST_INTEGER)
     for limit in ("max_tokens", "max_completion_tokens"):
         _narrow(given[limit], minimum=1, maximum=LARGEST_INTEGER)
-    _say_what_both_check(body, chat_request.NEUTRAL, chat_request.HINTS)
+    _describe_shared_checks(body, chat_request.NEUTRAL, chat_request.HINTS)
     found["ChatPart"] = _variants(found["ChatPart"], "type", _TEXTS)
     found["ChatMessage"] = _variants(found["ChatMessage"], "role", _MESSAGES)
     found["ChatTool"] = _variants(found["ChatTool"], "type", {("function",): ("function",)})
 
 
-def _say_what_responses_checks(found: Schemas) -> None:
+def _describe_responses_checks(found: Schemas) -> None:
     body = found["ResponsesBody"]
     given: Schemas = body["properties"]
     _narrow(given["input"], items=reference("ResponsesItemFields"), minItems=1, minLength=1)
@@ -214,7 +214,7 @@ def _say_what_responses_checks(found: Schemas) -> None:
     _narrow(given["tools"], items=reference("ResponsesTool"))
     _narrow(given["max_output_tokens"], minimum=1, maximum=LARGEST_INTEGER)
     _narrow(given["include"], items={"enum": sorted(responses_request.INCLUDABLE)})
-    _say_what_both_check(body, responses_request.NEUTRAL, responses_request.HINTS)
+    _describe_shared_checks(body, responses_request.NEUTRAL, responses_request.HINTS)
     _narrow(found["ResponsesFormat"]["properties"]["type"], enum=["text"])
     found["ResponsesPart"] = _variants(found["ResponsesPart"], "type", _TEXTS_OF_ITEMS)
     found["ResponsesItemFields"] = _variants(found["ResponsesItemFields"], "type", _ITEMS)

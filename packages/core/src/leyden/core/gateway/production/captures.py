@@ -86,11 +86,11 @@ def capture_app(
     capture = _Capture(store, key, authorize, limits or CaptureLimits(), SpanSampler(sampling or ProductionSampling()))
     return Starlette(
         routes=[
-            Route("/begin", Endpoint(capture.begin, "POST", refused=_refused)),
-            Route("/spans", Endpoint(capture.spans, "POST", refused=_refused)),
-            Route("/end", Endpoint(capture.end, "POST", refused=_refused)),
-            Route("/metrics", Endpoint(capture.metrics, "GET", refused=_refused)),
-            Route("/{path:path}", Endpoint(unknown_path, refused=_refused)),
+            Route("/begin", Endpoint(capture.begin, "POST", on_refused=_refused)),
+            Route("/spans", Endpoint(capture.spans, "POST", on_refused=_refused)),
+            Route("/end", Endpoint(capture.end, "POST", on_refused=_refused)),
+            Route("/metrics", Endpoint(capture.metrics, "GET", on_refused=_refused)),
+            Route("/{path:path}", Endpoint(unknown_path, on_refused=_refused)),
         ]
     )
 
@@ -102,11 +102,11 @@ class _Capture:
         key: bytes,
         authorize: Callable[[str], bool],
         limits: CaptureLimits,
-        thinning: SpanSampler,
+        sampler: SpanSampler,
     ) -> None:
         self._store, self._key, self._authorize, self._body = store, key, authorize, limits.body
-        self._thinning = thinning
-        self._intake = RequestAdmission(ServerLimits(agent=limits.agent))
+        self._sampler = sampler
+        self._admission = RequestAdmission(ServerLimits(agent=limits.agent))
         self._config = RolloutConfig(
             unresponsive_seconds=limits.unresponsive_seconds, timeout_seconds=limits.timeout_seconds
         )
@@ -118,11 +118,11 @@ class _Capture:
         """
         if not self._authorize(bearer(private_headers(scope["headers"])) or ""):
             raise Refusal(401, "Incorrect API key provided: it is not the capture token.", code="invalid_api_key")
-        async with self._said(scope, receive, None, CaptureBegin) as asked:
+        async with self._read_request(scope, receive, None, CaptureBegin) as request:
             pass
-        metadata = {**asked.metadata, **PRODUCTION}
+        metadata = {**request.metadata, **PRODUCTION}
         try:
-            rollout = await self._store.start_rollout(asked.task, config=self._config, metadata=metadata)
+            rollout = await self._store.start_rollout(request.task, config=self._config, metadata=metadata)
         except REFUSALS as error:
             raise invalid(str(error), "task") from error
         ids = rollout.rollout_id, rollout.attempt.attempt_id
@@ -137,12 +137,12 @@ class _Capture:
         Raises Refusal with status 409 if the attempt has ended.
         """
         rollout_id, attempt_id = verified(self._key, None, private_headers(scope["headers"]))
-        async with self._said(scope, receive, (rollout_id, attempt_id), CaptureSpans) as said:
-            _, attempt = await self._found(rollout_id, attempt_id)
+        async with self._read_request(scope, receive, (rollout_id, attempt_id), CaptureSpans) as request:
+            _, attempt = await self._find_capture(rollout_id, attempt_id)
             if attempt.status in FINISHED_ATTEMPT:
                 raise Refusal(409, f"Attempt {attempt_id} has ended ({attempt.status}).", code="attempt_closed")
             try:
-                await self._store_spans(rollout_id, attempt_id, said.spans)
+                await self._store_spans(rollout_id, attempt_id, request.spans)
             except REFUSALS as error:
                 raise invalid(str(error), "spans") from error
         await send_json(send, 200, b"{}")
@@ -153,14 +153,14 @@ class _Capture:
         A repeated request changes nothing. Raises Refusal with status 409 if the attempt ended in another way.
         """
         rollout_id, attempt_id = verified(self._key, None, private_headers(scope["headers"]))
-        async with self._said(scope, receive, (rollout_id, attempt_id), CaptureEnd) as said:
-            _, attempt = await self._found(rollout_id, attempt_id)
+        async with self._read_request(scope, receive, (rollout_id, attempt_id), CaptureEnd) as request:
+            _, attempt = await self._find_capture(rollout_id, attempt_id)
             if attempt.status in FINISHED_ATTEMPT:
                 if CAPTURE not in attempt.metadata:
                     raise Refusal(409, f"Attempt {attempt_id} has ended ({attempt.status}).", code="attempt_closed")
                 return await send_json(send, 200, b"{}")  # a repeated request
             try:
-                await self._end(rollout_id, attempt_id, said)
+                await self._end(rollout_id, attempt_id, request)
             except IllegalMove as error:
                 raise Refusal(409, str(error), code="attempt_closed") from error
             except REFUSALS as error:
@@ -168,7 +168,7 @@ class _Capture:
         await send_json(send, 200, b"{}")
 
     @asynccontextmanager
-    async def _said(
+    async def _read_request(
         self, scope: Scope, receive: Receive, attempt: tuple[str, str] | None, kind: type[T]
     ) -> AsyncGenerator[T]:
         """Read and decode the body of a request as a `kind`; the block processes it within the limits of requests.
@@ -176,40 +176,40 @@ class _Capture:
         `attempt` is (rollout id, attempt id), or None for a request to `/begin`. Raises Refusal with status 413 or 429
         if the request exceeds a limit.
         """
-        limits = self._intake.limits
-        most = limits.max_values if attempt is None else limits.agent.max_values
+        limits = self._admission.limits
+        max_values = limits.max_values if attempt is None else limits.agent.max_values
 
         def read() -> T:
-            check_values([body], most)
-            said = _decoded(body, kind)
-            spans = _spans_in(said)
+            check_values([body], max_values)
+            request = _decoded(body, kind)
+            spans = _span_count(request)
             if spans > limits.agent.max_spans:
                 raise too_many(str(spans), limits.agent.max_spans, "spans")
-            place.charge(WRITE_SECONDS * spans)
-            return said
+            admitted.charge(WRITE_SECONDS * spans)
+            return request
 
         try:
-            async with self._intake.place(attempt) as place:
+            async with self._admission.place(attempt) as admitted:
                 body = await read_body(scope, receive, self._body)
-                async with place.turn(len(body)):
-                    yield await place.do(len(body), read)
+                async with admitted.turn(len(body)):
+                    yield await admitted.do(len(body), read)
         except Refused as refused:
             code = "request_too_large" if refused.status == 413 else "rate_limit_exceeded"
             raise Refusal(refused.status, str(refused), code=code, headers=refused.headers) from None
 
-    async def _end(self, rollout_id: str, attempt_id: str, said: CaptureEnd) -> None:
-        await self._store_spans(rollout_id, attempt_id, said.notes)
-        status: AttemptStatus = "failed" if said.failed else "succeeded"
-        metadata: dict[str, Any] = {CAPTURE: INCOMPLETE if said.incomplete else COMPLETE}
-        if said.lost_spans:
-            metadata["lost_spans"] = said.lost_spans
-        if not self._thinning.sampling.keeps_all:
-            metadata |= await self._decided(rollout_id, attempt_id)
+    async def _end(self, rollout_id: str, attempt_id: str, request: CaptureEnd) -> None:
+        await self._store_spans(rollout_id, attempt_id, request.notes)
+        status: AttemptStatus = "failed" if request.failed else "succeeded"
+        metadata: dict[str, Any] = {CAPTURE: INCOMPLETE if request.incomplete else COMPLETE}
+        if request.lost_spans:
+            metadata["lost_spans"] = request.lost_spans
+        if not self._sampler.sampling.keeps_all:
+            metadata |= await self._sampling_decision(rollout_id, attempt_id)
         await self._store.update_attempt(rollout_id, attempt_id, status, metadata=metadata)
         if metadata.get(SAMPLING) == DROPPED:
             await self._store.drop_spans(rollout_id)
 
-    async def _found(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt]:
+    async def _find_capture(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt]:
         """Return the rollout and the attempt of a capture; raises Refusal with status 403 for any other attempt."""
         found = await self._store.find_attempt(rollout_id, attempt_id)
         if found is None or not is_capture(found[0].metadata):
@@ -218,19 +218,19 @@ class _Capture:
 
     async def _store_spans(self, rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> None:
         ids = {"rollout_id": rollout_id, "attempt_id": attempt_id, "sequence_id": 0}
-        own = [msgspec.structs.replace(span, **ids) for span in spans]
-        await self._store.add_many_spans(await without_call_records(own))
+        attempt_spans = [msgspec.structs.replace(span, **ids) for span in spans]
+        await self._store.add_many_spans(await without_call_records(attempt_spans))
 
-    async def _decided(self, rollout_id: str, attempt_id: str) -> dict[str, Any]:
+    async def _sampling_decision(self, rollout_id: str, attempt_id: str) -> dict[str, Any]:
         """Return metadata with the sampling decision; for dropped spans, also the reward and the number of spans."""
         reward, _ = last_reward((await self._store.query_spans(rollout_id, attempt_id, name=semconv.REWARD)).items)
         spans = (await self._store.query_spans(rollout_id, limit=0)).total
-        decision = self._thinning.decide(rollout_id, reward, spans)
+        decision = self._sampler.decide(rollout_id, reward, spans)
         return {SAMPLING: decision} | ({"reward": reward, "dropped_spans": spans} if decision == DROPPED else {})
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the counts of sampling decisions in Prometheus' text format."""
-        answer = self._thinning.render()
+        answer = self._sampler.render()
         await send(start_message(200, CONTENT_TYPE.encode(), len(answer)))
         await send({"type": "http.response.body", "body": answer})
 
@@ -242,10 +242,10 @@ def _decoded(body: bytes, kind: type[T]) -> T:
         raise invalid(f"The request makes no sense: {error}") from error
 
 
-def _spans_in(said: object) -> int:
-    if isinstance(said, CaptureSpans):
-        return len(said.spans)
-    return len(said.notes) if isinstance(said, CaptureEnd) else 0
+def _span_count(request: object) -> int:
+    if isinstance(request, CaptureSpans):
+        return len(request.spans)
+    return len(request.notes) if isinstance(request, CaptureEnd) else 0
 
 
 def _refused(code: str) -> None:

@@ -41,12 +41,14 @@ class SpanSampler:
 
     def decide(self, rollout_id: str, reward: float | None, spans: int) -> Decision:
         """Return the decision for a rollout with `spans` spans and this reward; None if it has no reward."""
-        threshold, most = self.sampling.reward_threshold, self.sampling.max_span_per_minute
+        threshold, limit = self.sampling.reward_threshold, self.sampling.max_span_per_minute
         self._begin_minute()
         decision: Decision = DROPPED
         if threshold is not None and reward is not None and reward >= threshold:
             decision = "high reward"
-        elif _drawn(rollout_id) < self.sampling.base_rate and (most is None or self._spans_kept + spans <= most):
+        elif _hash_fraction(rollout_id) < self.sampling.base_rate and (
+            limit is None or self._spans_kept + spans <= limit
+        ):
             decision = "base rate"
         if decision == DROPPED:
             self._dropped.inc(spans)
@@ -65,6 +67,6 @@ class SpanSampler:
             self._minute, self._spans_kept = minute, 0
 
 
-def _drawn(rollout_id: str) -> float:
+def _hash_fraction(rollout_id: str) -> float:
     """Return a pseudo-random number in [0, 1) that is always the same for this rollout."""
     return int.from_bytes(hashlib.sha256(rollout_id.encode()).digest()[:8]) / 2**64

@@ -29,7 +29,7 @@ class ResponsesExchange:
     def reply(self, send: Send, response_id: str, created: int) -> Reply:
         """Return the writer of the response: streamed or plain, as requested."""
         return (StreamReply if self.request.stream else PlainReply)(
-            send, self._answer(response_id, created), self._remember
+            send, self._answer_writer(response_id, created), self._remember
         )
 
     def attributes(self, response_id: str, created: int, choices: Sequence[FinishedChoice]) -> Attributes:
@@ -40,10 +40,10 @@ class ResponsesExchange:
         left_out = self.request.left_out
         kept: Attributes = {semconv.LEFT_OUT: left_out} if left_out else {}
         if self.request.settings.store:
-            kept |= self._turn(self._answer(response_id, created).whole(choices[0])).attributes()
+            kept |= self._turn(self._answer_writer(response_id, created).whole(choices[0])).attributes()
         return kept
 
-    def _answer(self, response_id: str, created: int) -> AnswerWriter:
+    def _answer_writer(self, response_id: str, created: int) -> AnswerWriter:
         """Return the writer of the response; it is created once, as it keeps the log-probabilities already sent."""
         if self._writer is None:
             request = self.request
@@ -83,7 +83,7 @@ class ResponsesDialect:
         Raises Refusal for a request that no response can satisfy.
         """
         draft = await work.run(len(body), lambda: read_draft(body))
-        earlier = await self._conversations.until(origin, draft.previous) if draft.previous else []
+        earlier = await self._conversations.items_until(origin, draft.previous) if draft.previous else []
         items = [await self._resolved(item, origin) for item in draft.items]
         size = len(body) + (len(msgspec.json.encode(earlier)) if earlier else 0)
         request = await work.run(size, lambda: checked_request(draft, items, earlier))

@@ -47,7 +47,7 @@ class Ending:
 
 def response(head: Head, output: Sequence[Item], ending: Ending) -> Response:
     """Return a response in the provider's format."""
-    asked = head.settings
+    settings = head.settings
     return {
         "id": head.id,
         "object": "response",
@@ -58,31 +58,31 @@ def response(head: Head, output: Sequence[Item], ending: Ending) -> Response:
         "error": ending.error,
         "frequency_penalty": 0.0,
         "incomplete_details": {"reason": "max_output_tokens"} if ending.status == "incomplete" else None,
-        "instructions": asked.instructions,
-        "max_output_tokens": asked.max_output_tokens,
-        "max_tool_calls": asked.max_tool_calls,
+        "instructions": settings.instructions,
+        "max_output_tokens": settings.max_output_tokens,
+        "max_tool_calls": settings.max_tool_calls,
         "model": head.model,
         "moderation": None,
         "output": list(output),
-        "parallel_tool_calls": asked.parallel_tool_calls,
+        "parallel_tool_calls": settings.parallel_tool_calls,
         "presence_penalty": 0.0,
-        "previous_response_id": asked.previous_response_id,
-        "prompt_cache_key": asked.prompt_cache_key,
-        "prompt_cache_retention": asked.prompt_cache_retention,
-        "reasoning": asked.reasoning,
-        "safety_identifier": asked.safety_identifier,
+        "previous_response_id": settings.previous_response_id,
+        "prompt_cache_key": settings.prompt_cache_key,
+        "prompt_cache_retention": settings.prompt_cache_retention,
+        "reasoning": settings.reasoning,
+        "safety_identifier": settings.safety_identifier,
         "service_tier": "auto" if ending.status == "in_progress" else "default",
-        "store": asked.store,
-        "temperature": asked.temperature,
-        "text": asked.text,
-        "tool_choice": asked.tool_choice,
-        "tools": asked.tools,
-        "top_logprobs": asked.top_logprobs,
-        "top_p": asked.top_p,
-        "truncation": asked.truncation,
+        "store": settings.store,
+        "temperature": settings.temperature,
+        "text": settings.text,
+        "tool_choice": settings.tool_choice,
+        "tools": settings.tools,
+        "top_logprobs": settings.top_logprobs,
+        "top_p": settings.top_p,
+        "truncation": settings.truncation,
         "usage": ending.usage,
-        "user": asked.user,
-        "metadata": asked.metadata,
+        "user": settings.user,
+        "metadata": settings.metadata,
     }
 
 
@@ -119,13 +119,13 @@ def output_items(response_id: str, parts: Sequence[ReadPart], tokens: Sequence[R
     """
     groups = [(kind, list(group)) for kind, group in groupby(parts or [""], key=type)]
     items: list[Item] = []
-    for place, (kind, group) in enumerate(groups):
+    for index, (kind, group) in enumerate(groups):
         if kind is str:
-            status = "incomplete" if cut and place == len(groups) - 1 else "completed"
-            part = text_part("".join(map(str, group)), logprobs(tokens) if place == 0 else ())
+            status = "incomplete" if cut and index == len(groups) - 1 else "completed"
+            part = text_part("".join(map(str, group)), logprobs(tokens) if index == 0 else ())
             items.append(message(response_id, len(items), [part], status))
         else:
-            items += [call(response_id, len(items) + n, one) for n, one in enumerate(group)]  # pyright: ignore[reportArgumentType]  # the group holds calls
+            items += [call(response_id, len(items) + n, one_call) for n, one_call in enumerate(group)]  # pyright: ignore[reportArgumentType]  # the group holds calls
     return items
 
 
@@ -135,11 +135,13 @@ def message(response_id: str, index: int, content: list[Item], status: str = "co
 
 
 def call(
-    response_id: str, index: int, made: AnswerCall, status: str = "completed", arguments: str | None = None
+    response_id: str, index: int, answer_call: AnswerCall, status: str = "completed", arguments: str | None = None
 ) -> Item:
     """Return a tool call as the item at `index` of a response; `arguments`, if given, replaces the call's own."""
-    shown = made.arguments if arguments is None else arguments
-    return {"id": item_id("function_call", response_id, str(index))} | call_item(made.id, made.name, shown, status)
+    arguments_text = answer_call.arguments if arguments is None else arguments
+    return {"id": item_id("function_call", response_id, str(index))} | call_item(
+        answer_call.id, answer_call.name, arguments_text, status
+    )
 
 
 def event(kind: str, number: int, fields: Mapping[str, object]) -> bytes:

@@ -43,9 +43,9 @@ class ItemFields(msgspec.Struct, frozen=True):
     output: str | list[_Part] | None = None
 
 
-def item_id(kind: str, response_id: str, place: str) -> str:
+def item_id(kind: str, response_id: str, position: str) -> str:
     """Return the id of an item; a hash of the response's id and the item's place, so it is always the same."""
-    return f"{_PREFIXES[kind]}_{blake2b(f'{response_id}/{place}'.encode(), digest_size=25).hexdigest()}"
+    return f"{_PREFIXES[kind]}_{blake2b(f'{response_id}/{position}'.encode(), digest_size=25).hexdigest()}"
 
 
 def text_part(text: str, logprobs: Sequence[object] = ()) -> Item:
@@ -70,7 +70,7 @@ def read_items(given: str | list[Item]) -> list[Item]:
     """
     if isinstance(given, str):
         return [message_item("user", [{"type": "input_text", "text": given}])]
-    return [_read(item, f"input[{place}]") for place, item in enumerate(given)]
+    return [_read(item, f"input[{index}]") for index, item in enumerate(given)]
 
 
 def _read(given: Item, where: str) -> Item:
@@ -99,7 +99,7 @@ def _read(given: Item, where: str) -> Item:
 def _message(item: ItemFields, where: str) -> Item:
     role, content = _required(item.role, f"{where}.role"), _required(item.content, f"{where}.content")
     if role not in ROLES:
-        supported = ", ".join(f"'{one}'" for one in ROLES)
+        supported = ", ".join(f"'{name}'" for name in ROLES)
         raise invalid(f"Invalid value: '{role}'. Supported values are: {supported}.", f"{where}.role")
     if isinstance(content, str):
         content = [_Part("output_text" if role == "assistant" else "input_text", content)]
@@ -109,19 +109,19 @@ def _message(item: ItemFields, where: str) -> Item:
 def _parts(parts: list[_Part], role: str, where: str) -> list[Item]:
     """Return the parts of a message or of a tool's output; raises Refusal for parts that are not text."""
     read: list[Item] = []
-    for place, part in enumerate(parts):
+    for index, part in enumerate(parts):
         if part.type == "refusal":
-            text = _required(part.refusal, f"{where}[{place}].refusal")
+            text = _required(part.refusal, f"{where}[{index}].refusal")
             read.append({"type": "refusal", "refusal": text})
         elif part.type in ("input_text", "output_text"):
-            text = _required(part.text, f"{where}[{place}].text")
+            text = _required(part.text, f"{where}[{index}].text")
             read.append(text_part(text) if role == "assistant" else {"type": "input_text", "text": text})
         elif part.type.startswith(("input_", "computer_")):
-            raise unsupported(f"{where}[{place}]", f"is a part of type '{part.type}'; only text can be read.")
+            raise unsupported(f"{where}[{index}]", f"is a part of type '{part.type}'; only text can be read.")
         else:
             supported = "'input_text', 'output_text' and 'refusal'"
             message = f"Invalid value: '{part.type}'. Supported values are: {supported}."
-            raise invalid(message, f"{where}[{place}]")
+            raise invalid(message, f"{where}[{index}]")
     return read
 
 

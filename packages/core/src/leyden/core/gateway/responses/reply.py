@@ -53,13 +53,13 @@ class AnswerWriter:
         if self._completed_at is None:
             self._completed_at = int(time.time())
         output = output_items(self.head.id, drawn.reader.parts, self._tokens, cut=drawn.cut)
-        used = None if prompt_tokens is None else usage(prompt_tokens, drawn.tokens)
+        token_usage = None if prompt_tokens is None else usage(prompt_tokens, drawn.tokens)
         if drawn.cut:
-            return response(self.head, output, Ending(status="incomplete", usage=used))
-        return response(self.head, output, Ending(completed_at=self._completed_at, usage=used))
+            return response(self.head, output, Ending(status="incomplete", usage=token_usage))
+        return response(self.head, output, Ending(completed_at=self._completed_at, usage=token_usage))
 
 
-Ended = Callable[[Response], None]
+OnEnd = Callable[[Response], None]
 """Callback that gets the whole response before its last part is sent."""
 
 
@@ -68,16 +68,16 @@ class PlainReply:
 
     live = False
 
-    def __init__(self, send: Send, writer: AnswerWriter, ended: Ended) -> None:
-        self._send, self._writer, self._ended = send, writer, ended
+    def __init__(self, send: Send, writer: AnswerWriter, on_end: OnEnd) -> None:
+        self._send, self._writer, self._on_end = send, writer, on_end
 
     async def show(self, choice: int, parts: Sequence[ReadPart], tokens: Sequence[ReadToken] | None) -> None:
         """Send nothing; `end` sends the whole response."""
 
     async def end(self, choices: Sequence[FinishedChoice], prompt_tokens: int) -> None:
-        """Send the document; the callback `ended` runs before."""
+        """Send the document; the callback `on_end` runs before."""
         answer = self._writer.whole(choices[0], prompt_tokens)
-        self._ended(answer)
+        self._on_end(answer)
         await send_json(self._send, 200, msgspec.json.encode(billed(answer)))
 
     async def fail(self, refusal: Refusal) -> None:
@@ -93,13 +93,13 @@ class StreamReply:
 
     live = True
 
-    def __init__(self, send: Send, writer: AnswerWriter, ended: Ended) -> None:
-        self._send, self._writer, self._ended = send, writer, ended
+    def __init__(self, send: Send, writer: AnswerWriter, on_end: OnEnd) -> None:
+        self._send, self._writer, self._on_end = send, writer, on_end
         self._id, self._padded = writer.head.id, writer.head.padded
         self._number = 0
         self._items: list[Item] = []
         """Items that are complete."""
-        self._said: list[str] | None = None
+        self._texts: list[str] | None = None
         """Texts of the open message so far; None if no message is open."""
         self._logprobs: list[Item] = []
 
@@ -107,12 +107,12 @@ class StreamReply:
         """Send the events of the new parts."""
         self._writer.take(tokens)
         events: list[bytes] = []
-        shown = logprobs(tokens)
+        token_logprobs = logprobs(tokens)
         for part in parts:
-            events += self._beginning()
+            events += self._opening_events()
             if isinstance(part, str):
-                events += self._text(part, shown)
-                shown = []
+                events += self._text(part, token_logprobs)
+                token_logprobs = []
             else:
                 events += [*self._close(), *self._call(part)]
         if events:
@@ -121,12 +121,12 @@ class StreamReply:
     async def end(self, choices: Sequence[FinishedChoice], prompt_tokens: int) -> None:
         """Send the events that end the open message, then the event with the whole response."""
         answer = self._writer.whole(choices[0], prompt_tokens)
-        events = self._beginning()
-        if not self._items and self._said is None:
+        events = self._opening_events()
+        if not self._items and self._texts is None:
             events += self._open()
         events += self._close("incomplete" if choices[0].cut else "completed")
         events.append(self._event(f"response.{answer['status']}", response=answer))
-        self._ended(answer)
+        self._on_end(answer)
         await self._write(events, more=False)
 
     async def fail(self, refusal: Refusal) -> None:
@@ -137,7 +137,7 @@ class StreamReply:
         failed = self._event("response.failed", response=self._writer.failed(self._items, str(refusal)))
         await self._write([error, failed], more=False)
 
-    def _beginning(self) -> list[bytes]:
+    def _opening_events(self) -> list[bytes]:
         """Return the events that open the stream; empty after the first event."""
         if self._number:
             return []
@@ -145,50 +145,50 @@ class StreamReply:
         return [self._event("response.created", response=begun), self._event("response.in_progress", response=begun)]
 
     def _open(self) -> list[bytes]:
-        self._said = []
+        self._texts = []
         item = message(self._id, len(self._items), [], "in_progress")
         return [
             self._event("response.output_item.added", item=item, output_index=len(self._items)),
-            self._event("response.content_part.added", **self._place(), part=text_part("")),
+            self._event("response.content_part.added", **self._location(), part=text_part("")),
         ]
 
-    def _text(self, text: str, shown: list[Item]) -> list[bytes]:
-        events = self._open() if self._said is None else []
-        assert self._said is not None
-        self._said.append(text)
-        self._logprobs += shown
-        return [*events, self._delta("response.output_text.delta", text, **self._place(), logprobs=shown)]
+    def _text(self, text: str, token_logprobs: list[Item]) -> list[bytes]:
+        events = self._open() if self._texts is None else []
+        assert self._texts is not None
+        self._texts.append(text)
+        self._logprobs += token_logprobs
+        return [*events, self._delta("response.output_text.delta", text, **self._location(), logprobs=token_logprobs)]
 
     def _close(self, status: str = "completed") -> list[bytes]:
         """Return the events that end the open message; empty if no message is open."""
-        if self._said is None:
+        if self._texts is None:
             return []
-        part = text_part("".join(self._said), self._logprobs)
+        part = text_part("".join(self._texts), self._logprobs)
         item = message(self._id, len(self._items), [part], status)
-        shown = {"text": part["text"], "logprobs": part["logprobs"]}
+        text_fields = {"text": part["text"], "logprobs": part["logprobs"]}
         events = [
-            self._event("response.output_text.done", **self._place(), **shown),
-            self._event("response.content_part.done", **self._place(), part=part),
+            self._event("response.output_text.done", **self._location(), **text_fields),
+            self._event("response.content_part.done", **self._location(), part=part),
             self._event("response.output_item.done", item=item, output_index=len(self._items)),
         ]
         self._items.append(item)
-        self._said, self._logprobs = None, []
+        self._texts, self._logprobs = None, []
         return events
 
-    def _call(self, made: AnswerCall) -> list[bytes]:
+    def _call(self, answer_call: AnswerCall) -> list[bytes]:
         index = len(self._items)
-        item = call(self._id, index, made)
-        place = {"item_id": item["id"], "output_index": index}
-        begun = call(self._id, index, made, "in_progress", "")
+        item = call(self._id, index, answer_call)
+        location = {"item_id": item["id"], "output_index": index}
+        begun = call(self._id, index, answer_call, "in_progress", "")
         self._items.append(item)
         return [
             self._event("response.output_item.added", item=begun, output_index=index),
-            self._delta("response.function_call_arguments.delta", made.arguments, **place),
-            self._event("response.function_call_arguments.done", **place, arguments=made.arguments),
+            self._delta("response.function_call_arguments.delta", answer_call.arguments, **location),
+            self._event("response.function_call_arguments.done", **location, arguments=answer_call.arguments),
             self._event("response.output_item.done", item=item, output_index=index),
         ]
 
-    def _place(self) -> dict[str, object]:
+    def _location(self) -> dict[str, object]:
         """Return the event fields that locate the text of the open message."""
         index = len(self._items)
         return {"item_id": message(self._id, index, [])["id"], "output_index": index, "content_index": 0}

@@ -103,7 +103,7 @@ class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 KNOWN = frozenset(ResponsesBody.__struct_fields__) | HINTS | NEUTRAL.keys()
-KEPT_APART = frozenset({"input", "instructions", "tools", "model", "stream", "stream_options"})
+RECORDED_SEPARATELY = frozenset({"input", "instructions", "tools", "model", "stream", "stream_options"})
 """Fields that a record keeps separately, and not in `RecordedRequest.rest`."""
 
 
@@ -174,8 +174,8 @@ def read_draft(body: bytes) -> Draft:
     except UNREADABLE as error:
         raise unreadable(error) from None
     if not items and parsed.previous_response_id is None:
-        one = 'One of "input" or "previous_response_id" or "prompt" or "conversation_id" must be provided.'
-        raise Refusal(400, one, code="missing_required_parameter")
+        message = 'One of "input" or "previous_response_id" or "prompt" or "conversation_id" must be provided.'
+        raise Refusal(400, message, code="missing_required_parameter")
     if parsed.text and parsed.text.format and parsed.text.format.type != "text":
         kind = parsed.text.format.type
         raise unsupported("text.format", f"of type '{kind}' is not available; answers are plain text.")
@@ -199,17 +199,17 @@ def checked_request(draft: Draft, items: list[Item], earlier: list[Item]) -> Res
         raise invalid("'input' must hold at least one message.", "input")
     if body.instructions is not None:
         messages.insert(0, {"role": "system", "content": body.instructions})
-    listed = [_tool(tool, f"tools[{place}]") for place, tool in enumerate(body.tools or ())]
+    listed = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or ())]
     offered = [_definition(tool) for tool in listed]
     tools, forced = apply_tool_choice(read_tool_choice(body.tool_choice), offered)
     logprobs = LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
     return ResponsesRequest(
-        asked=RecordedRequest(
+        as_sent=RecordedRequest(
             model=body.model,
             stream=bool(body.stream),
             messages=msgspec.json.encode(messages).decode(),
             tools=msgspec.json.encode(offered).decode() if offered else None,
-            rest=rest_of(draft.fields, KEPT_APART),
+            rest=rest_of(draft.fields, RECORDED_SEPARATELY),
         ),
         messages=messages,
         tools=tools,
@@ -245,8 +245,8 @@ def _tool(given: Item, where: str) -> ResponsesTool:
 
 def _definition(tool: ResponsesTool) -> ToolDefinition:
     fields = ("name", "description", "parameters", "strict")
-    given = {key: getattr(tool, key) for key in fields if getattr(tool, key) is not None}
-    return {"type": "function", "function": given}
+    definition = {key: getattr(tool, key) for key in fields if getattr(tool, key) is not None}
+    return {"type": "function", "function": definition}
 
 
 def _settings(body: ResponsesBody, tools: Sequence[ResponsesTool]) -> Settings:

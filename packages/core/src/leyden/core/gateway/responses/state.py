@@ -64,8 +64,8 @@ class Turn:
 def named_items(items: Sequence[Item], response_id: str) -> list[Item]:
     """Return items that each have an id: their own, or one derived from the response's id and the item's place."""
     return [
-        item if "id" in item else {"id": item_id(item["type"], response_id, f"input/{place}")} | item
-        for place, item in enumerate(items)
+        item if "id" in item else {"id": item_id(item["type"], response_id, f"input/{index}")} | item
+        for index, item in enumerate(items)
     ]
 
 
@@ -103,36 +103,36 @@ async def _read(spans: Sequence[Span]) -> tuple[dict[str, Turn], dict[str, int]]
 
 
 class Conversations:
-    """Stored responses in the spans of `ledger`; each attempt can access only its own."""
+    """Stored responses in the spans of `retry_cache`; each attempt can access only its own."""
 
-    def __init__(self, ledger: RetryCache) -> None:
-        self._ledger = ledger
+    def __init__(self, retry_cache: RetryCache) -> None:
+        self._retry_cache = retry_cache
         self._turns: OrderedDict[tuple[str, str], Turn] = OrderedDict()
 
-    async def until(self, origin: Origin, response_id: str) -> list[Item]:
+    async def items_until(self, origin: Origin, response_id: str) -> list[Item]:
         """Return the items of a conversation up to and including a response, without instructions.
 
         Raises Refusal if the attempt has no such response.
         """
-        turns = await self._path(origin, response_id)
+        turns = await self._turns_until(origin, response_id)
         if not turns or turns[-1].deleted:
             message = f"Previous response with id '{response_id}' not found."
             raise Refusal(400, message, param="previous_response_id", code="previous_response_not_found")
-        return _said(turns)
+        return _items_of(turns)
 
-    async def read_by(self, origin: Origin, turn: Turn) -> list[Item]:
+    async def input_items(self, origin: Origin, turn: Turn) -> list[Item]:
         """Return the items of the conversation that a response answered."""
-        earlier = await self._path(origin, turn.previous) if turn.previous else []
-        return [*_said(earlier), *turn.items]
+        earlier = await self._turns_until(origin, turn.previous) if turn.previous else []
+        return [*_items_of(earlier), *turn.items]
 
     async def find(self, origin: Origin, response_id: str) -> Turn | None:
         """Return a stored response; None if it does not exist or was deleted."""
-        turn = self._turns.get((origin.attempt_id, response_id)) or (await self._all(origin)).get(response_id)
+        turn = self._turns.get((origin.attempt_id, response_id)) or (await self._all_turns(origin)).get(response_id)
         return None if turn is None or turn.deleted else turn
 
     async def item(self, origin: Origin, wanted: str) -> Item:
         """Return an item of any conversation of the attempt; raises Refusal if there is no such item."""
-        item = _item(self._known(origin), wanted) or _item(await self._all(origin), wanted)
+        item = _item(self._cached_turns(origin), wanted) or _item(await self._all_turns(origin), wanted)
         if item is None:
             raise Refusal(404, f"Item with id '{wanted}' not found.", param="input")
         return item
@@ -154,7 +154,7 @@ class Conversations:
     async def delete(self, origin: Origin, turn: Turn) -> None:
         """Delete a stored response permanently; raises Refusal if the deletion could not be recorded."""
         now = time.time()
-        note = Span(
+        span = Span(
             rollout_id=origin.rollout.rollout_id,
             attempt_id=origin.attempt_id,
             sequence_id=0,
@@ -167,24 +167,26 @@ class Conversations:
             start_time=now,
             end_time=now,
         )
-        if not await self._ledger.note(note):
+        if not await self._retry_cache.keep_span(span):
             raise server_error("The response could not be deleted.")
         self.remember(origin, replace(turn, deleted=True))
 
-    async def _path(self, origin: Origin, response_id: str) -> list[Turn]:
+    async def _turns_until(self, origin: Origin, response_id: str) -> list[Turn]:
         """Return the responses up to and including one, in order; empty if one of them is missing."""
-        return _chain(self._in_memory(origin), response_id) or _chain((await self._all(origin)).get, response_id)
+        return _chain(self._find_cached(origin), response_id) or _chain(
+            (await self._all_turns(origin)).get, response_id
+        )
 
-    def _in_memory(self, origin: Origin) -> Callable[[str], Turn | None]:
+    def _find_cached(self, origin: Origin) -> Callable[[str], Turn | None]:
         return lambda response_id: self._turns.get((origin.attempt_id, response_id))
 
-    def _known(self, origin: Origin) -> dict[str, Turn]:
+    def _cached_turns(self, origin: Origin) -> dict[str, Turn]:
         return {turn.id: turn for (attempt_id, _), turn in self._turns.items() if attempt_id == origin.attempt_id}
 
-    async def _all(self, origin: Origin) -> dict[str, Turn]:
+    async def _all_turns(self, origin: Origin) -> dict[str, Turn]:
         """Return all stored responses of an attempt from its spans, by id."""
-        turns, sizes = await _read(await self._ledger.spans(origin))
-        for key, turn in self._known(origin).items():
+        turns, sizes = await _read(await self._retry_cache.spans(origin))
+        for key, turn in self._cached_turns(origin).items():
             if turn.deleted:  # it may have been deleted after the spans were read
                 turns[key] = turn
         for key, turn in turns.items():
@@ -205,10 +207,10 @@ def _chain(find: Callable[[str], Turn | None], response_id: str) -> list[Turn]:
     return turns[::-1]
 
 
-def _said(turns: Sequence[Turn]) -> list[Item]:
+def _items_of(turns: Sequence[Turn]) -> list[Item]:
     return [item for turn in turns for item in (*turn.items, *turn.answer["output"])]
 
 
 def _item(turns: Mapping[str, Turn], wanted: str) -> Item | None:
-    alive = (turn for turn in turns.values() if not turn.deleted)
-    return next((item for turn in alive for item in _said([turn]) if item["id"] == wanted), None)
+    readable_turns = (turn for turn in turns.values() if not turn.deleted)
+    return next((item for turn in readable_turns for item in _items_of([turn]) if item["id"] == wanted), None)

@@ -31,25 +31,25 @@ class StoredResponses:
         }
 
     async def _retrieve(self, scope: Scope, origin: Origin) -> bytes:
-        turn = await self._found(scope, origin)
+        turn = await self._find_turn(scope, origin)
         if _query(scope).get("stream", "false").lower() in ("true", "1"):
             raise unsupported("stream", "is not available for a response that is already there.")
         return msgspec.json.encode(billed(turn.answer))
 
     async def _delete(self, scope: Scope, origin: Origin) -> bytes:
-        turn = await self._found(scope, origin)
+        turn = await self._find_turn(scope, origin)
         await self._conversations.delete(origin, turn)
         return msgspec.json.encode({"id": turn.id, "object": "response.deleted", "deleted": True})
 
     async def _input_items(self, scope: Scope, origin: Origin) -> bytes:
-        turn = await self._found(scope, origin)
-        return msgspec.json.encode(_page(await self._conversations.read_by(origin, turn), _query(scope)))
+        turn = await self._find_turn(scope, origin)
+        return msgspec.json.encode(_page(await self._conversations.input_items(origin, turn), _query(scope)))
 
     async def _cancel(self, scope: Scope, origin: Origin) -> bytes:
-        await self._found(scope, origin)
+        await self._find_turn(scope, origin)
         raise Refusal(400, "Cannot cancel a synchronous response.")
 
-    async def _found(self, scope: Scope, origin: Origin) -> Turn:
+    async def _find_turn(self, scope: Scope, origin: Origin) -> Turn:
         response_id: str = scope["path_params"]["response_id"]
         turn = await self._conversations.find(origin, response_id)
         if turn is None:

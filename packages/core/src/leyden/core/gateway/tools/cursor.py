@@ -23,10 +23,10 @@ class NotAToolCall(Exception):
 class Cursor:
     """Position in a text that grows at its end."""
 
-    __slots__ = ("complete", "place", "text")
+    __slots__ = ("complete", "position", "text")
 
-    def __init__(self, text: str, place: int = 0, *, complete: bool = False) -> None:
-        self.text, self.place = text, place
+    def __init__(self, text: str, position: int = 0, *, complete: bool = False) -> None:
+        self.text, self.position = text, position
         self.complete = complete
         """Whether the text is complete, so that no more text arrives."""
 
@@ -38,14 +38,14 @@ class Cursor:
 
     def peek(self) -> Reading[str]:
         """Return the next character without passing it."""
-        while self.place == len(self.text):
+        while self.position == len(self.text):
             yield from self.more()
-        return self.text[self.place]
+        return self.text[self.position]
 
     def space(self) -> Reading[None]:
         """Pass white space up to the next character; raises NotAToolCall if the text ends before one."""
         while (yield from self.peek()).isspace():
-            self.place += 1
+            self.position += 1
 
     def one_of(self, *options: str) -> Reading[str]:
         """Pass and return the option that comes next; raises NotAToolCall if none does.
@@ -53,11 +53,11 @@ class Cursor:
         No option may be a prefix of another.
         """
         while True:
-            found = next((option for option in options if self.text.startswith(option, self.place)), None)
+            found = next((option for option in options if self.text.startswith(option, self.position)), None)
             if found is not None:
-                self.place += len(found)
+                self.position += len(found)
                 return found
-            rest = self.text[self.place : self.place + max(map(len, options))]
+            rest = self.text[self.position : self.position + max(map(len, options))]
             if not any(option.startswith(rest) for option in options):
                 raise NotAToolCall
             yield from self.more()
@@ -67,19 +67,19 @@ class Cursor:
 
         The pattern must match any number of single characters.
         """
-        begin = self.place
+        begin = self.position
         while True:
-            match = characters.match(self.text, self.place)
-            self.place = match.end() if match else self.place
-            if self.place < len(self.text):
-                return self.text[begin : self.place]
+            match = characters.match(self.text, self.position)
+            self.position = match.end() if match else self.position
+            if self.position < len(self.text):
+                return self.text[begin : self.position]
             yield from self.more()
 
     def until(self, mark: str) -> Reading[str]:
         """Pass all text up to and including `mark`; return the text before the mark."""
-        begin = seen = self.place
+        begin = seen = self.position
         while (end := self.text.find(mark, seen)) < 0:
             seen = max(begin, len(self.text) - len(mark) + 1)
             yield from self.more()
-        self.place = end + len(mark)
+        self.position = end + len(mark)
         return self.text[begin:end]

@@ -65,7 +65,7 @@ class CallParser:
 
     def __init__(self, family: ToolFamily, tools: Sequence[ToolDefinition]) -> None:
         self._family, self._tools = family, tools
-        self._held = ""
+        self._buffer = ""
         self._space: list[str] = []
         """White space that is held back alone; it is not scanned again until other text follows it."""
         self._reading: tuple[Cursor, Reading[None]] | None = None
@@ -76,13 +76,13 @@ class CallParser:
 
     def push(self, text: str) -> list[AnswerPart]:
         """Add text; return the new parts that can no longer change."""
-        if self._reading is None and not self._held and text.isspace():
+        if self._reading is None and not self._buffer and text.isspace():
             self._space.append(text)
             return []
         self._hold(text)
         parts = self._drain(last=False)
-        if self._reading is None and self._held.isspace():
-            self._space, self._held = [self._held], ""
+        if self._reading is None and self._buffer.isspace():
+            self._space, self._buffer = [self._buffer], ""
         return parts
 
     def finish(self) -> list[AnswerPart]:
@@ -91,7 +91,7 @@ class CallParser:
         return self._drain(last=True)
 
     def _hold(self, text: str) -> None:
-        self._held = "".join([*self._space, self._held, text])
+        self._buffer = "".join([*self._space, self._buffer, text])
         self._space.clear()
 
     def _drain(self, *, last: bool) -> list[AnswerPart]:
@@ -104,17 +104,17 @@ class CallParser:
     def _begin(self, parts: list[AnswerPart], *, last: bool) -> bool:
         """Move content to `parts` and start to parse a call; return False if no call begins in the held text."""
         if self._after_call:
-            self._held = self._held.lstrip()
-        space = len(self._held) - len(self._held.lstrip())
-        if self._bare_may_come and self._held.startswith(self._family.bare, space):
+            self._buffer = self._buffer.lstrip()
+        space = len(self._buffer) - len(self._buffer.lstrip())
+        if self._bare_may_come and self._buffer.startswith(self._family.bare, space):
             start = space
         else:
-            start = self._held.find(self._family.mark)
+            start = self._buffer.find(self._family.mark)
         if start < 0:
-            self._give(parts, len(self._held) if last else _settled(self._held, self._family.mark))
+            self._add_content(parts, len(self._buffer) if last else _settled_length(self._buffer, self._family.mark))
             return False
-        self._give(parts, len(self._held[:start].rstrip()))
-        cursor = Cursor(self._held, len(self._held) - len(self._held.lstrip()))
+        self._add_content(parts, len(self._buffer[:start].rstrip()))
+        cursor = Cursor(self._buffer, len(self._buffer) - len(self._buffer.lstrip()))
         self._reading, self._called = (cursor, self._family.read(cursor, self._tools)), False
         return True
 
@@ -122,41 +122,41 @@ class CallParser:
         """Continue the running parser; return False if it needs more text."""
         assert self._reading is not None
         cursor, reading = self._reading
-        cursor.text, cursor.complete = self._held, last
+        cursor.text, cursor.complete = self._buffer, last
         try:
             for call in reading:
                 if call is None:
                     return False
                 parts.append(call)
-                self._pass(cursor)
+                self._remove_call(cursor)
         except NotAToolCall:
             if not self._called:
-                self._refuse(parts)
+                self._keep_as_content(parts)
         else:
-            self._pass(cursor)
+            self._remove_call(cursor)
         self._reading = None
         return True
 
-    def _pass(self, cursor: Cursor) -> None:
+    def _remove_call(self, cursor: Cursor) -> None:
         """Remove the parsed text of a call, or of the end of a group of calls, from the held text."""
-        self._held = cursor.text = cursor.text[cursor.place :]
-        cursor.place = 0
+        self._buffer = cursor.text = cursor.text[cursor.position :]
+        cursor.position = 0
         self._called = self._after_call = True
         self._bare_may_come = bool(self._family.bare)
 
-    def _refuse(self, parts: list[AnswerPart]) -> None:
+    def _keep_as_content(self, parts: list[AnswerPart]) -> None:
         """Treat a mark or first character without a valid call after it as content."""
-        space = len(self._held) - len(self._held.lstrip())
-        if self._held.startswith(self._family.mark, space):
-            self._give(parts, space + len(self._family.mark))
+        space = len(self._buffer) - len(self._buffer.lstrip())
+        if self._buffer.startswith(self._family.mark, space):
+            self._add_content(parts, space + len(self._family.mark))
         else:
             self._bare_may_come = False
 
-    def _give(self, parts: list[AnswerPart], length: int) -> None:
+    def _add_content(self, parts: list[AnswerPart], length: int) -> None:
         """Move the first `length` characters of the held text to `parts`."""
         if length:
-            parts.append(self._held[:length])
-            self._held = self._held[length:]
+            parts.append(self._buffer[:length])
+            self._buffer = self._buffer[length:]
             self._after_call = self._bare_may_come = False
 
 
@@ -190,8 +190,8 @@ class ForcedParser:
         if parts:
             return parts
         call, rest = self._family.salvage(self._text, self._forced)
-        follower = CallParser(self._family, self._tools)
-        return [call, *follower.push(rest.lstrip()), *follower.finish()]
+        rest_parser = CallParser(self._family, self._tools)
+        return [call, *rest_parser.push(rest.lstrip()), *rest_parser.finish()]
 
     def _take(self, parts: list[AnswerPart]) -> list[AnswerPart]:
         """Return `parts` if they begin with the call; content in its place means that the call is malformed."""
@@ -223,7 +223,7 @@ def collect(parts: Sequence[AnswerPart]) -> ParsedAnswer:
     return ParsedAnswer(content=content or (None if calls else ""), tool_calls=calls)
 
 
-def _settled(text: str, mark: str) -> int:
+def _settled_length(text: str, mark: str) -> int:
     """Return the number of leading characters of `text` that cannot be part of the mark or white space of a call."""
     size = next((n for n in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:n])), 0)
     return len(text[: len(text) - size].rstrip())

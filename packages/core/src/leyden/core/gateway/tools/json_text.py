@@ -28,7 +28,7 @@ def read_object(cursor: Cursor, depth: int = 0) -> Reading[dict[str, str]]:
     members: dict[str, str] = {}
     yield from _space(cursor)
     if (yield from cursor.peek()) == "}":
-        cursor.place += 1
+        cursor.position += 1
         return members
     while True:
         yield from _space(cursor)
@@ -42,9 +42,9 @@ def read_object(cursor: Cursor, depth: int = 0) -> Reading[dict[str, str]]:
 
 def read_object_text(cursor: Cursor) -> Reading[str]:
     """Parse an object; return its text as written. Raises NotAToolCall if the text is not a JSON object."""
-    begin = cursor.place
+    begin = cursor.position
     yield from read_object(cursor)
-    return cursor.text[begin : cursor.place]
+    return cursor.text[begin : cursor.position]
 
 
 def read_json_call(cursor: Cursor, *keys: str) -> Reading[ToolCall]:
@@ -101,7 +101,7 @@ def _leading(text: str, read: Callable[[Cursor], Reading[str]]) -> str | None:
 def _value(cursor: Cursor, depth: int) -> Reading[str]:
     """Parse a value and the white space around it; return the text of the value."""
     yield from _space(cursor)
-    begin = cursor.place
+    begin = cursor.position
     if depth == MAX_DEPTH:
         raise NotAToolCall
     match (yield from cursor.peek()):
@@ -114,7 +114,7 @@ def _value(cursor: Cursor, depth: int) -> Reading[str]:
         case _:
             if _ATOM.fullmatch((yield from cursor.run(_ATOM_CHARACTERS))) is None:
                 raise NotAToolCall
-    end = cursor.place
+    end = cursor.position
     yield from _space(cursor)
     return cursor.text[begin:end]
 
@@ -123,7 +123,7 @@ def _array(cursor: Cursor, depth: int) -> Reading[None]:
     yield from cursor.one_of("[")
     yield from _space(cursor)
     if (yield from cursor.peek()) == "]":
-        cursor.place += 1
+        cursor.position += 1
         return
     while True:
         yield from _value(cursor, depth)
@@ -132,17 +132,17 @@ def _array(cursor: Cursor, depth: int) -> Reading[None]:
 
 
 def _string(cursor: Cursor) -> Reading[str]:
-    begin = cursor.place
+    begin = cursor.position
     yield from cursor.one_of('"')
     while True:
         yield from cursor.run(_PLAIN)
         if (yield from cursor.one_of('"', "\\")) == '"':
-            return cursor.text[begin : cursor.place]
+            return cursor.text[begin : cursor.position]
         escape = yield from cursor.one_of(*'"\\/bfnrtu')
         for _ in range(4 if escape == "u" else 0):
             if _HEX.match((yield from cursor.peek())) is None:
                 raise NotAToolCall
-            cursor.place += 1
+            cursor.position += 1
 
 
 def _space(cursor: Cursor) -> Reading[None]:

@@ -47,19 +47,19 @@ def one_call_a_message(messages: list[Message], template: str) -> list[Message]:
     if ONE_CALL not in template:
         return messages
     results = {message.get("tool_call_id"): message for message in messages if message["role"] == "tool"}
-    spread: list[Message] = []
-    told: set[object] = set()
+    split: list[Message] = []
+    answered: set[object] = set()
     for message in messages:
         calls = message.get("tool_calls", ())
         if len(calls) < 2:
-            spread += [message] if message.get("tool_call_id") not in told else []
+            split += [message] if message.get("tool_call_id") not in answered else []
             continue
         for call in calls:
-            spread.append({**message, "tool_calls": [call]})
+            split.append({**message, "tool_calls": [call]})
             if call.get("id") in results:
-                spread.append(results[call["id"]])
-                told.add(call["id"])
-    return spread
+                split.append(results[call["id"]])
+                answered.add(call["id"])
+    return split
 
 
 def _opening(forced: Forced) -> str:

@@ -3,7 +3,7 @@
 The formats come from Mistral's templates and from github.com/mistralai/mistral-common
 (`tokens/tokenizers/instruct.py`). Up to tokenizer version 7, the calls are one list. From version 11, each call has its
 own mark; in version 11, `[CALL_ID]id` follows the name. The name may also be directly before the object. The templates
-accept only some orders of messages, so `as_mistral_wants` converts messages as mistral-common does.
+accept only some orders of messages, so `mistral_messages` converts messages as mistral-common does.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ def _read_list(cursor: Cursor) -> Reading[None]:
             return
 
 
-def as_mistral_wants(messages: list[Message], template: str) -> list[Message]:
+def mistral_messages(messages: list[Message], template: str) -> list[Message]:
     """Return messages in the form that Mistral's templates accept.
 
     All system messages move to the beginning. Consecutive messages of the same role (system, user or assistant) without
@@ -122,7 +122,7 @@ MISTRAL = ToolFamily(
     tokens=(MARK, CALL_ID, ARGS),
     opening=_list_opening,
     salvage=_list_salvage,
-    messages=as_mistral_wants,
+    messages=mistral_messages,
 )
 """Family of tokenizer versions 3 and 7 with SentencePiece."""
 MISTRAL_TEKKEN = replace(MISTRAL, marks=(f"{MARK}[",), opening=_tekken_opening)

@@ -44,11 +44,11 @@ def _read(cursor: Cursor, tools: Sequence[ToolDefinition]) -> Reading[None]:
 
 def _until_closed(cursor: Cursor) -> Reading[str]:
     """Pass all text up to and including the closing bracket of the call; return the text before that bracket."""
-    begin, open_brackets = cursor.place, [")"]
+    begin, open_brackets = cursor.position, [")"]
     while True:
         yield from cursor.run(_PLAIN)
         char = yield from cursor.peek()
-        cursor.place += 1
+        cursor.position += 1
         if char in _IN_STRING:
             yield from _pass_string(cursor, char)
         elif char in _CLOSERS:
@@ -58,7 +58,7 @@ def _until_closed(cursor: Cursor) -> Reading[str]:
         elif char != open_brackets.pop():
             raise NotAToolCall
         elif not open_brackets:
-            return cursor.text[begin : cursor.place - 1]
+            return cursor.text[begin : cursor.position - 1]
 
 
 def _pass_string(cursor: Cursor, quote: str) -> Reading[None]:
@@ -67,7 +67,7 @@ def _pass_string(cursor: Cursor, quote: str) -> Reading[None]:
         if (yield from cursor.one_of(quote, "\\")) == quote:
             return
         yield from cursor.peek()
-        cursor.place += 1
+        cursor.position += 1
 
 
 def _arguments(text: str) -> str:

@@ -169,30 +169,30 @@ def _read_chat(pieces: Sequence[bytes]) -> AnswerView:
     for choice in (choice for answer in answers for choice in answer.choices):
         _merge(messages.setdefault(choice.index, {}), choice.message or choice.delta or {})
         finish_reason = choice.finish_reason or finish_reason
-    used = next((answer.usage for answer in reversed(answers) if answer.usage), None)
-    ids, logprobs = _drawn(answers) if len(messages) == 1 else (None, [])
+    usage = next((answer.usage for answer in reversed(answers) if answer.usage), None)
+    ids, logprobs = _only_choice(answers) if len(messages) == 1 else (None, [])
     return AnswerView(
         output=msgspec.json.encode([messages[index] for index in sorted(messages)]).decode() if messages else None,
         finish_reason=finish_reason,
-        usage=(used.prompt_tokens, used.completion_tokens) if used else None,
+        usage=(usage.prompt_tokens, usage.completion_tokens) if usage else None,
         model=next((answer.model for answer in answers if answer.model), None),
         id=next((answer.id for answer in answers if answer.id), None),
-        prompt_ids=next((found.prompt_token_ids for found in answers if found.prompt_token_ids is not None), None),
+        prompt_ids=next((answer.prompt_token_ids for answer in answers if answer.prompt_token_ids is not None), None),
         ids=ids,
         logprobs=logprobs,
     )
 
 
-def _drawn(answers: Sequence[_Answer]) -> tuple[list[int] | None, list[float]]:
+def _only_choice(answers: Sequence[_Answer]) -> tuple[list[int] | None, list[float]]:
     """Return the token ids of the only choice and their log-probabilities.
 
     The ids are None if the response has none. The log-probabilities are empty unless there is one for each id.
     """
     choices = [choice for answer in answers for choice in answer.choices]
-    given = [choice.token_ids for choice in choices if choice.token_ids is not None]
-    ids = [token for some in given for token in some]
+    id_lists = [choice.token_ids for choice in choices if choice.token_ids is not None]
+    ids = [token for id_list in id_lists for token in id_list]
     logprobs = [token.logprob for choice in choices if choice.logprobs for token in choice.logprobs.content or ()]
-    return (ids if given else None), (logprobs if len(logprobs) == len(ids) else [])
+    return (ids if id_lists else None), (logprobs if len(logprobs) == len(ids) else [])
 
 
 def _decoded(piece: bytes, kind: type[T]) -> T | None:

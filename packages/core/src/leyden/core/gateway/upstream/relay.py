@@ -19,14 +19,14 @@ from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.calls.record import CallRecord
 from leyden.core.gateway.calls.retry_cache import RetryCache
 from leyden.core.gateway.chat.format import server_event
-from leyden.core.gateway.chat.request import KEPT_APART
+from leyden.core.gateway.chat.request import RECORDED_SEPARATELY
 from leyden.core.gateway.dialect import Dialect
 from leyden.core.gateway.http.asgi import JSON, ClientGone, ClientWatch, start_message
 from leyden.core.gateway.limits.long_work import RequestWork
 from leyden.core.gateway.model_request import RecordedRequest, read_fields, rest_of, text_of
 from leyden.core.gateway.refusal import Refusal, invalid
 from leyden.core.gateway.upstream.answer_view import ended, read_answer
-from leyden.core.gateway.upstream.token_ids import ASK_FOR_IDS, TokenIdFilter
+from leyden.core.gateway.upstream.token_ids import TOKEN_ID_REQUEST, TokenIdFilter
 from leyden.core.masking import mask_json, mask_text
 from leyden.core.tracing.context import outside_attempt
 
@@ -53,7 +53,7 @@ class Upstream:
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=timeout)
         self._session: aiohttp.ClientSession | None = None
         self._replaced: set[str] = set()
-        self._takes_ids_parameter = True
+        self._accepts_ids_parameter = True
         """Whether the endpoint accepts the request field for token ids; assumed until it refuses a request with it."""
 
     @property
@@ -69,7 +69,7 @@ class Upstream:
         dialect: Dialect,
         origin: Origin,
         body: bytes,
-        ledger: RetryCache,
+        retry_cache: RetryCache,
         watch: ClientWatch,
         send: Send,
         work: RequestWork,
@@ -79,19 +79,19 @@ class Upstream:
         Raises Refusal with status 502 if the endpoint cannot be reached, or with status 400 if no model is named.
         """
         with watch.cancelling():
-            fields, asked = await work.run(len(body), lambda: _read(body))
+            fields, as_sent = await work.run(len(body), lambda: _read(body))
         work.free()
-        self._check_model(asked.model)
+        self._check_model(as_sent.model)
         call_id = f"upstream-{secrets.token_hex(14)}"
         record = CallRecord(
             origin=origin,
             call_id=call_id,
             response_id=call_id,
             dialect=dialect.name,
-            asked=asked,
+            as_sent=as_sent,
             not_trained=reasons.UPSTREAM,
         )
-        relay = _Relay(record, ledger, send)
+        relay = _Relay(record, retry_cache, send)
         try:
             # In `leyden dev`, the agent may run in this process, where all model calls are routed to the gateway. This
             # call must not be.
@@ -110,7 +110,7 @@ class Upstream:
         """Return the endpoint's list of models as JSON; None if it sends none or cannot be reached."""
         try:
             with outside_attempt():
-                async with self._connected().get(f"{self.base_url}/models", headers=self._headers()) as answer:
+                async with self._open_session().get(f"{self.base_url}/models", headers=self._headers()) as answer:
                     return await answer.read() if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError) as error:
             _log.info("the upstream's models are not known: %r", error)
@@ -124,14 +124,14 @@ class Upstream:
 
     async def _forward(self, path: str, fields: dict[str, msgspec.Raw], relay: "_Relay") -> None:
         body: dict[str, object] = {**fields, **({"model": self.model} if self.model else {})}
-        if path == ASK_FOR_IDS.path and ASK_FOR_IDS.field not in fields and self._takes_ids_parameter:
-            async with self._post(path, {**body, ASK_FOR_IDS.field: True}) as answer:
+        if path == TOKEN_ID_REQUEST.path and TOKEN_ID_REQUEST.field not in fields and self._accepts_ids_parameter:
+            async with self._post(path, {**body, TOKEN_ID_REQUEST.field: True}) as answer:
                 if answer.status not in REFUSES_PARAMETER:
                     return await relay.run(answer, TokenIdFilter())
-                self._takes_ids_parameter = ASK_FOR_IDS.field.encode() not in await answer.read()
+                self._accepts_ids_parameter = TOKEN_ID_REQUEST.field.encode() not in await answer.read()
             async with self._post(path, body) as answer:
                 if answer.status < 400:
-                    self._takes_ids_parameter = False
+                    self._accepts_ids_parameter = False
                 return await relay.run(answer)
         async with self._post(path, body) as answer:
             await relay.run(answer)
@@ -139,31 +139,31 @@ class Upstream:
     def _post(self, path: str, body: dict[str, object]) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         data = msgspec.json.encode(body)
         url, headers = f"{self.base_url}{path}", self._headers()
-        return self._connected().post(url, data=data, headers=headers, allow_redirects=False)
+        return self._open_session().post(url, data=data, headers=headers, allow_redirects=False)
 
     def _headers(self) -> dict[str, str]:
         key = {"authorization": f"Bearer {self._api_key}"} if self._api_key else {}
         return {"content-type": "application/json", **key}
 
-    def _connected(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0)
             self._session = aiohttp.ClientSession(timeout=self._timeout, connector=connector)
         return self._session
 
-    def _check_model(self, asked: str) -> None:
+    def _check_model(self, requested: str) -> None:
         """Log once for each model name that another model answers.
 
         Raises Refusal with status 400 if neither the configuration nor the request names a model.
         """
-        if not self.model and not asked:
+        if not self.model and not requested:
             raise invalid("the request names no model: give its name at the endpoint, as --model", "model")
-        if self.model and asked not in ("", self.model, *self._replaced):
-            self._replaced.add(asked)
+        if self.model and requested not in ("", self.model, *self._replaced):
+            self._replaced.add(requested)
             _log.warning(
                 "The agent asks for the model %r; %r answers in its place, as --model says (without --model, the "
                 "agent's own name is sent on)",
-                asked,
+                requested,
                 self.model,
             )
 
@@ -171,9 +171,9 @@ class Upstream:
 class _Relay:
     """Relay of one response: sends it to the agent and keeps it for the record."""
 
-    def __init__(self, record: CallRecord, ledger: RetryCache, send: Send) -> None:
-        self._record, self._ledger, self._send = record, ledger, send
-        self._seen = bytearray()
+    def __init__(self, record: CallRecord, retry_cache: RetryCache, send: Send) -> None:
+        self._record, self._retry_cache, self._send = record, retry_cache, send
+        self._received = bytearray()
         self._streamed = self._started = self._recorded = False
 
     async def run(self, answer: aiohttp.ClientResponse, ids: TokenIdFilter | None = None) -> None:
@@ -188,14 +188,14 @@ class _Relay:
             self._record.error, self._record.error_type = f"the upstream answered {answer.status}", str(answer.status)
         self._streamed = content_type.startswith(b"text/event-stream")
         if not self._streamed:
-            self._seen += await answer.read()
+            self._received += await answer.read()
             await self.record_once()
-            body = bytes(self._seen) if ids is None else ids.whole(bytes(self._seen))
+            body = bytes(self._received) if ids is None else ids.whole(bytes(self._received))
             await self._begin(answer.status, content_type, len(body))
             return await self._write(body, more=False)
         async for data in answer.content.iter_any():
-            self._seen += data
-            if ended(self._seen):
+            self._received += data
+            if ended(self._received):
                 await self.record_once()
             if not self._started:
                 await self._begin(answer.status, content_type)
@@ -217,13 +217,13 @@ class _Relay:
         if self._recorded:
             return
         self._recorded = True
-        seen = read_answer(bytes(self._seen), streamed=self._streamed)
-        self._record.output, self._record.finish_reason = seen.output, seen.finish_reason
-        self._record.usage, self._record.response_model = seen.usage, seen.model
-        self._record.response_id = seen.id or self._record.response_id
-        if seen.prompt_ids is not None and seen.ids is not None:
-            self._record.prompt_ids, self._record.ids, self._record.logprobs = seen.prompt_ids, seen.ids, seen.logprobs
-        await self._ledger.keep(self._record)
+        view = read_answer(bytes(self._received), streamed=self._streamed)
+        self._record.output, self._record.finish_reason = view.output, view.finish_reason
+        self._record.usage, self._record.response_model = view.usage, view.model
+        self._record.response_id = view.id or self._record.response_id
+        if view.prompt_ids is not None and view.ids is not None:
+            self._record.prompt_ids, self._record.ids, self._record.logprobs = view.prompt_ids, view.ids, view.logprobs
+        await self._retry_cache.keep(self._record)
 
     async def _begin(self, status: int, content_type: bytes, length: int | None = None) -> None:
         self._started = True
@@ -235,15 +235,15 @@ class _Relay:
 
 def _read(body: bytes) -> tuple[dict[str, msgspec.Raw], RecordedRequest]:
     fields = read_fields(body)
-    return fields, _asked(fields)
+    return fields, _recorded_request(fields)
 
 
-def _asked(fields: dict[str, msgspec.Raw]) -> RecordedRequest:
+def _recorded_request(fields: dict[str, msgspec.Raw]) -> RecordedRequest:
     tools = text_of(fields.get("tools"))
     return RecordedRequest(
         model=bytes(fields.get("model", b"")).decode().strip('"'),
         stream=bytes(fields.get("stream", b"")) == b"true",
         messages=text_of(fields.get("messages") or fields.get("input")),
         tools=mask_json(tools) if tools else None,
-        rest=rest_of(fields, KEPT_APART | {"input"}),
+        rest=rest_of(fields, RECORDED_SEPARATELY | {"input"}),
     )

@@ -21,7 +21,7 @@ class TokenIdRequest:
     field: str
 
 
-ASK_FOR_IDS = TokenIdRequest("/chat/completions", "return_token_ids")
+TOKEN_ID_REQUEST = TokenIdRequest("/chat/completions", "return_token_ids")
 
 _Fields = dict[str, msgspec.Raw]
 _NULL = msgspec.Raw(b"null")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from leyden.core.errors import LeydenError
-from leyden.core.masking import says_secret
+from leyden.core.masking import is_secret_name
 
 PIPE_BYTES = 1 << 20
 """Wanted capacity of each pipe, in bytes. Only Linux allows the setting."""
@@ -116,7 +116,7 @@ class MaskedLog:
             self._send(pipe)
 
     async def _start(self, control: int) -> asyncio.subprocess.Process:
-        environment = {name: value for name, value in os.environ.items() if not says_secret(name)}
+        environment = {name: value for name, value in os.environ.items() if not is_secret_name(name)}
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "leyden.core.masking.log_filter", str(control)),
             stdin=asyncio.subprocess.DEVNULL,

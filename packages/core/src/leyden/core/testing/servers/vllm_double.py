@@ -15,7 +15,7 @@ import numpy as np
 from aiohttp import web
 from numpy.typing import NDArray
 
-from leyden.core.engine.vllm.client import ID_PREFIX, UNTOLD, VllmClient
+from leyden.core.engine.vllm.client import ID_PREFIX, MISSING_LOGPROB, VllmClient
 from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.engine.vllm.server import BASE, VllmServer
 
@@ -224,7 +224,7 @@ class VllmDouble:
         said = _told(told, [token], body["logprobs"])
         if body["logprobs"] and self.untold:
             self.untold -= 1
-            place = {f"{ID_PREFIX}{token}": float(told[token]), f"{ID_PREFIX}0": UNTOLD}
+            place = {f"{ID_PREFIX}{token}": float(told[token]), f"{ID_PREFIX}0": MISSING_LOGPROB}
             said = {"token_logprobs": [place[f"{ID_PREFIX}{token}"]], "top_logprobs": [place]}
         return {"token_ids": [token], "logprobs": said}
 
@@ -271,8 +271,8 @@ class DoubleServer(VllmServer):
             await self.double.stop()
         else:
             await self.double.start()
-        self.wire = VllmClient(self.double.url or "http://127.0.0.1:1", key="secret")
-        return self.wire
+        self.client = VllmClient(self.double.url or "http://127.0.0.1:1", key="secret")
+        return self.client
 
     def reason(self) -> str:
         """Return why the server failed."""
@@ -286,9 +286,9 @@ class DoubleServer(VllmServer):
     async def stop(self) -> None:
         """Stop the double."""
         await self.double.stop()
-        if self.wire is not None:
-            await self.wire.close()
-            self.wire = None
+        if self.client is not None:
+            await self.client.close()
+            self.client = None
 
 
 async def _answer_chat(

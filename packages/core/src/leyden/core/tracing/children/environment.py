@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from leyden.core.masking import PASSWORD_IN_URL, says_secret, without_own_tokens
+from leyden.core.masking import PASSWORD_IN_URL, is_secret_name, without_own_tokens
 from leyden.core.tracing.children.inherited import ENVIRONMENT, InheritedState
 from leyden.core.tracing.context import Caller, OpenAttempt, current_attempt, is_outside
 from leyden.core.tracing.wire import routing_decision
@@ -92,7 +92,7 @@ def withheld(base: Mapping[str, str], given: Sequence[str] = ()) -> frozenset[st
 
 
 def _is_secret(name: str, value: str) -> bool:
-    if PROVIDER_KEYS.fullmatch(name) or says_secret(name):
+    if PROVIDER_KEYS.fullmatch(name) or is_secret_name(name):
         return True
     return PASSWORD_IN_URL.match(value) is not None and not name.lower().endswith("_proxy")
 

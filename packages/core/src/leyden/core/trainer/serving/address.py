@@ -82,7 +82,7 @@ async def open_gateway(
         key,
         others=others,
         mounts={"/store": stores, **(mounts or {}), **runner_mounts},
-        beside={"store": partial(counted.collect, store), **(other_metrics or {})},
+        other_metrics={"store": partial(counted.collect, store), **(other_metrics or {})},
         limits=limits,
     )
     placement = RunnerPlacement() if endpoint is None else endpoint.placement

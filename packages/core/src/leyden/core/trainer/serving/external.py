@@ -59,7 +59,7 @@ async def serve_external(folder: RunFolder, config: RunConfig, algorithm: Algori
         # not the store's token, which workers and therefore agents have: the loop's token controls where the policy is
         # served
         external_replicas.endpoint = RunEndpoint(url=address.url + PATH, token=secrets.token_urlsafe(24))
-        gc_tuning.calm()
+        gc_tuning.tune()
         closing.callback(gc_tuning.restore)
         yield Serving(store, replace(address, routes=config.routes), {}, gateway, external_replicas=external_replicas)
 

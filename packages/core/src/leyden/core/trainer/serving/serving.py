@@ -88,7 +88,7 @@ class Serving:
                 updates.append(partial(served.engine.begin_again, version))
             else:
                 updates.append(await asyncio.to_thread(_update, served.engine, model, version))
-        async with self._gateway.gate.closed() if self._drain else nullcontext():
+        async with self._gateway.admission.closed() if self._drain else nullcontext():
             for update in updates:
                 await update()
         return {name: await self.check(name, model) for name, model in models.items()}
@@ -103,7 +103,7 @@ class Serving:
 
     async def flush(self) -> None:
         """Return when all records of answered calls are in the store."""
-        await self._gateway.keeper.flush()
+        await self._gateway.span_writer.flush()
 
     def check_engines(self) -> None:
         """Raise EngineError when an engine no longer answers."""
@@ -165,7 +165,7 @@ async def serve_policies(
         starting = closing.enter_async_context(agents(address))
         served, check_agents = await run_both(_serve_all(engines, folder, config, record), starting)
         gateway.answer_with(served[config.usual], served)
-        gc_tuning.calm()
+        gc_tuning.tune()
         closing.callback(gc_tuning.restore)
         serving = Serving(
             store,
@@ -185,7 +185,7 @@ async def _serve_all(
     from leyden.core.gateway.calls.seeds import CallSeeds
 
     decoding = engine_config(config)
-    draws = CallSeeds(config.seed) if config.deterministic else None
+    call_seeds = CallSeeds(config.seed) if config.deterministic else None
     served: dict[str, ServedPolicy] = {}
     for name, source in {**config.policies, **config.frozen}.items():
         trained = name in config.policies
@@ -195,7 +195,7 @@ async def _serve_all(
         else:
             serving = embedded_policy(source, device=config.device, config=decoding, on_finish=record)
         policy = await engines.enter_async_context(serving)
-        served[name] = replace(policy, name=name, sampling=config.sampling, trained=trained, draws=draws)
+        served[name] = replace(policy, name=name, sampling=config.sampling, trained=trained, call_seeds=call_seeds)
     return served
 
 
