@@ -69,11 +69,11 @@ class MemoryStore(LocalStore):
     async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:
         rows = self._rows
         with self._lock:
-            rows.now, rows.rung = self._clock(), set()
+            rows.now, rows.topics = self._clock(), set()
             try:
                 return work(rows)
             finally:
-                self._bell.ring(rows.rung)
+                self._notifier.notify(rows.topics)
                 if rows.span_bytes > self._look_at:
                     self._evict(rows)
 

@@ -61,7 +61,7 @@ def enqueue(rows: Rows, requests: Sequence[EnqueueRollout]) -> list[Rollout]:
     rows.insert_rollouts(list(fresh.values()))
     rows.push(list(fresh))
     if fresh:
-        rows.rung.add(QUEUE)
+        rows.topics.add(QUEUE)
     latest = rows.latest_attempts(list(stored.values()))
     return [rollout_noun(stored.get(name) or fresh[name], latest.get(name)) for name in ids]
 
@@ -256,18 +256,18 @@ def _move_rollout(
         wanted["end_time"] = None
     elif row.status not in FINISHED_ROLLOUT:
         wanted["end_time"] = max(row.start_time, rows.now)
-        rows.rung.add(row.rollout_id)
+        rows.topics.add(row.rollout_id)
         _close_superseded(rows, row, row.attempts)
     if latest is not None and status in state_rules.WATCHED_ROLLOUT:
         wanted["deadline"] = state_rules.deadline(_pulse(latest), config_of(replace(row, **changes)))
     if status in QUEUED and row.status not in QUEUED:
         rows.push([row.rollout_id])
-        rows.rung.add(QUEUE)
+        rows.topics.add(QUEUE)
     elif status not in QUEUED and row.status in QUEUED:
         rows.drop(row.rollout_id)
     changed = {name: value for name, value in wanted.items() if getattr(row, name) != value}
     if changed.get("deadline") is not None:
-        rows.rung.add(CLOCK)
+        rows.topics.add(CLOCK)
     if changed:
         rows.update_rollout(row.rollout_id, changed)
     return replace(row, **changed)

@@ -61,7 +61,7 @@ class LocalStore(LocalRecords, ReadingStore):
         super().__init__()
         self._clock = clock
         self._recheck = recheck
-        self._bell = Notifier()
+        self._notifier = Notifier()
         self._closed = False
         self._latest_calls = RecentCalls()
 
@@ -77,7 +77,7 @@ class LocalStore(LocalRecords, ReadingStore):
         """Release everything; waiting callers get a StoreError."""
         if not self._closed:
             self._closed = True
-            self._bell.ring_all()
+            self._notifier.notify_all()
             await self._release()
 
     async def _write(self, work: Callable[[Rows], T]) -> T:
@@ -246,7 +246,7 @@ class LocalStore(LocalRecords, ReadingStore):
     ) -> T | None:
         """Call `look` after every notification until it returns a value or `timeout` seconds have passed."""
         end = None if timeout is None else time.monotonic() + timeout
-        with self._bell.listen({lifecycle.CLOCK, *topics}) as ear:
+        with self._notifier.listen({lifecycle.CLOCK, *topics}) as waiter:
             while True:
                 found = await look()
                 left = None if end is None else end - time.monotonic()
@@ -254,7 +254,7 @@ class LocalStore(LocalRecords, ReadingStore):
                     return found
                 due = await self._read_little(lambda rows: rows.next_deadline())
                 until_due = None if due is None else max(due - self._clock(), _SOONEST)
-                await ear.wait(min((s for s in (left, until_due, self._recheck) if s is not None), default=None))
+                await waiter.wait(min((s for s in (left, until_due, self._recheck) if s is not None), default=None))
 
     # --- Attempts
 

@@ -123,13 +123,13 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
 class Rows(RecordRows):
     """One transaction: atomic and isolated.
 
-    `rung` collects the topics to notify after the commit.
+    `topics` collects the topics to notify after the commit.
     """
 
     def __init__(self, now: float) -> None:
         self.now = now
         """Unix time of the transaction."""
-        self.rung: set[str] = set()
+        self.topics: set[str] = set()
 
     @abstractmethod
     def counts(self) -> dict[str, int]:

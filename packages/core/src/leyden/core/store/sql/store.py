@@ -37,7 +37,7 @@ from leyden.core.store.common.rows import AttemptRow, RolloutRow, Rows, attempt_
 from leyden.core.store.common.span_ingest import problem
 from leyden.core.store.common.writing_thread import WritingThread
 from leyden.core.store.sql import file_notifier, schema
-from leyden.core.store.sql.file_notifier import FileBell
+from leyden.core.store.sql.file_notifier import FileListener
 from leyden.core.store.sql.rows import SqlRows
 
 logger = logging.getLogger(__name__)
@@ -70,8 +70,8 @@ class SqlStore(LocalStore):
         self._engine = engine
         self._path = Path(engine.url.database or "")
         self._listening = threading.Lock()
-        self._listener: FileBell | None = None
-        self._deaf = False
+        self._listener: FileListener | None = None
+        self._has_no_inotify = False
         """Whether this system cannot notify about writes of other processes."""
         self._writer = WritingThread()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="leyden-store-read")
@@ -119,9 +119,9 @@ class SqlStore(LocalStore):
         except sqlite3.IntegrityError:  # some of the spans were stored already
             rows, result = self._committed(connection, driver, work, write, believes=False)
         self._recent.forget(rows.changed)
-        self._bell.ring(rows.rung)
-        if rows.rung - {CLOCK}:  # other processes check deadlines every `RECHECK` seconds
-            file_notifier.ring(self._path)
+        self._notifier.notify(rows.topics)
+        if rows.topics - {CLOCK}:  # other processes check deadlines every `RECHECK` seconds
+            file_notifier.notify(self._path)
         return result
 
     def _committed(
@@ -136,11 +136,11 @@ class SqlStore(LocalStore):
     ) -> T | None:
         """Wait, and start the listener for other processes' writes where the system supports it."""
         with self._listening:
-            if self._listener is None and not self._deaf and not self._closed:
+            if self._listener is None and not self._has_no_inotify and not self._closed:
                 try:
-                    self._listener = FileBell(self._path, self._bell.ring_all)
+                    self._listener = FileListener(self._path, self._notifier.notify_all)
                 except OSError as error:
-                    self._deaf = True
+                    self._has_no_inotify = True
                     logger.info("%s: other processes' writes are looked for, not heard: %s", self._path, error)
         return await super()._wait(look, topics, timeout)
 
