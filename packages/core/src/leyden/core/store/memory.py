@@ -30,7 +30,7 @@ from leyden.core.store.common.rows import (
 )
 from leyden.core.store.memory_records import MemoryRecords
 from leyden.core.store.query import Query, evaluate
-from leyden.core.store.state_rules import OPEN_ATTEMPT, heard
+from leyden.core.store.state_rules import OPEN_ATTEMPT, latest_heartbeat
 
 logger = logging.getLogger(__name__)
 
@@ -237,17 +237,17 @@ class MemoryRows(MemoryRecords):
             targets[key] = SpanTarget(attempt.sequence_id, attempt.status, row.attempts, row.status, counter)
         return targets
 
-    def beat(self, keys: Sequence[AttemptKey]) -> None:
+    def record_heartbeats(self, keys: Sequence[AttemptKey]) -> None:
         """Replace each attempt's row with the new heartbeat time."""
         for key in keys:
             before = self._attempts[key[0]][key[1]].last_heartbeat_time
-            self.update_attempt(key, {"last_heartbeat_time": heard(before, self.now)})
+            self.update_attempt(key, {"last_heartbeat_time": latest_heartbeat(before, self.now)})
 
     def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
         """Return the counters of the rollouts that exist."""
         return {name: self._counters.get(name, 0) for name in rollout_ids if name in self._rollouts}
 
-    def give_out(self, counters: Mapping[str, int]) -> None:
+    def record_numbers(self, counters: Mapping[str, int]) -> None:
         """Replace the counters."""
         self._counters.update(counters)
 

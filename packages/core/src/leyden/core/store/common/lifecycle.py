@@ -30,11 +30,11 @@ from leyden.core.store.common.rows import (
     RolloutRow,
     Rows,
     WorkerRow,
-    attempt_noun,
-    attempted_noun,
     config_of,
     encode,
-    rollout_noun,
+    to_attempt,
+    to_attempted_rollout,
+    to_rollout,
 )
 
 QUEUE = "queue"
@@ -63,7 +63,7 @@ def enqueue(rows: Rows, requests: Sequence[EnqueueRollout]) -> list[Rollout]:
     if fresh:
         rows.topics.add(QUEUE)
     latest = rows.latest_attempts(list(stored.values()))
-    return [rollout_noun(stored.get(name) or fresh[name], latest.get(name)) for name in ids]
+    return [to_rollout(stored.get(name) or fresh[name], latest.get(name)) for name in ids]
 
 
 def start(rows: Rows, request: EnqueueRollout, worker_id: str | None) -> AttemptedRollout:
@@ -106,7 +106,7 @@ def update_rollout(rows: Rows, rollout_id: str, changes: Changes) -> Rollout:
     if "resources_id" in changes:
         changes["resources_version"] = _resources_version(rows, changes["resources_id"])
     latest = rows.latest_attempts([row]).get(rollout_id)
-    return rollout_noun(_move_rollout(rows, row, latest, status, changes), latest)
+    return to_rollout(_move_rollout(rows, row, latest, status, changes), latest)
 
 
 def update_attempt(rows: Rows, rollout_id: str, attempt_id: str, changes: Changes) -> Attempt:
@@ -122,7 +122,7 @@ def update_attempt(rows: Rows, rollout_id: str, attempt_id: str, changes: Change
     if attempt is None:
         raise NotFound(f"rollout {rollout_id} has no attempt {attempt_id}")
     state_rules.check_attempt_move(attempt.attempt_id, attempt.status, changes.get("status", attempt.status))
-    return attempt_noun(change_attempt(rows, row, attempt, changes))
+    return to_attempt(change_attempt(rows, row, attempt, changes))
 
 
 def check_health(rows: Rows) -> None:
@@ -133,9 +133,9 @@ def check_health(rows: Rows) -> None:
     latest = rows.latest_attempts(due)
     for row in due:
         attempt, config = latest[row.rollout_id], config_of(row)
-        status = state_rules.verdict(_pulse(attempt), config, rows.now)
+        status = state_rules.verdict(_liveness(attempt), config, rows.now)
         if status is None:
-            rows.update_rollout(row.rollout_id, {"deadline": state_rules.deadline(_pulse(attempt), config)})
+            rows.update_rollout(row.rollout_id, {"deadline": state_rules.deadline(_liveness(attempt), config)})
         else:
             change_attempt(rows, row, attempt, {"status": status})
 
@@ -229,7 +229,7 @@ def _begin_attempt(rows: Rows, row: RolloutRow, worker_id: str | None) -> Attemp
         metadata=EMPTY,
     )
     rows.insert_attempt(attempt)
-    return attempted_noun(_move_rollout(rows, row, attempt, "preparing", {"attempts": sequence_id}), attempt)
+    return to_attempted_rollout(_move_rollout(rows, row, attempt, "preparing", {"attempts": sequence_id}), attempt)
 
 
 def _close_superseded(rows: Rows, row: RolloutRow, latest: int) -> None:
@@ -259,7 +259,7 @@ def _move_rollout(
         rows.topics.add(row.rollout_id)
         _close_superseded(rows, row, row.attempts)
     if latest is not None and status in state_rules.WATCHED_ROLLOUT:
-        wanted["deadline"] = state_rules.deadline(_pulse(latest), config_of(replace(row, **changes)))
+        wanted["deadline"] = state_rules.deadline(_liveness(latest), config_of(replace(row, **changes)))
     if status in QUEUED and row.status not in QUEUED:
         rows.push([row.rollout_id])
         rows.topics.add(QUEUE)
@@ -273,7 +273,7 @@ def _move_rollout(
     return replace(row, **changed)
 
 
-def _pulse(attempt: AttemptRow) -> state_rules.Liveness:
+def _liveness(attempt: AttemptRow) -> state_rules.Liveness:
     return state_rules.Liveness(
         status=attempt.status, start_time=attempt.start_time, last_heartbeat_time=attempt.last_heartbeat_time
     )

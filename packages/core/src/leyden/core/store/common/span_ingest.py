@@ -29,7 +29,7 @@ def next_numbers(rows: Rows, rollout_ids: Sequence[str]) -> list[int]:
             raise NotFound(f"there is no rollout {rollout_id}")
         counters[rollout_id] += 1
         numbers.append(counters[rollout_id])
-    rows.give_out(counters)
+    rows.record_numbers(counters)
     return numbers
 
 
@@ -57,7 +57,7 @@ def drop(rows: Rows, rollout_id: str) -> int:
     row = require_rollout(rows, rollout_id)
     if row.status not in FINISHED_ROLLOUT:
         raise IllegalMove(f"rollout {rollout_id} is {row.status}, and spans of a rollout that goes on are not removed")
-    rows.give_out(rows.span_counters([rollout_id]))
+    rows.record_numbers(rows.span_counters([rollout_id]))
     return rows.delete_spans(rollout_id)
 
 
@@ -108,7 +108,7 @@ def _heartbeats(rows: Rows, keys: Sequence[AttemptKey], targets: Mapping[Attempt
     moved = [key for key in keys if _is_moved_by_span(targets[key])]
     beating = [key for key in keys if key not in moved]
     if beating:
-        rows.beat(beating)
+        rows.record_heartbeats(beating)
     _revive(rows, moved)
 
 
@@ -132,7 +132,9 @@ def _revive(rows: Rows, keys: Sequence[AttemptKey]) -> None:
         rollouts, attempts = rows.rollouts(list(turn)), rows.attempts(list(turn.values()))
         for key in turn.values():
             row, attempt = rollouts[key[0]], attempts[key]
-            changes: Changes = {"last_heartbeat_time": state_rules.heard(attempt.last_heartbeat_time, rows.now)}
+            changes: Changes = {
+                "last_heartbeat_time": state_rules.latest_heartbeat(attempt.last_heartbeat_time, rows.now)
+            }
             status = state_rules.attempt_after_span(attempt.status)
             if status != attempt.status:
                 changes["status"] = status

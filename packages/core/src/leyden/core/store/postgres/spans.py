@@ -83,15 +83,15 @@ class SpanConnections:
         with self._lock:
             self._closed = True
             left, self._by_loop = self._by_loop, {}
-        here = asyncio.get_running_loop()
+        current_loop = asyncio.get_running_loop()
         for loop, loop_spans in left.items():
-            if loop is here or not loop.is_running():
+            if loop is current_loop or not loop.is_running():
                 loop_spans.end()
             else:
                 with suppress(RuntimeError):  # the loop has just been closed
                     loop.call_soon_threadsafe(loop_spans.end)
-        if here in left:
-            await left[here].ended.wait()
+        if current_loop in left:
+            await left[current_loop].ended.wait()
 
     def _new(self, loop: asyncio.AbstractEventLoop) -> "_LoopSpans":
         with self._lock:

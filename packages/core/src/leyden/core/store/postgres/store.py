@@ -74,7 +74,7 @@ class PostgresStore(LocalStore):
         functions = StoreFunctions(
             clock, database.connect_to_write, self._store_spans, self._settle_spans, self._note_begun
         )
-        self._spans = SpanConnections(functions, self._latest_calls, self._writers)
+        self._spans = SpanConnections(functions, self._recent_calls, self._writers)
         self._recent = RecentAttempts(_RECENT_SECONDS)
         self._begun_attempts: set[AttemptKey] = set()
         """Attempts that are known to have begun to run."""

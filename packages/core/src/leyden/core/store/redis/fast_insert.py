@@ -14,7 +14,7 @@ from leyden.core.store.common.span_ingest import problem
 from leyden.core.store.redis.cache import RedisCache
 from leyden.core.store.redis.codec import RolloutAtRest, member, pack_attempt, pack_span
 from leyden.core.store.redis.scripts import RedisKeys
-from leyden.core.store.state_rules import heard
+from leyden.core.store.state_rules import latest_heartbeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def single_span_insert(
     ):
         return None
     span = replace(span, sequence_id=number)
-    with_heartbeat = replace(attempt, last_heartbeat_time=heard(attempt.last_heartbeat_time, now))
+    with_heartbeat = replace(attempt, last_heartbeat_time=latest_heartbeat(attempt.last_heartbeat_time, now))
     new = replace(
         old, version=version, counter=number, tail=number, attempts={**old.attempts, span.attempt_id: with_heartbeat}
     )

@@ -24,12 +24,12 @@ _unpack = msgspec.msgpack.Decoder(list[Any]).decode
 class RedisRecords(TransactionSnapshot):
     """The part of `RedisRows` that holds runs, and the results of requests with an id."""
 
-    def answered(self, request_id: str) -> bytes | None:
+    def recorded_answer(self, request_id: str) -> bytes | None:
         """Read the result's key."""
         (found,) = self.query(("GET", self.keys.request + request_id))
         return found
 
-    def note_answer(self, request_id: str, answer: bytes) -> None:
+    def record_answer(self, request_id: str, answer: bytes) -> None:
         """Set the result's key, with an expiry time."""
         key, seconds = self.keys.request + request_id, str(round(KEPT_SECONDS))
         self.record_changes.append(("SET", key, answer, "EX", seconds))

@@ -28,9 +28,9 @@ from leyden.core.store.redis.codec import (
 from leyden.core.store.redis.records import RedisRecords
 from leyden.core.store.redis.scripts import chunks
 from leyden.core.store.redis.select import page_of_rollouts
-from leyden.core.store.state_rules import heard
+from leyden.core.store.state_rules import latest_heartbeat
 
-_PULSE = frozenset({"last_heartbeat_time", "deadline"})
+_HEARTBEAT_FIELDS = frozenset({"last_heartbeat_time", "deadline"})
 """Fields that change with every span and do not concern the status."""
 
 
@@ -74,7 +74,7 @@ class RedisRows(RedisRecords):
 
     def update_rollout(self, rollout_id: str, changes: Changes) -> None:
         """Replace the row."""
-        if not _PULSE.issuperset(changes):
+        if not _HEARTBEAT_FIELDS.issuperset(changes):
             self.changed.add(rollout_id)
         rollout = self.known(rollout_id)
         self.write(replace(rollout, version=self.version, row=replace(rollout.row, **changes)))
@@ -151,7 +151,7 @@ class RedisRows(RedisRecords):
 
     def update_attempt(self, key: AttemptKey, changes: Changes) -> None:
         """Replace the attempt's row."""
-        if not _PULSE.issuperset(changes):
+        if not _HEARTBEAT_FIELDS.issuperset(changes):
             self.changed.add(key[0])
         rollout = self.known(key[0])
         old = rollout.attempts[key[1]]
@@ -184,17 +184,17 @@ class RedisRows(RedisRecords):
                 )
         return targets
 
-    def beat(self, keys: Sequence[AttemptKey]) -> None:
+    def record_heartbeats(self, keys: Sequence[AttemptKey]) -> None:
         """Replace each attempt's heartbeat time."""
         for key in keys:
             before = self.known(key[0]).attempts[key[1]].last_heartbeat_time
-            self.update_attempt(key, {"last_heartbeat_time": heard(before, self.now)})
+            self.update_attempt(key, {"last_heartbeat_time": latest_heartbeat(before, self.now)})
 
     def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
         """Read the counters in the hashes."""
         return {name: rollout.counter for name, rollout in self.at_rest(rollout_ids).items()}
 
-    def give_out(self, counters: Mapping[str, int]) -> None:
+    def record_numbers(self, counters: Mapping[str, int]) -> None:
         """Replace the counters in the hashes."""
         for name, rollout in self.at_rest(list(counters)).items():
             self.write(replace(rollout, version=self.version, counter=counters[name]))

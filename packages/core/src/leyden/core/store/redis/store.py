@@ -52,7 +52,7 @@ _READERS = 2
 _GIVE_UP_SECONDS = 20.0
 """Seconds for which a transaction is repeated because others write the same data."""
 _LONGEST_PAUSE = 0.05
-_LITTLE_BYTES = 16 << 10
+_SMALL_BYTES = 16 << 10
 """Largest commit that an event loop's thread sends; a larger one takes Redis longer than a switch of threads."""
 _SOON_SECONDS = 0.02
 """Longest wait of an event loop for an answer."""
@@ -252,7 +252,9 @@ class RedisStore(LocalStore):
 
     # --- Fast paths for every model call
 
-    def _at_once(self, decide: Callable[[], PreparedCommit[T] | None], name: object) -> PreparedCommit[T] | None:
+    def _on_calling_thread(
+        self, decide: Callable[[], PreparedCommit[T] | None], name: object
+    ) -> PreparedCommit[T] | None:
         """Decide from the cache and commit on the calling thread; None where the writing thread must do it.
 
         A commit that was sent, but not done at once, is finished there; `name` identifies its owner.
@@ -283,7 +285,7 @@ class RedisStore(LocalStore):
 
     def _insert_single_span(self, batches: Sequence[Sequence[Span]], size: int) -> PreparedCommit[list[Answer]] | None:
         now, number = self._clock(), str(self._commits + 1)
-        added = single_span_insert(self._cache, self._latest_calls, batches, size, now, f"{self._name}.{number}")
+        added = single_span_insert(self._cache, self._recent_calls, batches, size, now, f"{self._name}.{number}")
         if added is None:
             return None
         self._commits += 1
@@ -321,10 +323,10 @@ class RedisStore(LocalStore):
             return  # it was not made, and is decided again
         self._finished_commit = (name, prepared.result)
 
-    async def _write_little(self, work: Callable[[Rows], T]) -> T:
+    async def _write_small(self, work: Callable[[Rows], T]) -> T:
         """Write on the calling thread where Redis is near: a switch of threads costs more than a few rows."""
         self._check_open()
-        done = self._at_once(lambda: self._from_cache(work), work)
+        done = self._on_calling_thread(lambda: self._from_cache(work), work)
         return await self._write(work) if done is None else done.result
 
     async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
@@ -339,9 +341,9 @@ class RedisStore(LocalStore):
         return await self._spans.add(spans)
 
     def _store_spans_here(self, batches: Sequence[Sequence[Span]], size: int) -> list[Answer] | None:
-        if size > _LITTLE_BYTES:
+        if size > _SMALL_BYTES:
             return None
-        done = self._at_once(
+        done = self._on_calling_thread(
             lambda: (
                 self._insert_single_span(batches, size) or self._from_cache(lambda rows: self._add(rows, batches, size))
             ),

@@ -42,7 +42,7 @@ class RedisSource(Protocol):
 class TransactionSnapshot(Rows):
     """The state of a transaction.
 
-    With `uses_cache`, cached data are used without a query, and spans are assumed to be new; only the commit checks both.
+    With `uses_cache`, cached data are used without a query, and spans are assumed to be new; the commit checks both.
     Without `checks_health`, nothing counts as overdue here; the source or the commit checks that.
     """
 
@@ -67,7 +67,7 @@ class TransactionSnapshot(Rows):
         self.new_positions = 0
         """Number of positions that the commit will assign."""
         self.changed: set[str] = set()
-        """Rollouts that were changed, or whose attempts were, in other fields than the pulse."""
+        """Rollouts that were changed, or whose attempts were, in other fields than `_HEARTBEAT_FIELDS`."""
         self.seen: dict[str, RolloutAtRest | None] = {}
         self.written: dict[str, RolloutAtRest] = {}
         self.seen_workers: dict[str, CachedWorker] = {}
