@@ -185,14 +185,14 @@ class _Capture:
             spans = _spans_in(said)
             if spans > limits.agent.max_spans:
                 raise too_many(str(spans), limits.agent.max_spans, "spans")
-            place.charge(WRITE_SECONDS * spans)
+            admitted.charge(WRITE_SECONDS * spans)
             return said
 
         try:
-            async with self._intake.place(attempt) as place:
+            async with self._intake.admit(attempt) as admitted:
                 body = await read_body(scope, receive, self._body)
-                async with place.turn(len(body)):
-                    yield await place.do(len(body), read)
+                async with admitted.turn(len(body)):
+                    yield await admitted.do(len(body), read)
         except Refused as refused:
             code = "request_too_large" if refused.status == 413 else "rate_limit_exceeded"
             raise Refusal(refused.status, str(refused), code=code, headers=refused.headers) from None
