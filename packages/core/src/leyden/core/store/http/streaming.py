@@ -34,7 +34,7 @@ async def small(store: LightningStore, call: Mapping[str, Any]) -> Page[Span] | 
 
 
 async def whole(store: LightningStore, call: Mapping[str, Any], *, json: bool) -> AsyncGenerator[bytes]:
-    """Yield the encoded answer while it is read; raises Shifted when new spans have changed it."""
+    """Yield the encoded answer while it is read; raises PagesShifted when new spans have changed it."""
     encode = msgspec.json.encode if json else msgspec.msgpack.encode
     page, last = await _settled(store, call)
     count = _wanted(page, call)

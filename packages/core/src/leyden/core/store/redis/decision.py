@@ -60,7 +60,7 @@ class PreparedCommit(Generic[T]):
 
 
 class LinkSource:
-    """Reads over one link; raises Due where the health check must write first."""
+    """Reads over one link; raises HealthCheckDue where the health check must write first."""
 
     def __init__(self, link: RedisLink, keys: RedisKeys, now: str, name: str | None) -> None:
         """Claims are reserved under `name`; without a name, the queue is only read."""

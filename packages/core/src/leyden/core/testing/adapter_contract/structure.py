@@ -49,7 +49,7 @@ class StructureTests(AdapterTests):
             outcomes = tool_outcomes(spans)
             (asked, *further) = outcomes.by_call.values()
             (double,) = asked
-            assert not any(further) and not outcomes.unasked
+            assert not any(further) and not outcomes.unrequested
             assert (double.tool, double.status) == ("double", "failed" if number == UNLUCKY else "returned")
             assert number == UNLUCKY or "14" in str(double.result)
             credited = list(outcomes_by_call(spans).values())
