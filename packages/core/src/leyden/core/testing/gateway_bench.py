@@ -172,17 +172,17 @@ class GatewayBench:
 @contextmanager
 def only_this_machine() -> Generator[list[str]]:
     """Resolve only this machine's host names in the block; yields the other names that were looked up."""
-    asked: list[str] = []
+    hosts: list[str] = []
     look_up = socket.getaddrinfo
 
     def guarded(host: Any, *args: Any, **kwargs: Any) -> Any:
         if host not in ("127.0.0.1", "localhost", None):
-            asked.append(str(host))
+            hosts.append(str(host))
             raise socket.gaierror(socket.EAI_NONAME, f"{host} is not this machine")
         return look_up(host, *args, **kwargs)
 
     socket.getaddrinfo = guarded
     try:
-        yield asked
+        yield hosts
     finally:
         socket.getaddrinfo = look_up
