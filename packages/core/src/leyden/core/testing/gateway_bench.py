@@ -84,11 +84,11 @@ class GatewayBench:
         server = scripted_gateway(
             self._script, store=self.store, context_length=CONTEXT, capture_token=self._capture_token
         )
-        self._gateway = self._there(self._stack.enter_async_context(server))
+        self._gateway = self._run_on_loop(self._stack.enter_async_context(server))
 
     def stop(self) -> None:
         """Abort the calls in progress, and end the thread."""
-        self._there(self._end())
+        self._run_on_loop(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -165,7 +165,7 @@ class GatewayBench:
         text, delay = answer if isinstance(answer, Late) else (answer, 0.0)
         return ScriptedAnswer(ids=self.gateway.codec.answer(text), chunk_size=CHUNK, delay=delay)
 
-    def _there(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run_on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_SECONDS)
 
 

@@ -51,19 +51,19 @@ def new_rollout_id() -> str:
 def enqueue(rows: Rows, requests: Sequence[EnqueueRollout]) -> list[Rollout]:
     """Store and queue new rollouts and return all; a rollout whose id is already stored is returned unchanged."""
     stored = rows.rollouts([request.rollout_id for request in requests if request.rollout_id is not None])
-    fresh: dict[str, RolloutRow] = {}
+    new: dict[str, RolloutRow] = {}
     ids: list[str] = []
     for request in requests:
         rollout_id = request.rollout_id or new_rollout_id()
         ids.append(rollout_id)
-        if rollout_id not in stored and rollout_id not in fresh:
-            fresh[rollout_id] = _new_rollout(rows, rollout_id, request, "queuing")
-    rows.insert_rollouts(list(fresh.values()))
-    rows.push(list(fresh))
-    if fresh:
+        if rollout_id not in stored and rollout_id not in new:
+            new[rollout_id] = _new_rollout(rows, rollout_id, request, "queuing")
+    rows.insert_rollouts(list(new.values()))
+    rows.push(list(new))
+    if new:
         rows.topics.add(QUEUE)
     latest = rows.latest_attempts(list(stored.values()))
-    return [to_rollout(stored.get(name) or fresh[name], latest.get(name)) for name in ids]
+    return [to_rollout(stored.get(name) or new[name], latest.get(name)) for name in ids]
 
 
 def start(rows: Rows, request: EnqueueRollout, worker_id: str | None) -> AttemptedRollout:

@@ -35,7 +35,7 @@ def idempotent_attempts(
             if attempt.status in OPEN_ATTEMPT and attempt.sequence_id == rollouts[key[0]].attempts
         ]
 
-    return _once(rows, request_id, lambda: list(work(rows)), _attempt_keys, found)
+    return _run_once(rows, request_id, lambda: list(work(rows)), _attempt_keys, found)
 
 
 def idempotent_resources(
@@ -53,14 +53,14 @@ def idempotent_resources(
             raise CallRefused(f"request {request_id} was another one's: give every request an id of its own")
         return to_resources(row)
 
-    return _once(rows, request_id, lambda: work(rows), lambda made: [(made.resources_id, made.version)], found)
+    return _run_once(rows, request_id, lambda: work(rows), lambda made: [(made.resources_id, made.version)], found)
 
 
 def _attempt_keys(made: Sequence[AttemptedRollout]) -> _Keys:
     return [(rollout.rollout_id, rollout.attempt.attempt_id) for rollout in made]
 
 
-def _once(
+def _run_once(
     rows: Rows,
     request_id: str | None,
     work: Callable[[], T],

@@ -116,8 +116,8 @@ class ReadingStore(ArgumentChecks, LightningStore):
 
         def work(rows: Rows) -> Page[Rollout]:
             found, total = rows.select_rollouts(query)
-            nouns = to_rollouts(rows, found)
-            return Page(items=nouns, limit=limit, offset=offset, total=total)
+            records = to_rollouts(rows, found)
+            return Page(items=records, limit=limit, offset=offset, total=total)
 
         return await self._read(work)
 

@@ -104,10 +104,10 @@ def add_metrics(rows: Rows, run_id: str, metrics: Sequence[StepMetrics]) -> int:
 def _added(old: MetricsRow | None, run_id: str, new: StepMetrics, now: float) -> MetricsRow:
     """Return the row of a step with new metrics; the same object where nothing changes."""
     values, notes = ({}, {}) if old is None else body_of(old)
-    more, said = {**values, **new.values}, {**notes, **new.notes}
-    if old is not None and (more, said) == (values, notes):
+    all_values, all_notes = {**values, **new.values}, {**notes, **new.notes}
+    if old is not None and (all_values, all_notes) == (values, notes):
         return old
-    body = encode((more, said), "the metrics of a run")
+    body = encode((all_values, all_notes), "the metrics of a run")
     return MetricsRow(run_id=run_id, step=new.step, time=new.time or now, body=body)
 
 

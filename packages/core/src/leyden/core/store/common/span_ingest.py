@@ -34,18 +34,18 @@ def next_numbers(rows: Rows, rollout_ids: Sequence[str]) -> list[int]:
 
 
 def add_spans(
-    rows: Rows, batches: Sequence[Sequence[Span]], latest: RecentCalls, size: int | None = None
+    rows: Rows, batches: Sequence[Sequence[Span]], recent_calls: RecentCalls, size: int | None = None
 ) -> list[list[Span] | Exception]:
     """Store several callers' spans; return for each caller its stored spans, or the error where none was stored.
 
-    After the commit, the caller adds the stored spans to `latest`. `size` is the approximate size of all spans in
+    After the commit, the caller adds the stored spans to `recent_calls`. `size` is the approximate size of all spans in
     bytes, or None.
     """
     spans = [span for batch in batches for span in batch]
     targets = rows.span_targets(list({(span.rollout_id, span.attempt_id): None for span in spans}))
     problems = [problem(batch, targets, size, partial(missing_attempt, rows)) for batch in batches]
     accepted = [batch for batch, wrong in zip(batches, problems, strict=True) if wrong is None]
-    stored = iter(_store(rows, accepted, targets, latest))
+    stored = iter(_store(rows, accepted, targets, recent_calls))
     return [next(stored) if wrong is None else wrong for wrong in problems]
 
 
@@ -62,16 +62,16 @@ def drop(rows: Rows, rollout_id: str) -> int:
 
 
 def _store(
-    rows: Rows, batches: Sequence[Sequence[Span]], targets: Mapping[AttemptKey, SpanTarget], latest: RecentCalls
+    rows: Rows, batches: Sequence[Sequence[Span]], targets: Mapping[AttemptKey, SpanTarget], recent_calls: RecentCalls
 ) -> list[list[Span]]:
     seen = rows.stored_spans([_key(span) for batch in batches for span in batch])
     counters = {rollout_id: target.span_counter for (rollout_id, _), target in targets.items()}
     answers: list[list[Span]] = []
     for batch in batches:
-        fresh = _fresh(batch, seen)
-        answers.append([_numbered(span, counters) for span in fresh])
+        new_spans = _new_spans(batch, seen)
+        answers.append([_numbered(span, counters) for span in new_spans])
     new = [span for answer in answers for span in answer]
-    made = latest.rows((span, _may_be_dropped(targets[_key(span)[:2]])) for span in new)
+    made = recent_calls.rows((span, _may_be_dropped(targets[_key(span)[:2]])) for span in new)
     # Heartbeats first: a stored span's time may serve as the heartbeat only until another span follows.
     _heartbeats(rows, list({(span.rollout_id, span.attempt_id): None for span in new}), targets)
     rows.insert_spans(made)
@@ -83,17 +83,17 @@ def _may_be_dropped(target: SpanTarget) -> bool:
     return target.rollout_status in FINISHED_ROLLOUT or target.status in FINISHED_ATTEMPT
 
 
-def _fresh(batch: Sequence[Span], seen: set[SpanKey]) -> list[Span]:
-    fresh: list[Span] = []
+def _new_spans(batch: Sequence[Span], seen: set[SpanKey]) -> list[Span]:
+    new_spans: list[Span] = []
     for span in batch:
         key = _key(span)
         if key not in seen:
             seen.add(key)
-            fresh.append(span)
-    if len(fresh) < len(batch):
-        names = Counter(span.rollout_id for span in batch) - Counter(span.rollout_id for span in fresh)
+            new_spans.append(span)
+    if len(new_spans) < len(batch):
+        names = Counter(span.rollout_id for span in batch) - Counter(span.rollout_id for span in new_spans)
         logger.error("left out spans that are stored already, by rollout: %s", dict(names))
-    return fresh
+    return new_spans
 
 
 def _numbered(span: Span, counters: dict[str, int]) -> Span:

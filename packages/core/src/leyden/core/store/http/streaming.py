@@ -69,8 +69,8 @@ async def _settled(store: LightningStore, call: Mapping[str, Any]) -> tuple[Page
 
 def _wanted(page: Page[Span], call: Mapping[str, Any]) -> int:
     """Return the number of spans in the answer; `page` is a part of it."""
-    there = max(page.total - call["offset"], 0)
-    return there if call["limit"] < 0 else min(call["limit"], there)
+    available = max(page.total - call["offset"], 0)
+    return available if call["limit"] < 0 else min(call["limit"], available)
 
 
 async def _read(store: LightningStore, call: Mapping[str, Any], offset: int, limit: int) -> Page[Span]:

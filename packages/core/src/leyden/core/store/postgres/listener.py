@@ -44,8 +44,8 @@ class Listener(ListeningThread):
 
     def _listen(self, connection: "psycopg.Connection[Any]") -> None:
         while True:
-            readable, _, _ = select.select([connection.fileno(), self._theirs], [], [])
-            if self._theirs in readable:
+            readable, _, _ = select.select([connection.fileno(), self._stop_receiver], [], [])
+            if self._stop_receiver in readable:
                 return
             connection.pgconn.consume_input()
             while (notification := connection.pgconn.notifies()) is not None:

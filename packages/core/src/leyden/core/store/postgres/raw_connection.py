@@ -64,7 +64,7 @@ class SpanConnection:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_answer: Callable[[Answer], None] | None = None
         self._ranks: list[tuple[int, int]] = []
-        """For several spans in progress: the second result of `_several`."""
+        """For several spans in progress: the second result of `_spans_parameters`."""
         self._writing = False
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -89,10 +89,10 @@ class SpanConnection:
         """
         if len(rows) == 1:
             self._ranks = []
-            name, parameters = b"leyden_add_span", _one(rows[0], now)
+            name, parameters = b"leyden_add_span", _span_parameters(rows[0], now)
         else:
             name = b"leyden_add_spans"
-            parameters, self._ranks = _several(rows, now)
+            parameters, self._ranks = _spans_parameters(rows, now)
         self._on_answer = on_answer
         try:
             self._driver.send_query_prepared(name, parameters, _BINARY[name], Format.BINARY)
@@ -159,7 +159,7 @@ class SpanConnection:
             on_answer(answer)
 
 
-def _one(row: SpanRow, now: float) -> list[bytes | None]:
+def _span_parameters(row: SpanRow, now: float) -> list[bytes | None]:
     parent, ended = row.parent_id, row.end_time
     return [
         _double(now),
@@ -175,21 +175,21 @@ def _one(row: SpanRow, now: float) -> list[bytes | None]:
     ]
 
 
-def _several(rows: Sequence[SpanRow], now: float) -> tuple[list[bytes | None], list[tuple[int, int]]]:
+def _spans_parameters(rows: Sequence[SpanRow], now: float) -> tuple[list[bytes | None], list[tuple[int, int]]]:
     """Return the parameters, and for each span the index of its attempt and its rank among its rollout's spans.
 
     Indexes count from 0, and ranks from 1.
     """
-    places: dict[AttemptKey, int] = {}
+    indexes: dict[AttemptKey, int] = {}
     seen = Counter[str]()
     ranks: list[tuple[int, int]] = []
     for row in rows:
         seen[row.rollout_id] += 1
-        ranks.append((places.setdefault((row.rollout_id, row.attempt_id), len(places)), seen[row.rollout_id]))
+        ranks.append((indexes.setdefault((row.rollout_id, row.attempt_id), len(indexes)), seen[row.rollout_id]))
     parameters: list[bytes | None] = [
         _double(now),
-        _texts([rollout_id for rollout_id, _ in places]),
-        _texts([attempt_id for _, attempt_id in places]),
+        _texts([rollout_id for rollout_id, _ in indexes]),
+        _texts([attempt_id for _, attempt_id in indexes]),
         _array(_INT4, len(rows), [_INT(4, index + 1) for index, _ in ranks]),
         _array(_INT4, len(rows), [_INT(4, rank) for _, rank in ranks]),
         _texts([row.trace_id for row in rows]),

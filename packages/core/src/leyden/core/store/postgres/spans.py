@@ -119,7 +119,7 @@ class _LoopSpans:
     waiting: list[_Waiting] = field(default_factory=list[_Waiting])
     scheduled: bool = False
     """Whether `_send_waiting` is scheduled on the loop."""
-    alone: bool = False
+    last_was_lone: bool = False
     """Whether the last statement was for one caller only; the next caller then need not wait for others."""
     jobs: int = 0
     """Number of jobs on threads that it waits for."""
@@ -132,7 +132,7 @@ class _LoopSpans:
     def add(self, waiting: _Waiting) -> None:
         """Store spans: at once, at the end of the loop's turn, or after the statement in progress."""
         self.waiting.append(waiting)
-        if self.alone and self.connections and not self._is_busy():
+        if self.last_was_lone and self.connections and not self._is_busy():
             self._send_waiting()
         elif not self.scheduled:
             self.scheduled = True
@@ -188,7 +188,7 @@ class _LoopSpans:
         ):
             self._store_by_thread(batch, self.functions.store)
             return
-        self.alone = len(batch) == 1
+        self.last_was_lone = len(batch) == 1
         try:
             rows = self.recent_calls.rows((span, False) for span in spans)
             connection.send(rows, self.functions.clock(), partial(self._answered, batch, spans, keys))

@@ -207,7 +207,7 @@ class RedisRows(RedisRecords):
         wanted: dict[str, list[SpanKey]] = {}
         for key in keys:
             wanted.setdefault(key[0], []).append(key)
-        parts = [(name, part) for name, mine in wanted.items() for part in chunks(mine)]
+        parts = [(name, part) for name, keys_of_rollout in wanted.items() for part in chunks(keys_of_rollout)]
         commands = [
             ("SMISMEMBER", self.keys.span_ids + name, *(member(rollouts[name], *key[1:]) for key in part))
             for name, part in parts

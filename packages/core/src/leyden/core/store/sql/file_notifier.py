@@ -46,8 +46,8 @@ class FileListener(ListeningThread):
 
     def _run(self) -> None:
         while True:
-            readable, _, _ = select.select([self._inotify, self._theirs], [], [])
-            if self._theirs in readable:
+            readable, _, _ = select.select([self._inotify, self._stop_receiver], [], [])
+            if self._stop_receiver in readable:
                 return
             os.read(self._inotify, _EVENTS)
             self._on_touch()

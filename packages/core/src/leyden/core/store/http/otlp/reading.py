@@ -28,7 +28,7 @@ from leyden.core.store.http.admission import too_many
 from leyden.core.store.http.body_counting import json_values, message_fields, protobuf_fields, protobuf_messages
 from leyden.core.store.http.long_work import yield_to_threads
 from leyden.core.store.http.refused import Refused
-from leyden.core.store.text import can_rest
+from leyden.core.store.text import can_be_stored
 
 JSON = "application/json"
 json_format: Any = import_module("google.protobuf.json_format")  # untyped, and type inference for it takes minutes
@@ -207,7 +207,7 @@ def _span(given: Any, resource: Attributes, named: _Named, *, from_json: bool) -
     rollout_id, attempt_id = _named(attributes, named)
     if rollout_id is None or attempt_id is None:
         raise _Wrong(f"names no attempt: its resource needs {semconv.ROLLOUT_ID} and {semconv.ATTEMPT_ID}")
-    if not can_rest(rollout_id + attempt_id):
+    if not can_be_stored(rollout_id + attempt_id):
         raise _Wrong(f"names an attempt that cannot be: {rollout_id[:64]!a}, {attempt_id[:64]!a}")
     trace_id, span_id = (_hex(raw, from_json=from_json) for raw in (given.trace_id, given.span_id))
     if not _is_id(trace_id, _TRACE_BYTES) or not _is_id(span_id, _SPAN_BYTES):
