@@ -55,7 +55,7 @@ class LessonContext(ScriptedContext):
         ]
 
     async def stored(self, source: str) -> StoredRollouts:
-        self.asked.append(f"stored {source}")
+        self.calls.append(f"stored {source}")
         ids = tuple(t.rollout_id for group in self.store for t in group.trajectories)
         return StoredRollouts(self.store, ids, Counter({"held out there": 3}), Counter(), Counter({"elsewhere": 2}))
 

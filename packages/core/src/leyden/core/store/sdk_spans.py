@@ -38,15 +38,15 @@ def span_from_otel(readable: "ReadableSpan", rollout_id: str, attempt_id: str, s
         sequence_id=sequence_id,
         trace_id=trace_id,
         span_id=span_id,
-        parent_id=part.of("parent", lambda: _parent(readable.parent), None),
+        parent_id=part.read_part("parent", lambda: _parent(readable.parent), None),
         name=readable.name,
-        status=part.of("status", lambda: _status(readable.status), SpanStatus()),
-        attributes=part.of("attributes", lambda: part.attributes(readable.attributes, "attributes"), {}),
+        status=part.read_part("status", lambda: _status(readable.status), SpanStatus()),
+        attributes=part.read_part("attributes", lambda: part.attributes(readable.attributes, "attributes"), {}),
         events=part.each("events", lambda: readable.events, part.event),
         links=part.each("links", lambda: readable.links, part.link),
         start_time=_seconds(readable.start_time),
         end_time=_seconds(readable.end_time),
-        resource=part.of("resource", lambda: part.attributes(readable.resource.attributes, "resource"), {}),
+        resource=part.read_part("resource", lambda: part.attributes(readable.resource.attributes, "resource"), {}),
     )
     return marked(span, part.read.all_reasons())
 
