@@ -172,5 +172,5 @@ FLOORS: Mapping[str, Mapping[str, Callable[[str], Floor]]] = {
     "http": {"executemany": SqliteMany},
 }
 """The floors of each backend; over HTTP, that of the store behind the server."""
-BENEATH = {"http": "sqlite"}
+FLOOR_BACKENDS = {"http": "sqlite"}
 """Backends whose floor is another's."""

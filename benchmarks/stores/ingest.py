@@ -14,9 +14,9 @@ from leyden.core.data.rollout import Attempt, EnqueueRollout
 from leyden.core.data.span import Span
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
-from stores.floors import BENEATH, FLOORS, Floor, Row, pack
+from stores.floors import FLOOR_BACKENDS, FLOORS, Floor, Row, pack
 from stores.material import SPANS_OF_ATTEMPT, Kind, attempts_for, make_spans
-from stores.places import place_of
+from stores.places import new_uris
 
 PER_COMMIT, WRITERS = (1, 100), (1, 8)
 SIDE = "store"
@@ -38,30 +38,32 @@ class Work(NamedTuple):
     def shares(self, items: Sequence[T]) -> list[list[Sequence[T]]]:
         """Divide what there is for each span: for each writer, its commits."""
         each = -(-len(items) // self.writers)
-        mine = [items[n : n + each] for n in range(0, len(items), each)]
-        return [[part[n : n + self.per_commit] for n in range(0, len(part), self.per_commit)] for part in mine]
+        own = [items[n : n + each] for n in range(0, len(items), each)]
+        return [[part[n : n + self.per_commit] for n in range(0, len(part), self.per_commit)] for part in own]
 
 
 def ingest(backend: str, folder: Path, spans: int, number: int) -> list[dict[str, Any]]:
     """Measure every kind, size of commit and number of writers; sides go in the opposite order in every other round."""
     found: list[dict[str, Any]] = []
     with asyncio.Runner() as loop, ExitStack() as stack:
-        place = stack.enter_context(place_of(backend, folder))
-        beneath = BENEATH.get(backend)
-        floor_place = stack.enter_context(place_of(beneath, folder / "floor")) if beneath else place
-        store = loop.run(open_store(place()))
+        new_uri = stack.enter_context(new_uris(backend, folder))
+        floor_backend = FLOOR_BACKENDS.get(backend)
+        new_floor_uri = stack.enter_context(new_uris(floor_backend, folder / "floor")) if floor_backend else new_uri
+        store = loop.run(open_store(new_uri()))
         stack.callback(lambda: loop.run(store.close()))
-        places = {side: (made, loop.run(_with_tables(floor_place()))) for side, made in FLOORS[backend].items()}
+        floor_uris = {
+            side: (make_floor, loop.run(_with_tables(new_floor_uri()))) for side, make_floor in FLOORS[backend].items()
+        }
         first = 0
         for kind, per_commit, writers in product(get_args(Kind), PER_COMMIT, WRITERS):
             count = _count(spans, kind, per_commit, writers)
             attempts = loop.run(claim(store, attempts_for(count)))
             work = Work(kind, per_commit, writers, make_spans(kind, attempts, count, first))
             first += count
-            sides: list[str] = [*places, SIDE][:: -1 if number % 2 else 1]
+            sides: list[str] = [*floor_uris, SIDE][:: -1 if number % 2 else 1]
             for side in sides:
                 gc.collect()
-                figures = loop.run(_stored(store, work)) if side == SIDE else _written(*places[side], work)
+                figures = loop.run(_stored(store, work)) if side == SIDE else _written(*floor_uris[side], work)
                 row = {"backend": backend, "kind": kind, "per_commit": per_commit, "writers": writers, "side": side}
                 found.append({**row, "round": number, **figures})
     return found
@@ -113,9 +115,9 @@ async def _check(store: LightningStore, work: Work) -> None:
         raise SystemExit(f"{len(stored)} spans of {last.rollout_id} were stored, not {wanted}, or not as they were")
 
 
-def _written(made: Callable[[str], Floor], uri: str, work: Work) -> Figures:
+def _written(make_floor: Callable[[str], Floor], uri: str, work: Work) -> Figures:
     """Pack the spans, then write the rows; what packing takes counts, and is told apart."""
-    floors = [made(uri) for _ in range(work.writers)]
+    floors = [make_floor(uri) for _ in range(work.writers)]
     with ThreadPoolExecutor(work.writers) as threads:
         began = time.perf_counter()
         rows = [pack(span, n % SPANS_OF_ATTEMPT + 1) for n, span in enumerate(work.spans)]

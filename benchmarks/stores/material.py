@@ -56,7 +56,7 @@ def make_conversation(attempt: Attempt, turns: int, first: int = 0) -> list[Span
     one before.
     """
     draw = random.Random(first)
-    said = [_message("system", _words(draw, SYSTEM_WORDS)), _message("user", _words(draw, ANSWER_WORDS))]
+    messages = [_message("system", _words(draw, SYSTEM_WORDS)), _message("user", _words(draw, ANSWER_WORDS))]
     ids = draw.choices(range(VOCABULARY), k=PROMPT_IDS)
     tools = json.dumps(
         [{"type": "function", "function": {"name": name, "description": _words(draw, 60)}} for name in "ab"]
@@ -68,10 +68,10 @@ def make_conversation(attempt: Attempt, turns: int, first: int = 0) -> list[Span
             _message("assistant", _words(draw, ANSWER_WORDS)),
         )
         logprobs = pack_log_probs([-draw.random() for _ in answer])
-        asked = json.dumps(said)
+        input_messages = json.dumps(messages)
         attributes: Attributes = {
             **_call_of(attempt, n),
-            semconv.INPUT_MESSAGES: asked,
+            semconv.INPUT_MESSAGES: input_messages,
             semconv.TOOL_DEFINITIONS: tools,
             semconv.OUTPUT_MESSAGES: json.dumps([wrote]),
             semconv.INPUT_TOKENS: len(ids),
@@ -83,7 +83,7 @@ def make_conversation(attempt: Attempt, turns: int, first: int = 0) -> list[Span
         }
         spans.append(_span(attempt, n, "chat gpt-4o", attributes))
         ids += [*answer, *draw.choices(range(VOCABULARY), k=TOOL_IDS)]
-        said += [wrote, _message("tool", _words(draw, TOOL_WORDS))]
+        messages += [wrote, _message("tool", _words(draw, TOOL_WORDS))]
     return spans
 
 

@@ -24,7 +24,7 @@ SHARED = ("sqlite", "postgresql", "redis", "http")
 """Those that another process can open."""
 TOKEN = "a-token-for-benchmarks"
 
-Place = Callable[[], str]
+NewUri = Callable[[], str]
 """Gives the URI of another empty store."""
 
 
@@ -36,7 +36,7 @@ def missing(backend: str) -> str | None:
 
 
 @contextmanager
-def place_of(backend: str, folder: Path) -> Generator[Place]:
+def new_uris(backend: str, folder: Path) -> Generator[NewUri]:
     """Start what a backend needs, for the length of the block."""
     names = count()
     folder.mkdir(parents=True, exist_ok=True)

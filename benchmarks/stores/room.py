@@ -22,7 +22,7 @@ from leyden.core.store.open import open_store
 from stores.floors import redis_of
 from stores.ingest import claim
 from stores.material import Kind, attempts_for, make_conversation, make_spans
-from stores.places import place_of
+from stores.places import new_uris
 
 TURNS, CONVERSATIONS = 30, 10
 TOKEN_BYTES, ID_BYTES = 8, 4
@@ -35,12 +35,12 @@ def room(backend: str, folder: Path, spans: int) -> list[dict[str, Any]]:
     """Measure bytes a span of either kind, and of a conversation, each in a store of its own."""
     found: list[dict[str, Any]] = []
     least = least_bytes(make_conversation(_ANYBODY, TURNS))
-    with place_of(backend, folder) as place:
+    with new_uris(backend, folder) as new_uri:
         for kind in get_args(Kind):
-            grown = asyncio.run(_grown(backend, place(), kind, spans, _COMMIT))
+            grown = asyncio.run(_grown(backend, new_uri(), kind, spans, _COMMIT))
             found.append({"backend": backend, "what": kind, "bytes": grown / spans})
         for what, per_commit in (("conversation", 1), ("conversation at once", TURNS)):
-            grown = asyncio.run(_grown(backend, place(), None, TURNS * CONVERSATIONS, per_commit)) / CONVERSATIONS
+            grown = asyncio.run(_grown(backend, new_uri(), None, TURNS * CONVERSATIONS, per_commit)) / CONVERSATIONS
             found.append({"backend": backend, "what": what, "bytes": grown, "least": least, "ratio": grown / least})
     return found
 

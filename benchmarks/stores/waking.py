@@ -15,7 +15,7 @@ from leyden.core.data.rollout import Attempt
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from stores.ingest import claim
-from stores.places import SHARED, place_of
+from stores.places import SHARED, new_uris
 
 _SETTLE_SECONDS = 0.05
 """After which who is to be woken has looked, found nothing, and waits."""
@@ -27,8 +27,8 @@ Change = Callable[[Attempt | None], Awaitable[float]]
 
 def wake(backend: str, folder: Path, times: int) -> list[dict[str, Any]]:
     """Measure a claim and a wait that have nothing yet, `times` each."""
-    with place_of(backend, folder) as place:
-        return asyncio.run(_wake(backend, place(), times))
+    with new_uris(backend, folder) as new_uri:
+        return asyncio.run(_wake(backend, new_uri(), times))
 
 
 async def _wake(backend: str, uri: str, times: int) -> list[dict[str, Any]]:
@@ -43,7 +43,9 @@ async def _wake(backend: str, uri: str, times: int) -> list[dict[str, Any]]:
                 stdout=asyncio.subprocess.PIPE,
             )
             try:
-                found += await _woken_by(store, lambda attempt: _told(other, attempt), times, backend, "another")
+                found += await _woken_by(
+                    store, lambda attempt: _change_in_process(other, attempt), times, backend, "another"
+                )
             finally:
                 assert other.stdin is not None, "it was asked for"
                 other.stdin.close()
@@ -99,7 +101,7 @@ async def _change(store: LightningStore, attempt: Attempt | None) -> float:
     return began
 
 
-async def _told(other: asyncio.subprocess.Process, attempt: Attempt | None) -> float:
+async def _change_in_process(other: asyncio.subprocess.Process, attempt: Attempt | None) -> float:
     """Have the other process do it; every process of a machine has the same monotonic clock."""
     assert other.stdin is not None, "it was asked for"
     assert other.stdout is not None, "it was asked for"
@@ -107,7 +109,7 @@ async def _told(other: asyncio.subprocess.Process, attempt: Attempt | None) -> f
     return float(await other.stdout.readline())
 
 
-async def _obey(uri: str) -> None:
+async def _follow_commands(uri: str) -> None:
     """Change what each line of standard input says, and say when that began."""
     store = await open_store(uri)
     while line := await asyncio.to_thread(sys.stdin.readline):
@@ -121,4 +123,4 @@ async def _obey(uri: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_obey(sys.argv[1]))
+    asyncio.run(_follow_commands(sys.argv[1]))

@@ -11,7 +11,7 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from stores.ingest import claim
 from stores.material import SPANS_OF_ATTEMPT, make_spans
-from stores.places import place_of
+from stores.places import new_uris
 
 _SPANS, _WORKERS = 5, 8
 _TOGETHER = 500
@@ -34,8 +34,8 @@ def rollouts(backend: str, folder: Path, count: int) -> list[dict[str, Any]]:
         finally:
             await store.close()
 
-    with place_of(backend, folder) as place:
-        return asyncio.run(run(place()))
+    with new_uris(backend, folder) as new_uri:
+        return asyncio.run(run(new_uri()))
 
 
 async def _rate(store: LightningStore, workers: int, count: int) -> float:
@@ -74,8 +74,8 @@ def query(backend: str, folder: Path, count: int) -> list[dict[str, Any]]:
         late = delays[round(0.95 * _QUERIES)]
         return [{"backend": backend, "rollouts": count, "median_ms": statistics.median(delays), "p95_ms": late}]
 
-    with place_of(backend, folder) as place:
-        return asyncio.run(run(place()))
+    with new_uris(backend, folder) as new_uri:
+        return asyncio.run(run(new_uri()))
 
 
 async def _fill(store: LightningStore, count: int) -> list[Attempt]:
@@ -84,8 +84,8 @@ async def _fill(store: LightningStore, count: int) -> list[Attempt]:
         attempts += await claim(store, min(_TOGETHER, count - len(attempts)))
     step = _TOGETHER // SPANS_OF_ATTEMPT
     for start in range(0, count, step):
-        mine = attempts[start : start + step]
-        await store.add_many_spans(make_spans("light", mine, len(mine) * SPANS_OF_ATTEMPT))
+        part = attempts[start : start + step]
+        await store.add_many_spans(make_spans("light", part, len(part) * SPANS_OF_ATTEMPT))
     return attempts
 
 

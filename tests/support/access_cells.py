@@ -25,7 +25,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message
 
 from leyden.core.data import semconv
-from leyden.core.store.rpc import TOGETHER, methods
+from leyden.core.store.rpc import BATCH_PATH, methods
 
 FAULTS = frozenset({400, 404, 409, 413, 415, 422})
 """Statuses of requests that are not in order."""
@@ -165,7 +165,7 @@ def routes_of(app: Any, prefix: str = "") -> Iterator[str]:
         if isinstance(route, Mount):
             yield from routes_of(route.app, path) if hasattr(route.app, "routes") else [f"{path}/*"]
         elif path.endswith("/{method}"):
-            yield from (path.replace("{method}", name) for name in (*methods(), TOGETHER))
+            yield from (path.replace("{method}", name) for name in (*methods(), BATCH_PATH))
         else:
             yield path
 

@@ -52,7 +52,7 @@ def critic(kind: str | None, objective: str) -> Critic | None:
     if kind is None:
         return None
     right = game.expected_rewards(worked=WORKED, failed=FAILED) if objective == BOTH else game.expected_rewards()
-    return game.critic_saying(right if kind == RIGHT else SAID)
+    return game.critic_of(right if kind == RIGHT else SAID)
 
 
 def bias(

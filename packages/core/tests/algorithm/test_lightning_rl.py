@@ -49,7 +49,7 @@ async def test_a_step_collects_updates_publishes_and_keeps() -> None:
     context = scripted([[[1.0, 0.0]], [[0.0, 1.0, 1.0]]], steps=2)
     await LightningRL(FAST).run(context)
     once = ["collect", "update", "publish", "checkpoint"]
-    assert context.asked == ["restore", "before", *once, *once, "after"]
+    assert context.calls == ["restore", "before", *once, *once, "after"]
     assert [line["reward"] for line in context.lines] == [0.5, pytest.approx(2 / 3)]
     assert context.lines[0]["importance_ratio_deviation"] < 1e-3
 
@@ -66,14 +66,14 @@ async def test_a_resumed_run_is_not_evaluated_before_again() -> None:
     context = scripted([[[1.0, 0.0]]], steps=2)
     context.step = 1
     await LightningRL(FAST).run(context)
-    assert "before" not in context.asked
+    assert "before" not in context.calls
 
 
 async def test_a_batch_without_a_lesson_is_not_a_step() -> None:
     context = scripted([[[1.0, 1.0], [0.5]], [[None, None]], [[1.0, 0.0]]], steps=1)
     await LightningRL(FAST).run(context)
-    assert context.asked.count("collect") == 3
-    assert context.asked.count("update") == 1
+    assert context.calls.count("collect") == 3
+    assert context.calls.count("update") == 1
     assert context.dropped == {"no spread": 1, "fewer than two rewards": 2}
 
 
@@ -156,7 +156,7 @@ async def test_a_context_that_collects_in_step_refuses_another_loop() -> None:
     context = scripted([[[1.0, 0.0]]], steps=1)
     with pytest.raises(UsageError, match="ScriptedContext collects in step with the updates, not at loop async"):
         await LightningRL(LightningRLConfig(loop="async")).run(context)
-    assert "update" not in context.asked
+    assert "update" not in context.calls
 
 
 async def test_the_log_says_how_old_the_tokens_were() -> None:
@@ -176,7 +176,7 @@ async def test_the_log_says_how_old_the_tokens_were() -> None:
 async def test_a_critic_is_asked_before_each_update_and_learns_in_it(how: dict[str, Any]) -> None:
     context = scripted([[[1.0, 0.0, 1.0, 1.0]]] * 30, steps=30)
     await LightningRL(LightningRLConfig(learning_rate=1e-5, **how)).run(context)
-    assert context.asked[2:7] == ["collect", "value", "update", "publish", "checkpoint"]
+    assert context.calls[2:7] == ["collect", "value", "update", "publish", "checkpoint"]
     said = [line["value_mean"] for line in context.lines]
     assert said[0] == 0.0 < said[1] < said[2] < said[3]
     assert said[-1] == pytest.approx(0.75, abs=0.1), "all rollouts have the same prompt, and earn 0.75 on average"
@@ -195,7 +195,7 @@ async def test_warm_up_steps_are_the_critics_and_the_schedule_begins_after_them(
     assert [line["critic_only"] for line in context.lines] == [1, 1, 0, 0]
     assert [line["tokens_trained"] for line in context.lines] == [0, 0, 4, 4]
     assert [line.get("learning_rate") for line in context.lines] == [None, None, 1e-3, pytest.approx(5e-4)]
-    assert context.asked.count("publish") == 4
+    assert context.calls.count("publish") == 4
 
 
 async def test_a_warm_up_without_an_end_is_refused() -> None:

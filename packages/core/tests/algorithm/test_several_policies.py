@@ -79,7 +79,7 @@ async def test_the_log_has_each_policys_numbers_under_its_name_and_their_sums() 
     models = pair()
     context = ScriptedContext(models, [team(models, [1.0, 0.0, 0.0])])
     await LightningRL(LightningRLConfig(learning_rate=RATE)).run(context)
-    assert context.asked == ["restore", "before", "collect", "update", "update", "publish", "checkpoint", "after"]
+    assert context.calls == ["restore", "before", "collect", "update", "update", "publish", "checkpoint", "after"]
     (line,) = context.lines
     assert (line["transitions"], line["planner/transitions"], line["reporter/transitions"]) == (6, 3, 3)
     assert (line["tokens_trained"], line["planner/tokens_trained"], line["reporter/tokens_trained"]) == (15, 6, 9)
@@ -109,7 +109,7 @@ async def test_the_policy_that_cannot_be_updated_is_named() -> None:
     context = ScriptedContext(models, [team(models, [1.0, 0.0])])
     with pytest.raises(TrainingError, match="policy reporter: no transition to train on: 2 given"):
         await LightningRL(LightningRLConfig(learning_rate=RATE)).run(context)
-    assert "publish" not in context.asked, "what the planner learned is not served alone"
+    assert "publish" not in context.calls, "what the planner learned is not served alone"
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,8 @@ async def test_each_side_learns_bit_for_bit_what_it_would_alone_from_the_same_ro
     by = tuple(given) if acts == "turns" else (acts or "rewarded",)
     batches = [[group(n, 0.0, 1.0, 0.5, 0.25, by=by), group(n + 5, 1.0, 0.0, by=by)] for n in range(3)]
     context = await together(given, batches, acts=acts)
-    assert context.asked[:3] == ["restore", "before", "collect"]
-    assert context.asked[3:9] == ["update", "update", "update", "update", "publish", "checkpoint"]
+    assert context.calls[:3] == ["restore", "before", "collect"]
+    assert context.calls[3:9] == ["update", "update", "update", "update", "publish", "checkpoint"]
     plain = [[group(n, 0.0, 1.0, 0.5, 0.25), group(n + 5, 1.0, 0.0)] for n in range(3)]
     for name, side in given.items():
         if name not in LEARNED_ALONE:

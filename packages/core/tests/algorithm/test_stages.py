@@ -96,7 +96,7 @@ async def test_a_stage_learns_as_it_would_alone_from_what_the_one_before_left(tm
     context = KeepingContext(tmp_path / "together", steps=5)
     await stages(for_steps(BEST, 2), PLAIN).run(context)
     assert context.step == 5
-    assert context.asked[0] == "before" and context.asked[-1] == "after" and context.asked.count("before") == 1
+    assert context.calls[0] == "before" and context.calls[-1] == "after" and context.calls.count("before") == 1
     assert [own == context.updaters[0] for own in context.updaters] == [True, True, False, False, False]
 
     class Rest(KeepingContext):

@@ -55,7 +55,7 @@ class LessonContext(ScriptedContext):
         ]
 
     async def stored(self, source: str) -> StoredRollouts:
-        self.asked.append(f"stored {source}")
+        self.calls.append(f"stored {source}")
         ids = tuple(t.rollout_id for group in self.store for t in group.trajectories)
         return StoredRollouts(self.store, ids, Counter({"held out there": 3}), Counter(), Counter({"elsewhere": 2}))
 
@@ -69,7 +69,7 @@ async def test_a_step_on_collected_rollouts_imitates_the_best_of_each_task() -> 
     before = [likelihood(context.model, 0, n) for n in range(3)]
     await SFT(SFTConfig(learning_rate=RATE, keep="best")).run(context)
     once = ["collect", "update", "publish", "checkpoint"]
-    assert context.asked == ["restore", "before", *once, "after"]
+    assert context.calls == ["restore", "before", *once, "after"]
     assert context.learned == [["t0r1", "t1r0"]]
     line = context.lines[0]
     assert (line["rollouts"], line["rollouts_imitated"], line["reward"]) == (5, 2, pytest.approx(0.4))
@@ -97,8 +97,8 @@ async def test_stored_rollouts_are_imitated_without_running_any_and_need_no_rewa
     algorithm = SFT(SFTConfig(learning_rate=RATE, spans="elsewhere", per_step=2))
     assert not algorithm.needs_rollouts
     await algorithm.run(context)
-    assert context.asked[:3] == ["stored elsewhere", "restore", "before"]
-    assert "collect" not in context.asked
+    assert context.calls[:3] == ["stored elsewhere", "restore", "before"]
+    assert "collect" not in context.calls
     assert [len(ids) for ids in context.learned] == [2, 2, 2, 2]
     everything = ["t0r0", "t0r1", "t1r0", "t2r0"]
     assert sorted(context.learned[0] + context.learned[1]) == everything
@@ -116,7 +116,7 @@ async def test_a_run_that_goes_on_deals_as_if_it_had_never_stopped() -> None:
     rest.step = 2
     await SFT(config).run(rest)
     assert rest.learned == whole.learned[2:]
-    assert "before" not in rest.asked
+    assert "before" not in rest.calls
 
 
 async def test_passes_end_the_run_before_its_steps_are_taken() -> None:
@@ -179,7 +179,7 @@ async def test_a_run_on_stored_rollouts_can_be_stopped_early(algorithm: Supervis
     context = Impatient(stored=groups([1.0, 0.0], [0.0, 1.0]), steps=9)
     await algorithm.run(context)
     assert len(context.learned) == 2
-    assert context.asked[-1] == "after"
+    assert context.calls[-1] == "after"
 
 
 @pytest.mark.parametrize(
@@ -204,14 +204,14 @@ async def test_spans_without_a_lesson_are_refused_with_the_counts_of_what_was_le
     context = LessonContext(stored=stored)
     with pytest.raises(UsageError, match=says):
         await algorithm.run(context)
-    assert context.asked == ["stored s"]
+    assert context.calls == ["stored s"]
 
 
 async def test_batches_without_a_lesson_are_no_steps_and_too_many_end_the_run() -> None:
     context = LessonContext(groups([1.0, 1.0]), groups([1.0, 0.0]))
     await DPO(DPOConfig(learning_rate=RATE)).run(context)
-    assert context.asked.count("collect") == 2
-    assert context.asked.count("update") == 1
+    assert context.calls.count("collect") == 2
+    assert context.calls.count("update") == 1
     assert context.dropped == {"no answer better than another to the same state": 1}
     context = LessonContext(*[groups([0.0, None])] * 2)
     with pytest.raises(NothingToLearn, match="in 2 batches in a row; the last one's: 1 × reward not above 0"):

@@ -1,6 +1,6 @@
 import pytest
 
-from leyden.core.data.tally import LINE_CHARACTERS, CountedMessage, Tally, alike
+from leyden.core.data.tally import LINE_CHARACTERS, CountedMessage, Tally, without_varying_words
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from leyden.core.data.tally import LINE_CHARACTERS, CountedMessage, Tally, alike
     ],
 )
 def test_messages_that_differ_in_ids_addresses_and_numbers_are_alike(one: str, other: str) -> None:
-    assert alike(one) == alike(other)
+    assert without_varying_words(one) == without_varying_words(other)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_messages_that_differ_in_ids_addresses_and_numbers_are_alike(one: str, o
     ],
 )
 def test_messages_that_say_something_else_are_not(one: str, other: str) -> None:
-    assert alike(one) != alike(other)
+    assert without_varying_words(one) != without_varying_words(other)
 
 
 def test_the_most_frequent_is_first_with_the_words_of_its_first_message() -> None:
@@ -77,25 +77,25 @@ def test_messages_that_quote_their_task_are_one_reason_where_there_are_too_many(
     for number, question in enumerate(QUESTIONS):
         tally.add(f"LookupError: {message.format(question)}", f"ro-{number}", count=2)
     first = f"LookupError: {message.format(QUESTIONS[0])}"
-    assert tally.few(3) == [
+    assert tally.grouped(3) == [
         CountedMessage(8, first, "ro-0", messages=4),
         CountedMessage(1, "no result within 2 s", "slow"),
     ]
     assert tally.line() == f"8 × {first} (4 messages that begin alike); 1 × no result within 2 s"
-    assert len(tally.few(5)) == 5, "there is room for all of them"
+    assert len(tally.grouped(5)) == 5, "there is room for all of them"
 
 
 def test_different_errors_are_never_one_reason() -> None:
     tally = Tally()
     for text in ("ValueError: bad day", "TypeError: bad day", "KeyError: 'a'", "Error code: 400 - 'x'", "no 'x'"):
         tally.add(text)
-    assert len(tally.few(1)) == 5
+    assert len(tally.grouped(1)) == 5
 
 
 def test_what_was_one_reason_stays_one_when_tallies_are_added_up() -> None:
-    one, other = Tally(), Tally()
+    counted, other = Tally(), Tally()
     for question in QUESTIONS:
-        one.add(f"LookupError: {question!r}")
-    other.include(one.few(1))
-    other.include(one.few(1))
+        counted.add(f"LookupError: {question!r}")
+    other.include(counted.grouped(1))
+    other.include(counted.grouped(1))
     assert other.most_common() == [CountedMessage(8, f"LookupError: {QUESTIONS[0]!r}", "", messages=4)]

@@ -49,7 +49,7 @@ def tool(
 def owners(spans: list[Span]) -> dict[str | None, str | None]:
     """Tool span to the call that it belongs to."""
     outcomes = tool_outcomes(spans)
-    owned: dict[str | None, str | None] = {one.span_id: None for one in outcomes.unasked}
+    owned: dict[str | None, str | None] = {one.span_id: None for one in outcomes.unrequested}
     return owned | {one.span_id: call_id for call_id, own in outcomes.by_call.items() for one in own}
 
 
@@ -184,12 +184,12 @@ def build(drawn: list[tuple[str, int, int, str, bool]]) -> list[Span]:
 def test_every_tool_is_somewhere_once_in_whatever_order_spans_are_given(drawn: Any, random: Any) -> None:
     spans = build(drawn)
     outcomes = tool_outcomes(spans)
-    told = [one.span_id for own in (outcomes.unasked, *outcomes.by_call.values()) for one in own]
+    told = [one.span_id for own in (outcomes.unrequested, *outcomes.by_call.values()) for one in own]
     assert sorted(filter(None, told)) == sorted(one.span_id for one in spans if one.span_id.startswith("tool"))
     assert set(outcomes.by_call) == {one.span_id for one in spans if one.span_id.startswith("call")}
     random.shuffle(spans)
     again = tool_outcomes(spans)
-    assert (dict(again.by_call), again.unasked) == (dict(outcomes.by_call), outcomes.unasked)
+    assert (dict(again.by_call), again.unrequested) == (dict(outcomes.by_call), outcomes.unrequested)
 
 
 @given(SPANS)

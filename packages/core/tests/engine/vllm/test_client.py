@@ -45,7 +45,7 @@ async def test_everything_that_decides_a_draw_is_said(client: VllmClient, double
         part
         async for part in client.generate(BASE, request(Sampling(temperature=0.7, top_p=0.9, seed=3), 2), [5, 6], 4)
     ]
-    path, body = double.asked[-1]
+    path, body = double.requests[-1]
     assert path == "/v1/completions"
     assert body == {
         "model": BASE,
@@ -140,7 +140,7 @@ async def test_a_wrong_key_is_refused(double: VllmDouble) -> None:
 async def test_the_likeliest_tokens_that_were_not_told_are_asked_for_again(
     client: VllmClient, double: VllmDouble, temperature: float
 ) -> None:
-    double.untold = 5
+    double.without_likeliest_tokens = 5
     ids = list(PROMPT)
     seen: list[int] = []
     async for part in client.generate(BASE, request(Sampling(temperature=temperature, seed=2), 3), PROMPT, 40):
@@ -151,13 +151,13 @@ async def test_the_likeliest_tokens_that_were_not_told_are_asked_for_again(
             ids.append(token)
             seen.append(token)
     assert len(seen) > 5
-    assert double.untold == 0
+    assert double.without_likeliest_tokens == 0
 
 
 async def test_token_0_is_drawn_with_its_own_log_probability(client: VllmClient, double: VllmDouble) -> None:
     raw = double.logprobs(4)
     for seed in range(2000):
-        double.untold = 1
+        double.without_likeliest_tokens = 1
         (first, *_) = await _first(client, seed)
         if first.ids == [0]:
             assert first.logprobs == pytest.approx([raw[0]])
@@ -173,6 +173,6 @@ async def test_a_server_that_never_tells_the_likeliest_tokens_is_refused(
     client: VllmClient, double: VllmDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leyden.core.engine.vllm.client.TRY_SECONDS", 0)
-    double.untold = 10_000
+    double.without_likeliest_tokens = 10_000
     with pytest.raises(EngineError, match="did not tell the 3 likeliest tokens"):
         await client.next_top(BASE, PROMPT, 1.0, 3)

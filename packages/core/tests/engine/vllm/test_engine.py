@@ -56,7 +56,7 @@ def saving(text: str) -> Callable[[Path], None]:
 
 
 def loads(double: VllmDouble) -> list[dict[str, Any]]:
-    return [body for path, body in double.asked if path == "/v1/load_lora_adapter"]
+    return [body for path, body in double.requests if path == "/v1/load_lora_adapter"]
 
 
 async def test_adapters_are_served_from_the_next_token_on(engine: VllmEngine, server: DoubleServer) -> None:
@@ -198,7 +198,7 @@ async def test_a_server_of_adapters_is_never_asked_to_score_a_prompt(engine: Vll
     answer = await chunks_of(
         engine, msgspec.structs.replace(call(Sampling(temperature=0.7, max_tokens=5)), top_logprobs=2)
     )
-    assert not any(body.get("prompt_logprobs") is not None for _, body in server.double.asked)
+    assert not any(body.get("prompt_logprobs") is not None for _, body in server.double.requests)
     rows = [server.double.logprobs(last, "adapter") for last in [4, *ids_of(answer)][:-1]]
     assert [value for chunk in answer for value in chunk.logprobs] == pytest.approx(
         [float(row[token]) for row, token in zip(rows, ids_of(answer), strict=True)]
@@ -211,7 +211,7 @@ async def test_a_seed_goes_on_with_other_numbers(engine: VllmEngine, server: Dou
     async for chunk in engine.generate(call(Sampling(seed=5, max_tokens=40))):
         if chunk.version == 0 and engine.version == 0:
             await engine.update_adapters(saving("one"), 1)
-    seeds = [body["seed"] for _, body in server.double.asked if body.get("stream")]
+    seeds = [body["seed"] for _, body in server.double.requests if body.get("stream")]
     assert seeds[0] == 5
     assert len(set(seeds)) == len(seeds) == 2
 
@@ -239,7 +239,7 @@ async def test_shared_weights_are_sent_whole_and_caches_forgotten() -> None:
     shared.hold(weights)
     weights["a"].zero_()
     await shared.send(client, 7)
-    assert [path for path, _ in double.asked] == [
+    assert [path for path, _ in double.requests] == [
         "/init_weight_transfer_engine",
         "/pause",
         "/start_weight_update",
@@ -248,10 +248,10 @@ async def test_shared_weights_are_sent_whole_and_caches_forgotten() -> None:
         "/reset_prefix_cache",
         "/resume",
     ]
-    info = double.asked[3][1]["update_info"]
+    info = double.requests[3][1]["update_info"]
     assert (info["names"], info["dtype_names"], info["shapes"]) == (["a", "b"], ["float32", "bfloat16"], [[2, 3], [4]])
     assert pickle.loads(base64.b64decode(info["ipc_handles_pickled"])) == [{"GPU-1": (6.0,)}, {"GPU-1": (8.0,)}]
-    assert double.asked[4][1] == {"weight_version": "7"}
+    assert double.requests[4][1] == {"weight_version": "7"}
     await client.close()
     await double.stop()
 

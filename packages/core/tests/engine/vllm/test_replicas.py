@@ -41,7 +41,7 @@ def call(rollout: str, sampling: Sampling = GREEDY) -> GenerateRequest:
 
 
 def answered(double: VllmDouble) -> int:
-    return sum(bool(body.get("stream")) for _, body in double.asked)
+    return sum(bool(body.get("stream")) for _, body in double.requests)
 
 
 async def test_a_rollout_stays_on_its_replica_and_rollouts_are_spread(

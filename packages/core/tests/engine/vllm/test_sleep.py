@@ -89,7 +89,7 @@ async def test_calls_wait_while_it_sleeps_and_go_on(policy: Path) -> None:
         assert is_served(server, chunks)
         assert not server.double.asleep
         assert len(server.starts) == 1
-        paths = [path for path, _ in server.double.asked if path in ("/sleep", "/wake_up")]
+        paths = [path for path, _ in server.double.requests if path in ("/sleep", "/wake_up")]
         assert paths == ["/sleep", "/wake_up"]
 
 
@@ -159,4 +159,4 @@ async def test_one_that_was_not_told_to_sleep_does_not(policy: Path) -> None:
         async with engine.asleep():
             assert not server.double.asleep
             assert len(ids_of(await chunks_of(engine, call()))) == 60
-        assert not any(path in ("/sleep", "/wake_up") for path, _ in server.double.asked)
+        assert not any(path in ("/sleep", "/wake_up") for path, _ in server.double.requests)

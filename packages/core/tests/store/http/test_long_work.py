@@ -31,56 +31,56 @@ class Work:
 
 
 async def test_agents_take_turns_and_a_trainer_waits_for_none() -> None:
-    turns, work = FairScheduler(), Work()
-    first, second, trainer = turns.sender(agent=True), turns.sender(agent=True), turns.sender(agent=False)
-    running = [asyncio.create_task(turns.do(first, work.piece("first 1", waits=True)))]
+    scheduler, work = FairScheduler(), Work()
+    first, second, trainer = scheduler.sender(agent=True), scheduler.sender(agent=True), scheduler.sender(agent=False)
+    running = [asyncio.create_task(scheduler.do(first, work.piece("first 1", waits=True)))]
     assert await asyncio.to_thread(work.begun.wait, PATIENCE_SECONDS)
-    running += [asyncio.create_task(turns.do(first, work.piece(f"first {n}"))) for n in (2, 3, 4)]
+    running += [asyncio.create_task(scheduler.do(first, work.piece(f"first {n}"))) for n in (2, 3, 4)]
     await asyncio.sleep(0)
-    running += [asyncio.create_task(turns.do(second, work.piece(f"second {n}"))) for n in (1, 2)]
-    assert await turns.do(trainer, work.piece("trainer")) != threading.current_thread().name
+    running += [asyncio.create_task(scheduler.do(second, work.piece(f"second {n}"))) for n in (1, 2)]
+    assert await scheduler.do(trainer, work.piece("trainer")) != threading.current_thread().name
     work.may_end.set()
     await asyncio.gather(*running)
     assert work.done == ["trainer", "first 1", "second 1", "first 2", "second 2", "first 3", "first 4"]
 
 
 async def test_a_refusal_in_the_work_is_raised() -> None:
-    turns = FairScheduler()
+    scheduler = FairScheduler()
 
     def refuse() -> None:
         raise Refused(413, "too large")
 
     with pytest.raises(Refused, match="too large"):
-        await turns.do(turns.sender(agent=True), refuse)
-    assert await turns.do(turns.sender(agent=True), lambda: 3) == 3
+        await scheduler.do(scheduler.sender(agent=True), refuse)
+    assert await scheduler.do(scheduler.sender(agent=True), lambda: 3) == 3
 
 
 def test_who_had_long_work_pauses_but_for_short_bursts() -> None:
     now = 100.0
-    turns = FairScheduler(lambda: now)
-    agent, trainer = turns.sender(agent=True), turns.sender(agent=False)
+    scheduler = FairScheduler(lambda: now)
+    agent, trainer = scheduler.sender(agent=True), scheduler.sender(agent=False)
     agent.charge(CREDIT / PAUSES, now)
-    assert (agent.pause(now), agent.owes(now)) == (0.0, True)
+    assert (agent.pause(now), agent.has_pause_left(now)) == (0.0, True)
     agent.charge(1 / PAUSES, now)
     assert agent.pause(now) == pytest.approx(1.0)
     assert agent.pause(now + 1.0) == pytest.approx(0.0)
     agent.charge(1e6, now)
     assert agent.pause(now) == pytest.approx(LONGEST_PAUSE)
-    assert agent.owes(now + CREDIT + LONGEST_PAUSE + 1) is False
+    assert agent.has_pause_left(now + CREDIT + LONGEST_PAUSE + 1) is False
     trainer.charge(1e6, now)
-    assert (trainer.pause(now), trainer.owes(now)) == (0.0, False)
+    assert (trainer.pause(now), trainer.has_pause_left(now)) == (0.0, False)
 
 
 def test_who_sends_beside_a_sender() -> None:
     now = 0.0
-    turns = FairScheduler(lambda: now)
-    one, other = turns.sender(agent=True), turns.sender(agent=True)
-    turns.note(one)
-    assert not turns.others_send(one) and turns.others_send(other)
-    turns.note(other)
-    turns.note(one)
-    turns.note(one)
-    assert turns.others_send(one)
+    scheduler = FairScheduler(lambda: now)
+    one, other = scheduler.sender(agent=True), scheduler.sender(agent=True)
+    scheduler.note(one)
+    assert not scheduler.others_send(one) and scheduler.others_send(other)
+    scheduler.note(other)
+    scheduler.note(one)
+    scheduler.note(one)
+    assert scheduler.others_send(one)
     now += ACTIVE_SECONDS + 0.1
-    turns.note(one)
-    assert not turns.others_send(one) and turns.others_send(other)
+    scheduler.note(one)
+    assert not scheduler.others_send(one) and scheduler.others_send(other)

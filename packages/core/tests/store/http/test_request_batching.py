@@ -13,7 +13,7 @@ from leyden.core.store.http.connection import Connection
 from leyden.core.store.http.request_batching import MOST, RequestBatcher, ServerAnswer
 from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
-from leyden.core.store.rpc import TOGETHER, BatchPart, BatchPartAnswer, methods
+from leyden.core.store.rpc import BATCH_PATH, BatchPart, BatchPartAnswer, methods
 from leyden.core.testing.servers.store_server import TOKEN, LosesAnswers, StoreServer, accepts
 from leyden.core.testing.store_contract.shared import MISSING, claimed, span_of
 
@@ -88,7 +88,7 @@ async def test_a_part_that_is_no_call_is_refused_alone(
         BatchPart("enqueue_rollout", "2", methods()["enqueue_rollout"].encode_call({"n": 1})),
     ]
     async with asyncio.timeout(20):
-        whole, body, _ = await connection.post(TOGETHER, msgspec.msgpack.encode(parts), "3")
+        whole, body, _ = await connection.post(BATCH_PATH, msgspec.msgpack.encode(parts), "3")
     await connection.close()
     assert whole == 200
     answers = msgspec.msgpack.decode(body, type=list[BatchPartAnswer])
@@ -100,7 +100,7 @@ async def test_what_is_no_list_of_calls_is_refused(server: StoreServer) -> None:
     url = server.add(MemoryStore())
     for token, body, status in ((TOKEN, b"\x01", 400), ("wrong", b"\x90", 401)):
         connection = Connection(url, token, 5.0)
-        assert (await connection.post(TOGETHER, body, "1"))[0] == status
+        assert (await connection.post(BATCH_PATH, body, "1"))[0] == status
         await connection.close()
 
 

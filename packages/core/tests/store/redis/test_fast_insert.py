@@ -13,12 +13,12 @@ from redis.exceptions import ConnectionError
 from leyden.core.data.rollout import AttemptedRollout, RolloutConfig
 from leyden.core.data.span import Span
 from leyden.core.store.redis.connection import RedisLink
-from leyden.core.store.redis.scripts import COMMIT, ONE_MORE
+from leyden.core.store.redis.scripts import COMMIT, INSERT_SPAN
 from leyden.core.store.redis.store import RedisStore
 from leyden.core.testing.servers.redis_server import NO_REDIS, PROGRAM, RedisServer
 from leyden.core.testing.store_contract.shared import claimed, span_of
 
-NAMES = {ONE_MORE: "one more", COMMIT: "commit"}
+NAMES = {INSERT_SPAN: "one more", COMMIT: "commit"}
 CONFIG = RolloutConfig(unresponsive_seconds=5, max_attempts=2, retry_condition=("unresponsive",))
 
 
@@ -29,10 +29,10 @@ class Store:
         self.store, self.clock = store, clock
         self.link: RedisLink = store._write_link  # pyright: ignore[reportPrivateUsage] - what is run is not to be seen otherwise
         self.ran = Counter[str]()
-        soon = self.link.run_soon
+        run_soon = self.link.run_soon
 
         def noting(seconds: float, script: str, *arguments: bytes | str) -> Any:
-            answer = soon(60.0, script, *arguments)
+            answer = run_soon(60.0, script, *arguments)
             self.ran[f"{NAMES[script]}: {(answer or b'lost').partition(b' ')[0].decode()}"] += 1
             return answer
 
@@ -157,21 +157,21 @@ async def test_a_lost_answer_is_asked_for_again_and_nothing_is_done_twice(
 ) -> None:
     here, there = two
     got = await running(here)
-    soon, once, losses = here.link.run_soon, here.link.once, itertools.count()
+    run_soon, call_once, losses = here.link.run_soon, here.link.call_once, itertools.count()
 
     def late(seconds: float, script: str, *arguments: bytes | str) -> None:
         if lost == "after it was asked":
-            soon(seconds, script, *arguments)
+            run_soon(seconds, script, *arguments)
         here.link.drop()
 
     def losing(*arguments: bytes | str) -> Any:
-        answer = once(*arguments)
+        answer = call_once(*arguments)
         if arguments[0] == "EVALSHA" and next(losses) < 2:
             raise ConnectionError("the answer was lost")
         return answer
 
     monkeypatch.setattr(here.link, "run_soon", late)
-    monkeypatch.setattr(here.link, "once", losing)
+    monkeypatch.setattr(here.link, "call_once", losing)
     stored = await here.store.add_span(span_of(got.attempt, "b"))
     assert isinstance(stored, Span) and stored.sequence_id == 2
     assert [span.sequence_id for span in await there.store.query_spans(got.rollout_id)] == [1, 2]
@@ -183,11 +183,11 @@ async def test_an_answer_waits_for_the_file_and_then_spans_are_stored_at_once_ag
 ) -> None:
     async with pair(redis, monkeypatch) as (here, _):
         got = await running(here)
-        soon, call = here.link.run_soon, here.link.call
+        run_soon, call = here.link.run_soon, here.link.call
         looks = iter([b"aof_pending_bio_fsync:1", b"aof_pending_bio_fsync:0"])
 
         def late(seconds: float, script: str, *arguments: bytes | str) -> Any:
-            answer = soon(seconds, script, *arguments)
+            answer = run_soon(seconds, script, *arguments)
             return answer and answer.replace(b"done", b"wait")
 
         def told(*command: bytes | str) -> Any:

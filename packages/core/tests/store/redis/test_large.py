@@ -113,7 +113,7 @@ async def test_an_answer_that_was_lost_is_asked_for_again_and_nothing_is_done_tw
     here, there = two
     got = await running(here)
     link: Any = link_of(here)
-    exchanged, losses = link._exchanged, 0
+    exchanged, losses = link._exchange, 0
 
     def losing(*commands: Sequence[bytes | str]) -> Any:
         nonlocal losses
@@ -124,7 +124,7 @@ async def test_an_answer_that_was_lost_is_asked_for_again_and_nothing_is_done_tw
             raise ConnectionError("the answer was lost")
         return answer
 
-    monkeypatch.setattr(link, "_exchanged", losing)
+    monkeypatch.setattr(link, "_exchange", losing)
     assert len(await here.add_many_spans(large(got.attempt, "abc"))) == 3
     assert losses == 2
     assert await stored(there, got) == {"": 1, "a": 2, "b": 3, "c": 4}

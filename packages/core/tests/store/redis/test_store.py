@@ -100,7 +100,7 @@ async def test_a_retry_that_another_store_has_queued_meanwhile_is_left_alone(
         if (
             isinstance(arguments[-1], bytes) and b"ZRANGEBYSCORE" in arguments[-1]
         ):  # what is overdue was asked for, and is not yet read
-            second._check_now()  # pyright: ignore[reportPrivateUsage] - another store's health check, just then
+            second._run_health_check_now()  # pyright: ignore[reportPrivateUsage] - another store's health check, just then
         return answer
 
     with monkeypatch.context() as patched:
@@ -206,17 +206,17 @@ async def test_who_waits_is_woken_by_another_store_at_once(two: tuple[RedisStore
 
 
 async def test_a_missed_wake_up_is_made_good_by_looking_again(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def deaf_ear(listener: Listener, answer: object) -> None:
+    def ignore(listener: Listener, answer: object) -> None:
         del listener, answer
 
-    monkeypatch.setattr(Listener, "_hear", deaf_ear)
-    deaf, other = await RedisStore.open(uri, recheck=0.05), await RedisStore.open(uri)
+    monkeypatch.setattr(Listener, "_on_message", ignore)
+    listening, other = await RedisStore.open(uri, recheck=0.05), await RedisStore.open(uri)
     async with asyncio.timeout(20):
-        waiting = asyncio.create_task(deaf.dequeue_many_rollouts(timeout=LONG))
+        waiting = asyncio.create_task(listening.dequeue_many_rollouts(timeout=LONG))
         await asyncio.sleep(0.01)
         await other.enqueue_rollout(1)
         assert len(await waiting) == 1
-    await deaf.close()
+    await listening.close()
     await other.close()
 
 
@@ -226,22 +226,22 @@ async def test_an_answer_that_was_lost_is_asked_for_again_and_nothing_is_done_tw
     store = await RedisStore.open(uri)
     attempt = (await claimed(store)).attempt
     link = link_of(store)
-    once, soon, lost = link.once, link.run_soon, 0
+    call_once, run_soon, lost = link.call_once, link.run_soon, 0
 
     def late(*arguments: Any) -> None:
-        soon(*arguments)
+        run_soon(*arguments)
         link.drop()
 
     def losing(*arguments: bytes | str) -> Any:
         nonlocal lost
-        answer = once(*arguments)
+        answer = call_once(*arguments)
         if arguments[0] == "EVALSHA" and lost < 3:
             lost += 1
             raise ConnectionError("the answer was lost")
         return answer
 
     monkeypatch.setattr(link, "run_soon", late)
-    monkeypatch.setattr(link, "once", losing)
+    monkeypatch.setattr(link, "call_once", losing)
     stored = await store.add_span(span_of(attempt, "a"))
     assert stored is not None and stored.sequence_id == 1 and lost == 3
     assert await store.get_next_span_sequence_id(attempt.rollout_id, attempt.attempt_id) == 2
@@ -257,18 +257,18 @@ async def test_spans_in_a_row_cost_one_question_each(uri: str, monkeypatch: pyte
     store = await RedisStore.open(uri)
     attempt = (await claimed(store)).attempt
     link = link_of(store)
-    once, soon, asked = link.once, link.run_soon, Counter[str]()
+    call_once, run_soon, asked = link.call_once, link.run_soon, Counter[str]()
 
     def counting(*arguments: bytes | str) -> Any:
         asked[str(arguments[0])] += 1
-        return once(*arguments)
+        return call_once(*arguments)
 
     def counting_soon(seconds: float, script: str, *arguments: bytes | str) -> Any:
         asked["EVALSHA"] += 1
-        return soon(seconds, script, *arguments)
+        return run_soon(seconds, script, *arguments)
 
     await store.add_span(span_of(attempt, "a"))
-    monkeypatch.setattr(link, "once", counting)
+    monkeypatch.setattr(link, "call_once", counting)
     monkeypatch.setattr(link, "run_soon", counting_soon)
     for n in range(10):
         await store.add_many_spans([span_of(attempt, f"{n:x}{m:x}") for m in range(5)])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from leyden.core.store.sql import file_notifier
-from leyden.core.store.sql.file_notifier import FileBell
+from leyden.core.store.sql.file_notifier import FileListener
 from leyden.core.store.sql.store import SqlStore
 
 SECONDS = 20
@@ -35,26 +35,26 @@ def test_every_ring_of_any_process_is_heard_and_writing_is_not(tmp_path: Path) -
     path = tmp_path / "file"
     path.write_bytes(b"before")
     heard: queue.SimpleQueue[None] = queue.SimpleQueue()
-    bell = FileBell(path, lambda: heard.put(None))
+    listener = FileListener(path, lambda: heard.put(None))
     with path.open("ab") as file:
         file.write(b"more")
     assert heard.empty()
-    file_notifier.ring(path)
+    file_notifier.notify(path)
     heard.get(timeout=SECONDS)
-    imports = "import sys; from pathlib import Path; from leyden.core.store.sql.file_notifier import ring"
-    code = f"{imports}; ring(Path(sys.argv[1]))"
+    imports = "import sys; from pathlib import Path; from leyden.core.store.sql.file_notifier import notify"
+    code = f"{imports}; notify(Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", code, str(path)], check=True)
     heard.get(timeout=SECONDS)
     assert path.read_bytes() == b"beforemore"
-    bell.stop()
-    file_notifier.ring(path)
+    listener.stop()
+    file_notifier.notify(path)
     assert heard.empty()
 
 
 def test_a_file_that_is_not_there_cannot_be_listened_at_and_may_be_rung_at(tmp_path: Path) -> None:
-    file_notifier.ring(tmp_path / "nothing")
+    file_notifier.notify(tmp_path / "nothing")
     with pytest.raises(OSError):
-        FileBell(tmp_path / "nothing", lambda: None)
+        FileListener(tmp_path / "nothing", lambda: None)
 
 
 @linux
@@ -77,7 +77,7 @@ async def test_where_nothing_can_be_heard_who_waits_looks(tmp_path: Path, monkey
     def none_left(path: Path) -> int:
         raise OSError("too many open files")
 
-    monkeypatch.setattr(file_notifier, "_watch", none_left)
+    monkeypatch.setattr(file_notifier, "_inotify_of", none_left)
     here, there = await SqlStore.open(tmp_path / "s.db", recheck=0.05), await SqlStore.open(tmp_path / "s.db")
     waiter = asyncio.create_task(here.dequeue_many_rollouts(timeout=30))
     await asyncio.sleep(0)

@@ -57,7 +57,7 @@ async def running(store: LightningStore, **config: Any) -> AttemptedRollout:
     return got
 
 
-async def heard(store: LightningStore, got: AttemptedRollout) -> float | None:
+async def last_heartbeat(store: LightningStore, got: AttemptedRollout) -> float | None:
     """When an attempt was heard of, as every question answers it."""
     (by_query,) = (await store.query_attempts(got.rollout_id, sort_by="last_heartbeat_time")).items
     latest = await store.get_latest_attempt(got.rollout_id)
@@ -72,11 +72,11 @@ async def test_each_span_is_a_heartbeat_and_none_takes_a_later_one_back(store: L
     for n, (now, last) in enumerate([(1001.0, 1001.0), (1005.0, 1005.0), (1003.0, 1005.0), (1004.0, 1005.0)]):
         clock.now = now
         assert await store.add_span(span_of(got.attempt, f"c{n}")) is not None
-        assert await heard(store, got) == last
+        assert await last_heartbeat(store, got) == last
     assert [span.sequence_id for span in await store.query_spans(got.rollout_id)] == [1, 2, 3, 4, 5, 6]
     clock.now = 1007.0
     assert await store.add_span(span_of(got.attempt, "low", sequence_id=2)) is not None
-    assert await heard(store, got) == 1007.0
+    assert await last_heartbeat(store, got) == 1007.0
 
 
 async def test_a_heartbeat_by_hand_counts_even_where_it_is_earlier(store: LightningStore, clock: Clock) -> None:
@@ -84,10 +84,10 @@ async def test_a_heartbeat_by_hand_counts_even_where_it_is_earlier(store: Lightn
     clock.now = 1005.0
     await store.add_span(span_of(got.attempt, "c"))
     await store.update_attempt(got.rollout_id, "latest", last_heartbeat_time=1002.0)
-    assert await heard(store, got) == 1002.0
+    assert await last_heartbeat(store, got) == 1002.0
     await store.update_attempt(got.rollout_id, "latest", last_heartbeat_time=1009.0)
     await store.add_span(span_of(got.attempt, "d"))
-    assert await heard(store, got) == 1009.0
+    assert await last_heartbeat(store, got) == 1009.0
 
 
 async def test_the_heartbeat_stays_when_the_attempt_ends_and_when_its_spans_go(
@@ -101,9 +101,9 @@ async def test_the_heartbeat_stays_when_the_attempt_ends_and_when_its_spans_go(
     await store.update_rollout(cancelled.rollout_id, status="cancelled")
     clock.now = 1006.0
     for got in (ended, cancelled):
-        assert await heard(store, got) == 1005.0
+        assert await last_heartbeat(store, got) == 1005.0
         assert await store.drop_spans(got.rollout_id) == 3
-        assert await heard(store, got) == 1005.0
+        assert await last_heartbeat(store, got) == 1005.0
 
 
 async def test_an_attempt_falls_silent_only_so_long_after_its_last_span(store: LightningStore, clock: Clock) -> None:
@@ -118,7 +118,7 @@ async def test_an_attempt_falls_silent_only_so_long_after_its_last_span(store: L
     assert (attempt.status, attempt.last_heartbeat_time) == ("unresponsive", 1012.0)
     clock.now = 1018.0
     assert await store.add_span(span_of(got.attempt, "d")) is not None
-    assert await heard(store, got) == 1018.0
+    assert await last_heartbeat(store, got) == 1018.0
     assert (await store.query_attempts(got.rollout_id)).items[0].status == "running"
 
 
@@ -136,7 +136,7 @@ async def test_a_span_of_a_running_attempt_writes_nothing_but_itself(
 
         monkeypatch.setattr(SqlRows, name, noted)
 
-    for name in ("beat", "update_attempt", "span_targets", "stored_spans"):
+    for name in ("record_heartbeats", "update_attempt", "span_targets", "stored_spans"):
         noting(name)
     store = await open_store(f"sqlite:///{tmp_path}/store.db")
     got = await running(store)
@@ -168,7 +168,7 @@ async def test_spans_that_are_there_among_new_ones_leave_nothing_of_a_first_try(
     assert [(span.span_id[-1], span.sequence_id) for span in added] == [("c", 3)] and tries == [3, 1]
     clock.now = 1006.0
     assert await store.add_many_spans([span_of(got.attempt, name) for name in ("b1", "c")]) == []
-    assert await heard(store, got) == 1005.0
+    assert await last_heartbeat(store, got) == 1005.0
     assert await counts_of(store) == {**before, "total_spans": 3}
     await store.close()
 
@@ -178,12 +178,12 @@ async def test_spans_that_are_there_among_new_ones_leave_nothing_of_a_first_try(
 
 async def keeps_what_it_had(uri: str, clock: Clock, got: AttemptedRollout) -> None:
     store = await open_store(uri, clock=clock)
-    assert await heard(store, got) == 1000.0
+    assert await last_heartbeat(store, got) == 1000.0
     assert len(await store.query_spans(got.rollout_id)) == 2
     clock.now = 1005.0
     stored = await store.add_span(span_of(got.attempt, "after"))
     assert stored is not None and stored.sequence_id == 3
-    assert await heard(store, got) == 1005.0
+    assert await last_heartbeat(store, got) == 1005.0
     await store.close()
 
 

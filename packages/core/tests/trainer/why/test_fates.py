@@ -97,7 +97,7 @@ DONE = (attempt(),)
         (fate(reward(), attempts=DONE), reasons.NO_CALL),
         (fate(reward(), call(sampling=Sampling(temperature=0.0)), attempts=DONE), reasons.NO_CALL_LEFT),
         (fate(reward(), call(), attempts=DONE), reasons.NO_STEP),
-        (fate(reward(), call(), attempts=DONE, learning=Learning()), reasons.NOT_SAID),
+        (fate(reward(), call(), attempts=DONE, learning=Learning()), reasons.NOT_RECORDED_WHY),
         (fate(reward(), call(), attempts=DONE, metadata={LOST: True}), reasons.LOST_WEIGHTS),
         (fate(reward(), call(), attempts=DONE, mode="val"), reasons.HELD_OUT),
         (fate(reward(), call(), attempts=DONE, objection=reasons.HELD_OUT_THERE), reasons.HELD_OUT_THERE),

@@ -18,7 +18,7 @@ from leyden.core.algorithm.account import Account
 from leyden.core.algorithm.base import Context, StoredRollouts
 from leyden.core.algorithm.learner import Batch, Learner, LearnerOptions, collected_numbers, counts
 from leyden.core.algorithm.policy_partition import shared_out
-from leyden.core.data.order import drawn
+from leyden.core.data.order import rows_of_batch
 from leyden.core.data.reasons import SET_APART
 from leyden.core.data.transition import TrajectoryGroup, Transition
 from leyden.core.errors import UsageError
@@ -117,7 +117,7 @@ class SupervisedLoop(Learner[Options, list[WeightedTransition]], Generic[Options
         if self.config.held_out is None:
             return self.lessons(groups)
         count = max(1, round(self.config.held_out * len(groups)))
-        apart = set(drawn(len(groups), 0, min(count, len(groups)), seed) if groups else ())
+        apart = set(rows_of_batch(len(groups), 0, min(count, len(groups)), seed) if groups else ())
         held_out = self.lessons([group for place, group in enumerate(groups) if place in apart])
         self._apart = _weighted(held_out.units)
         rest = self.lessons([group for place, group in enumerate(groups) if place not in apart])
@@ -166,7 +166,7 @@ class SupervisedLoop(Learner[Options, list[WeightedTransition]], Generic[Options
         units, size = self._stored.units, self._size(self._stored)
         while self.goes_on(context):
             step = context.step - self.begins
-            rows = drawn(len(units), step, size, context.seed)
+            rows = rows_of_batch(len(units), step, size, context.seed)
             dealt = [units[row] for row in dict.fromkeys(rows)]
             numbers = {"passes": (step + 1) * size / len(units)}
             accounts = (self._dealt_account(dealt, first=context.step == self.begins),)

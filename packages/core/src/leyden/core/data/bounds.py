@@ -54,22 +54,22 @@ BOUNDS = {
 """Bounds by the name of the option, with `_` in the place of `-`."""
 
 
-def check_bound(name: str, value: float, said: str | None = None) -> None:
-    """Raise UsageError where `value` is out of bounds for the option `name`; `said` is its name in the message."""
-    bound, said = BOUNDS[name], said or name.replace("_", "-")
+def check_bound(name: str, value: float, label: str | None = None) -> None:
+    """Raise UsageError where `value` is out of bounds for the option `name`; `label` is its name in the message."""
+    bound, label = BOUNDS[name], label or name.replace("_", "-")
     if isinstance(value, float) and not math.isfinite(value):
-        raise UsageError(f"{said} must be a finite number, not {value}")
+        raise UsageError(f"{label} must be a finite number, not {value}")
     if bound.above and value <= bound.least:
         limit = "positive" if bound.least == 0 else f"above {_shown(bound.least)}"
     elif value < bound.least == 0:
-        raise UsageError(f"{said} must not be negative, got {_shown(value)}")
+        raise UsageError(f"{label} must not be negative, got {_shown(value)}")
     elif value < bound.least:
         limit = f"at least {_shown(bound.least)}"
     elif value > bound.most:
         limit = f"at most {_shown(bound.most)}"
     else:
         return
-    raise UsageError(f"{said} must be {limit}, not {_shown(value)}")
+    raise UsageError(f"{label} must be {limit}, not {_shown(value)}")
 
 
 def _shown(number: float) -> str:

@@ -20,7 +20,7 @@ ERROR = "error"
 NOT_STORED = "not_stored"
 """Key of the attempt's metadata that counts spans that the store refused: `{"spans": 2, "reason": "..."}`."""
 
-_UNSAID = {
+_DEFAULT_MESSAGES = {
     "failed": "the attempt failed, and its record does not say why",
     "timeout": "the attempt took longer than it may",
     "unresponsive": "neither a heartbeat nor a span of the attempt arrived for too long",
@@ -55,12 +55,12 @@ def failure_of(attempt: Attempt) -> Failure | None:
 
     The kind is `timeout`, `worker` or `unknown` where the metadata has no failure.
     """
-    if attempt.status not in _UNSAID:
+    if attempt.status not in _DEFAULT_MESSAGES:
         return None
-    noted = attempt.metadata.get(ERROR)
-    if not isinstance(noted, Mapping):
+    recorded = attempt.metadata.get(ERROR)
+    if not isinstance(recorded, Mapping):
         kind = _KINDS.get(attempt.status, "unknown")
-        return Failure(kind=kind, type=attempt.status, message=_UNSAID[attempt.status])
-    error = cast("Mapping[str, Any]", noted)
+        return Failure(kind=kind, type=attempt.status, message=_DEFAULT_MESSAGES[attempt.status])
+    error = cast("Mapping[str, Any]", recorded)
     kind = cast("FailureKind", error.get("kind", "unknown"))
     return Failure(kind=kind, type=str(error.get("type", "")), message=str(error.get("message", "")))

@@ -26,13 +26,13 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         return len(self.items)
 
     @overload
-    def __getitem__(self, place: int) -> T: ...
+    def __getitem__(self, position: int) -> T: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[T]: ...
+    def __getitem__(self, position: slice) -> list[T]: ...
 
-    def __getitem__(self, place: int | slice) -> T | list[T]:
-        return self.items[place]
+    def __getitem__(self, position: int | slice) -> T | list[T]:
+        return self.items[position]
 
     def __contains__(self, item: object) -> bool:
         return item in self.items

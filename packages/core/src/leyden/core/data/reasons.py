@@ -57,7 +57,7 @@ NEVER_BEGUN = "never begun"
 REQUEUED = "waiting to be tried again"
 UNFINISHED = "not finished"
 INTERRUPTED = "interrupted"
-NOT_SAID = "not recorded why"
+NOT_RECORDED_WHY = "not recorded why"
 
 # Groups
 TOO_FEW_REWARDS = "fewer than two rewards"
@@ -186,7 +186,7 @@ TABLE = (
         "the run was stopped or killed before it ended",
         "start it again: it goes on from its last checkpoint",
     ),
-    Reason(NOT_SAID, "rollout", "the run keeps no record of what its steps learned from"),
+    Reason(NOT_RECORDED_WHY, "rollout", "the run keeps no record of what its steps learned from"),
     Reason(
         TOO_FEW_REWARDS,
         "group",

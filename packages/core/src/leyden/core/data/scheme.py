@@ -53,8 +53,8 @@ class Schemes(Generic[T]):
         kind = self._find(name)
         known = [field.name for field in fields(kind) if field.init] if is_dataclass(kind) else []
         if unknown := sorted(set(options) - set(known)):
-            there = f"it has {', '.join(known)}" if known else "it has none"
-            raise UsageError(f"{self.what} {name!r} has no option {unknown[0]!r}; {there}")
+            available = f"it has {', '.join(known)}" if known else "it has none"
+            raise UsageError(f"{self.what} {name!r} has no option {unknown[0]!r}; {available}")
         if not is_dataclass(kind):
             return kind()
         try:
@@ -74,7 +74,7 @@ class Schemes(Generic[T]):
             name = next((entry.name for entry in entries if entry.value == home), None)
         if name is None:
             raise UsageError(
-                f"{type(scheme).__qualname__} is no {self.what} that can be named; there is {self._there()}"
+                f"{type(scheme).__qualname__} is no {self.what} that can be named; there is {self._available_names()}"
             )
         options = fields(scheme) if is_dataclass(scheme) else ()
         return {"name": name} | {option.name: self._plain(getattr(scheme, option.name)) for option in options}
@@ -84,7 +84,7 @@ class Schemes(Generic[T]):
             return self.built_in[name]
         entry = next(iter(entry_points(group=self.group, name=name)), None)
         if entry is None:
-            raise UsageError(f"unknown {self.what} {name!r}; there is {self._there()}")
+            raise UsageError(f"unknown {self.what} {name!r}; there is {self._available_names()}")
         try:
             found = entry.load()
         except Exception as error:
@@ -93,7 +93,7 @@ class Schemes(Generic[T]):
             raise UsageError(f"{self.what} {name!r} ({entry.value}) is not a {self.kind.__name__}")
         return found
 
-    def _there(self) -> str:
+    def _available_names(self) -> str:
         return ", ".join(self.names())
 
     def _nested(self, kind: Any, value: Any) -> Any:

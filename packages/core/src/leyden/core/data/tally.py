@@ -49,9 +49,9 @@ class Tally:
 
     def add(self, text: str, example: str = "", count: int = 1, messages: int = 1) -> None:
         """Count `text`, which occurred `count` times in `messages` different forms, the first time about `example`."""
-        said = " ".join(text.split())
-        key = alike(said)
-        self._first.setdefault(key, (said, example))
+        text = " ".join(text.split())
+        key = without_varying_words(text)
+        self._first.setdefault(key, (text, example))
         self._counts[key] = self._counts.get(key, 0) + count
         self._messages[key] = max(self._messages.get(key, 1), messages)
 
@@ -70,7 +70,7 @@ class Tally:
         ordered = sorted(self._counts.items(), key=lambda item: -item[1])
         return [CountedMessage(count, *self._first[key], messages=self._messages[key]) for key, count in ordered]
 
-    def few(self, most: int) -> list[CountedMessage]:
+    def grouped(self, most: int) -> list[CountedMessage]:
         """Return the different messages; above `most`, those with the same beginning or exception class are merged."""
         found = self.most_common()
         for key in (beginning, error_class):
@@ -80,27 +80,27 @@ class Tally:
 
     def line(self, most: int = 3) -> str:
         """Return one line: `120 × no result within 2 s; 8 × ValueError: bad day; and 2 for another reason`."""
-        found = self.few(most)
-        said = [f"{one.count} × {one.shortened()}" for one in found[:most]]
+        found = self.grouped(most)
+        parts = [f"{one.count} × {one.shortened()}" for one in found[:most]]
         if rest := found[most:]:
             others = "another reason" if len(rest) == 1 else f"{len(rest)} other reasons"
-            said.append(f"and {sum(one.count for one in rest)} for {others}")
-        return "; ".join(said)
+            parts.append(f"and {sum(one.count for one in rest)} for {others}")
+        return "; ".join(parts)
 
 
 def _merged(found: list[CountedMessage], key: Callable[[str], str]) -> list[CountedMessage]:
-    together: dict[str, list[CountedMessage]] = {}
+    groups: dict[str, list[CountedMessage]] = {}
     for one in found:
-        together.setdefault(key(one.text), []).append(one)
+        groups.setdefault(key(one.text), []).append(one)
     merged = [
         CountedMessage(sum(one.count for one in group), first.text, first.example, sum(one.messages for one in group))
-        for group in together.values()
+        for group in groups.values()
         for first in group[:1]
     ]
     return sorted(merged, key=lambda one: -one.count)
 
 
-def alike(text: str) -> str:
+def without_varying_words(text: str) -> str:
     """Return `text` with `#` in the place of each word that has a digit in it, except HTTP statuses."""
     kept: list[str] = []
     end = 0
@@ -111,11 +111,11 @@ def alike(text: str) -> str:
 
 
 def beginning(text: str) -> str:
-    """Return the first words of `alike(text)`, up to the first quotation."""
-    said = alike(text)
-    quote = _QUOTE.search(said)
-    before = said if quote is None else said[: quote.start()]
-    return " ".join((before or said).split()[:BEGINNING_WORDS])
+    """Return the first words of `without_varying_words(text)`, up to the first quotation."""
+    masked = without_varying_words(text)
+    quote = _QUOTE.search(masked)
+    before = masked if quote is None else masked[: quote.start()]
+    return " ".join((before or masked).split()[:BEGINNING_WORDS])
 
 
 def error_class(text: str) -> str:

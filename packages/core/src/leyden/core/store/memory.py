@@ -30,7 +30,7 @@ from leyden.core.store.common.rows import (
 )
 from leyden.core.store.memory_records import MemoryRecords
 from leyden.core.store.query import Query, evaluate
-from leyden.core.store.state_rules import OPEN_ATTEMPT, heard
+from leyden.core.store.state_rules import OPEN_ATTEMPT, latest_heartbeat
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class MemoryStore(LocalStore):
         self._lock = threading.Lock()
         self._rows = MemoryRows()
         self._budget = budget
-        self._look_at = budget
+        self._evict_above = budget
         """Number of span bytes above which finished attempts are evicted again."""
 
     @property
@@ -69,18 +69,18 @@ class MemoryStore(LocalStore):
     async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:
         rows = self._rows
         with self._lock:
-            rows.now, rows.rung = self._clock(), set()
+            rows.now, rows.topics = self._clock(), set()
             try:
                 return work(rows)
             finally:
-                self._bell.ring(rows.rung)
-                if rows.span_bytes > self._look_at:
+                self._notifier.notify(rows.topics)
+                if rows.span_bytes > self._evict_above:
                     self._evict(rows)
 
     def _evict(self, rows: "MemoryRows") -> None:
         before = rows.evicted_attempts
         rows.evict(self._budget * _KEEP)
-        self._look_at = max(self._budget, rows.span_bytes + self._budget // 10)
+        self._evict_above = max(self._budget, rows.span_bytes + self._budget // 10)
         if not before and rows.evicted_attempts:
             logger.warning("the store's budget of %d bytes is used up: spans of finished attempts go", self._budget)
         elif rows.evicted_attempts == before:
@@ -107,7 +107,7 @@ class MemoryRows(MemoryRecords):
         self._open: dict[str, dict[AttemptKey, int]] = {}
         self._serials: dict[AttemptKey, int] = {}
         self._serial = count()
-        self._places: dict[str, int] = {}
+        self._positions: dict[str, int] = {}
         """Position of each rollout in the order of creation; rollouts with equal deadlines are due in this order."""
         self._deadlines: list[tuple[float, int, str]] = []
         self._sizes: dict[AttemptKey, int] = {}
@@ -143,13 +143,13 @@ class MemoryRows(MemoryRecords):
         """Append the rows."""
         for row in rows:
             self._rollouts[row.rollout_id] = row
-            self._places[row.rollout_id] = len(self._places)
+            self._positions[row.rollout_id] = len(self._positions)
 
     def update_rollout(self, rollout_id: str, changes: Changes) -> None:
         """Replace the row, and record a new deadline."""
         self._rollouts[rollout_id] = replace(self._rollouts[rollout_id], **changes)
         if changes.get("deadline") is not None:
-            heapq.heappush(self._deadlines, (changes["deadline"], self._places[rollout_id], rollout_id))
+            heapq.heappush(self._deadlines, (changes["deadline"], self._positions[rollout_id], rollout_id))
 
     def overdue(self) -> list[RolloutRow]:
         """Pop the due rollouts off the heap; the caller must set their next deadline."""
@@ -237,17 +237,17 @@ class MemoryRows(MemoryRecords):
             targets[key] = SpanTarget(attempt.sequence_id, attempt.status, row.attempts, row.status, counter)
         return targets
 
-    def beat(self, keys: Sequence[AttemptKey]) -> None:
+    def record_heartbeats(self, keys: Sequence[AttemptKey]) -> None:
         """Replace each attempt's row with the new heartbeat time."""
         for key in keys:
             before = self._attempts[key[0]][key[1]].last_heartbeat_time
-            self.update_attempt(key, {"last_heartbeat_time": heard(before, self.now)})
+            self.update_attempt(key, {"last_heartbeat_time": latest_heartbeat(before, self.now)})
 
     def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
         """Return the counters of the rollouts that exist."""
         return {name: self._counters.get(name, 0) for name in rollout_ids if name in self._rollouts}
 
-    def give_out(self, counters: Mapping[str, int]) -> None:
+    def record_numbers(self, counters: Mapping[str, int]) -> None:
         """Replace the counters."""
         self._counters.update(counters)
 

@@ -18,11 +18,11 @@ class MemoryRecords(Rows):
         self._versions: dict[VersionKey, VersionRow] = {}
         self._answers: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
 
-    def answered(self, request_id: str) -> bytes | None:
+    def recorded_answer(self, request_id: str) -> bytes | None:
         """Return the recorded result, or None."""
         return self._answers.get(request_id, (0.0, None))[1]
 
-    def note_answer(self, request_id: str, answer: bytes) -> None:
+    def record_answer(self, request_id: str, answer: bytes) -> None:
         """Record the result, and remove those older than `KEPT_SECONDS`."""
         self._answers[request_id] = (self.now, answer)
         while next(iter(self._answers.values()))[0] < self.now - KEPT_SECONDS:

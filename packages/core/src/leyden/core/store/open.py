@@ -79,15 +79,15 @@ async def _open_server(scheme: str, rest: str) -> LightningStore:
     """Open the store of a server, and check that the server accepts the token."""
     from leyden.core.store.http.client import HttpStore
 
-    userinfo, _, place = rest.rpartition("@")
-    named = next((part for part in reversed(userinfo.split(":")) if part), None)
-    if named == MASK:  # the form in a run's config.yaml, which keeps no token
-        named = None
-    token = unquote(named) if named else os.environ.get(TOKEN, "")
+    userinfo, _, address = rest.rpartition("@")
+    token_in_uri = next((part for part in reversed(userinfo.split(":")) if part), None)
+    if token_in_uri == MASK:  # the form in a run's config.yaml, which keeps no token
+        token_in_uri = None
+    token = unquote(token_in_uri) if token_in_uri else os.environ.get(TOKEN, "")
     remember_secret(token)
-    if not token or not token.isascii() or not token.isprintable() or not place:
-        raise UsageError(f"{scheme}://{place} needs its token: set {TOKEN}, or write {scheme}://TOKEN@{place}")
-    store = HttpStore(f"{scheme}://{place}", token)
+    if not token or not token.isascii() or not token.isprintable() or not address:
+        raise UsageError(f"{scheme}://{address} needs its token: set {TOKEN}, or write {scheme}://TOKEN@{address}")
+    store = HttpStore(f"{scheme}://{address}", token)
     try:
         await store.add_many_spans([])  # changes nothing, and every token permits it
     except BaseException:

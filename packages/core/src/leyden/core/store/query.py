@@ -48,10 +48,10 @@ class Query:
     limit: int = -1
     offset: int = 0
 
-    def page(self, found: tuple[list[R], int], noun: Callable[[R], N]) -> Page[N]:
-        """Return a page of records, each made by `noun` from a row."""
+    def page(self, found: tuple[list[R], int], to_record: Callable[[R], N]) -> Page[N]:
+        """Return a page of records, each made by `to_record` from a row."""
         rows, total = found
-        return Page(items=[noun(row) for row in rows], limit=self.limit, offset=self.offset, total=total)
+        return Page(items=[to_record(row) for row in rows], limit=self.limit, offset=self.offset, total=total)
 
 
 def conditions(

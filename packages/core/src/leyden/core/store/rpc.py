@@ -37,7 +37,7 @@ REQUEST_ID = "idempotency-key"
 CAPABILITIES = "x-leyden-capabilities"
 """Header of every answer: features of the store behind the server, separated by commas."""
 
-TOGETHER = "together"
+BATCH_PATH = "together"
 """Path of a request with several calls: a list of `BatchPart`, answered by a `BatchPartAnswer` for each, in order."""
 
 SMALL = frozenset({"update_attempt", "add_span", "add_many_spans"})
@@ -147,7 +147,7 @@ def methods() -> Mapping[str, Method]:
 
 def writes(path: str) -> bool:
     """Whether a request to this path may change the store."""
-    return path == TOGETHER or methods()[path].writes
+    return path == BATCH_PATH or methods()[path].writes
 
 
 def _method(name: str, function: Callable[..., Awaitable[Any]]) -> Method:

@@ -38,15 +38,15 @@ def span_from_otel(readable: "ReadableSpan", rollout_id: str, attempt_id: str, s
         sequence_id=sequence_id,
         trace_id=trace_id,
         span_id=span_id,
-        parent_id=part.of("parent", lambda: _parent(readable.parent), None),
+        parent_id=part.read_part("parent", lambda: _parent(readable.parent), None),
         name=readable.name,
-        status=part.of("status", lambda: _status(readable.status), SpanStatus()),
-        attributes=part.of("attributes", lambda: part.attributes(readable.attributes, "attributes"), {}),
+        status=part.read_part("status", lambda: _status(readable.status), SpanStatus()),
+        attributes=part.read_part("attributes", lambda: part.attributes(readable.attributes, "attributes"), {}),
         events=part.each("events", lambda: readable.events, part.event),
         links=part.each("links", lambda: readable.links, part.link),
         start_time=_seconds(readable.start_time),
         end_time=_seconds(readable.end_time),
-        resource=part.of("resource", lambda: part.attributes(readable.resource.attributes, "resource"), {}),
+        resource=part.read_part("resource", lambda: part.attributes(readable.resource.attributes, "resource"), {}),
     )
     return marked(span, part.read.all_reasons())
 
@@ -57,45 +57,48 @@ class _Parts:
     def __init__(self, read: Reading) -> None:
         self.read = read
 
-    def of(self, place: str, part: Callable[[], T], otherwise: T) -> T:
-        """Return the result of `part`, or `otherwise` where it raises."""
+    def read_part(self, path: str, part: Callable[[], T], default: T) -> T:
+        """Return the result of `part`, or `default` where it raises."""
         try:
             return part()
         except Exception as error:
-            self.read.reduce(place, f"it cannot be read ({short_name(error)}), and is left out")
-            return otherwise
+            self.read.reduce(path, f"it cannot be read ({short_name(error)}), and is left out")
+            return default
 
-    def each(self, place: str, parts: Callable[[], Iterable[Any]], made: Callable[[Any, str], T]) -> list[T]:
-        """Return the result of `made` for each part that can be read."""
+    def each(self, path: str, parts: Callable[[], Iterable[Any]], convert: Callable[[Any, str], T]) -> list[T]:
+        """Return the result of `convert` for each part that can be read."""
         none: tuple[Any, ...] = ()
-        found = self.of(place, lambda: tuple(parts()), none)
-        kept = (self.of(here, lambda: [made(each, here)], []) for here, each in _placed(place, found))  # noqa: B023 -- called at once
-        return [one for some in kept for one in some]
+        found = self.read_part(path, lambda: tuple(parts()), none)
+        kept = (
+            self.read_part(member_path, lambda: [convert(part, member_path)], [])  # noqa: B023 -- called at once
+            for member_path, part in _with_paths(path, found)
+        )
+        return [result for results in kept for result in results]
 
-    def attributes(self, given: Mapping[str, Any] | None, place: str) -> Attributes:
+    def attributes(self, given: Mapping[str, Any] | None, path: str) -> Attributes:
         """Return attributes as plain values; most are plain already."""
         kept: Attributes = {}
         for name, value in cast("Mapping[str, object]", given or {}).items():
             kind = type(value)
             if kind is str or kind is int or kind is float or kind is bool or kind is bytes:
                 kept[name] = cast("Any", value)
-            elif (plain := self.read.attribute(self.read.read(value, place), f"{place}.{name}")) is not None:
+            elif (plain := self.read.attribute(self.read.read(value, path), f"{path}.{name}")) is not None:
                 kept[name] = plain
         return kept
 
-    def event(self, event: Any, place: str) -> SpanEvent:
+    def event(self, event: Any, path: str) -> SpanEvent:
         """Return an event in Leyden's form."""
         time = _seconds(event.timestamp)
-        return SpanEvent(name=event.name, time=time, attributes=self.attributes(event.attributes, place))
+        return SpanEvent(name=event.name, time=time, attributes=self.attributes(event.attributes, path))
 
-    def link(self, link: Any, place: str) -> SpanLink:
+    def link(self, link: Any, path: str) -> SpanLink:
         """Return a link in Leyden's form."""
         trace_id, span_id = f"{link.context.trace_id:032x}", f"{link.context.span_id:016x}"
-        return SpanLink(trace_id=trace_id, span_id=span_id, attributes=self.attributes(link.attributes, place))
+        return SpanLink(trace_id=trace_id, span_id=span_id, attributes=self.attributes(link.attributes, path))
 
 
-def _placed(place: str, parts: tuple[Any, ...]) -> Iterable[tuple[str, Any]]:
-    return ((f"{place}[{number}]", part) for number, part in enumerate(parts))
+def _with_paths(path: str, parts: tuple[Any, ...]) -> Iterable[tuple[str, Any]]:
+    return ((f"{path}[{number}]", part) for number, part in enumerate(parts))
 
 
 def _id(number: Any, digits: int) -> str | None:

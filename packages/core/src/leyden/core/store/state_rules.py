@@ -101,15 +101,15 @@ def rollout_after_span(rollout: RolloutStatus, attempt: AttemptStatus) -> Rollou
     return "running" if rollout == "requeuing" and attempt == "unresponsive" else rollout
 
 
-def verdict(pulse: Liveness, config: RolloutConfig, now: float) -> AttemptStatus | None:
+def verdict(liveness: Liveness, config: RolloutConfig, now: float) -> AttemptStatus | None:
     """Return the new status of a watched rollout's latest attempt; None when no limit is exceeded."""
-    timeout, silence = _limits(pulse, config)
+    timeout, silence = _limits(liveness, config)
     if timeout is not None and timeout <= now:
         return "timeout"
     return "unresponsive" if silence is not None and silence <= now else None
 
 
-def heard(before: float | None, now: float) -> float:
+def latest_heartbeat(before: float | None, now: float) -> float:
     """Return the time of the last sign of life after a new one: never earlier than `before`.
 
     A deadline computed from it is therefore never too late, and need not be changed.
@@ -117,9 +117,9 @@ def heard(before: float | None, now: float) -> float:
     return now if before is None else max(before, now)
 
 
-def deadline(pulse: Liveness, config: RolloutConfig) -> float | None:
+def deadline(liveness: Liveness, config: RolloutConfig) -> float | None:
     """Return the earliest Unix time at which `verdict` may return a status; None without limits."""
-    return min((limit for limit in _limits(pulse, config) if limit is not None), default=None)
+    return min((limit for limit in _limits(liveness, config) if limit is not None), default=None)
 
 
 def worker_after_end(attempt: AttemptStatus) -> WorkerStatus:
@@ -127,11 +127,11 @@ def worker_after_end(attempt: AttemptStatus) -> WorkerStatus:
     return "idle" if attempt in ("succeeded", "failed") else "unknown"
 
 
-def _limits(pulse: Liveness, config: RolloutConfig) -> tuple[float | None, float | None]:
+def _limits(liveness: Liveness, config: RolloutConfig) -> tuple[float | None, float | None]:
     timeout = silence = None
-    if config.timeout_seconds is not None and (pulse.status in OPEN_ATTEMPT or pulse.status == "unresponsive"):
-        timeout = pulse.start_time + config.timeout_seconds
-    if config.unresponsive_seconds is not None and pulse.status in OPEN_ATTEMPT:
-        last = pulse.start_time if pulse.last_heartbeat_time is None else pulse.last_heartbeat_time
+    if config.timeout_seconds is not None and (liveness.status in OPEN_ATTEMPT or liveness.status == "unresponsive"):
+        timeout = liveness.start_time + config.timeout_seconds
+    if config.unresponsive_seconds is not None and liveness.status in OPEN_ATTEMPT:
+        last = liveness.start_time if liveness.last_heartbeat_time is None else liveness.last_heartbeat_time
         silence = last + config.unresponsive_seconds
     return timeout, silence

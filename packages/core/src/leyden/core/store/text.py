@@ -22,7 +22,7 @@ NO_CHARACTER = "it has half of a surrogate pair, which is no character"
 """Reason why text that is not well-formed cannot be stored."""
 
 
-def can_rest(text: str) -> bool:
+def can_be_stored(text: str) -> bool:
     """Whether an id or a name can be stored."""
     return _NUL not in text and is_well_formed(text)
 
@@ -33,7 +33,7 @@ def check_text(**given: object) -> None:
     Each keyword is the name of a value in the message.
     """
     for what, text in given.items():
-        if isinstance(text, str) and not can_rest(text):
+        if isinstance(text, str) and not can_be_stored(text):
             raise _unstorable(what, text)
 
 
@@ -43,8 +43,8 @@ def check_ids(**given: object) -> None:
     for what, text in given.items():
         if isinstance(text, str) and len(text.encode()) > MOST_BYTES_OF_AN_ID:
             size = len(text.encode())
-            said = f"{what} {text[:40]!a}… cannot be stored: it has {size} bytes"
-            raise UsageError(f"{said}; an id may have {MOST_BYTES_OF_AN_ID}")
+            message = f"{what} {text[:40]!a}… cannot be stored: it has {size} bytes"
+            raise UsageError(f"{message}; an id may have {MOST_BYTES_OF_AN_ID}")
 
 
 def check_texts(what: str, texts: Sequence[str]) -> None:
@@ -62,7 +62,7 @@ def storable(spans: Sequence[Span]) -> Sequence[Span]:
         text = f"{span.name}{span.trace_id}{span.span_id}{span.parent_id}{span.rollout_id}{span.attempt_id}"
         if (
             len(text) > _LONG or not text.isascii() or _NUL in text
-        ):  # for nearly all spans, the result of `can_rest` in a third of the time
+        ):  # for nearly all spans, the result of `can_be_stored` in a third of the time
             return [_storable(each) for each in spans]
     return spans
 
@@ -71,9 +71,9 @@ def _storable(span: Span) -> Span:
     ids = ("trace_id", "span_id", "rollout_id", "attempt_id")
     check_text(**{name: getattr(span, name) for name in ids})
     check_ids(span_id=span.span_id)
-    if span.parent_id is not None and not can_rest(span.parent_id):
+    if span.parent_id is not None and not can_be_stored(span.parent_id):
         span = marked(replace(span, parent_id=None), [f"parent_id: {span.parent_id[:200]!a} is no id, and left out"])
-    return span if can_rest(span.name) else replace(span, name=well_formed(span.name).replace(_NUL, REPLACEMENT))
+    return span if can_be_stored(span.name) else replace(span, name=well_formed(span.name).replace(_NUL, REPLACEMENT))
 
 
 def _unstorable(what: str, text: str) -> UsageError:

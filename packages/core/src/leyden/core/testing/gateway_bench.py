@@ -84,11 +84,11 @@ class GatewayBench:
         server = scripted_gateway(
             self._script, store=self.store, context_length=CONTEXT, capture_token=self._capture_token
         )
-        self._gateway = self._there(self._stack.enter_async_context(server))
+        self._gateway = self._run_on_loop(self._stack.enter_async_context(server))
 
     def stop(self) -> None:
         """Abort the calls in progress, and end the thread."""
-        self._there(self._end())
+        self._run_on_loop(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -165,24 +165,24 @@ class GatewayBench:
         text, delay = answer if isinstance(answer, Late) else (answer, 0.0)
         return ScriptedAnswer(ids=self.gateway.codec.answer(text), chunk_size=CHUNK, delay=delay)
 
-    def _there(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run_on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_SECONDS)
 
 
 @contextmanager
 def only_this_machine() -> Generator[list[str]]:
     """Resolve only this machine's host names in the block; yields the other names that were looked up."""
-    asked: list[str] = []
+    hosts: list[str] = []
     look_up = socket.getaddrinfo
 
     def guarded(host: Any, *args: Any, **kwargs: Any) -> Any:
         if host not in ("127.0.0.1", "localhost", None):
-            asked.append(str(host))
+            hosts.append(str(host))
             raise socket.gaierror(socket.EAI_NONAME, f"{host} is not this machine")
         return look_up(host, *args, **kwargs)
 
     socket.getaddrinfo = guarded
     try:
-        yield asked
+        yield hosts
     finally:
         socket.getaddrinfo = look_up

@@ -38,7 +38,7 @@ class ScriptedContext(Context):
         self.policies = tuple(self.models)
         self.model, self._batches = self.models[self.policies[0]], iter(batches)
         self.steps, self.step, self.seed = steps, 0, seed
-        self.asked: list[str] = []
+        self.calls: list[str] = []
         """Every call in order: evaluations by their label, computations by their phase."""
         self.computed: list[tuple[str, tuple[Any, ...]]] = []
         """Each computation's phase, and the arguments of its function."""
@@ -52,28 +52,28 @@ class ScriptedContext(Context):
 
     async def restore(self, updaters: "Mapping[str, Updater]") -> None:
         """Record the call: there is no checkpoint."""
-        self.asked.append("restore")
+        self.calls.append("restore")
 
     async def collect(self) -> list[TrajectoryGroup]:
         """Return the next batch; raises AssertionError when the script has no more."""
-        self.asked.append("collect")
+        self.calls.append("collect")
         batch = next(self._batches, None)
         assert batch is not None, "more batches were collected than there are in the script"
         return batch
 
     async def evaluate(self, label: str) -> None:
         """Record the label: no evaluation is run."""
-        self.asked.append(label)
+        self.calls.append(label)
 
     async def compute(self, phase: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function` at once in this thread."""
-        self.asked.append(phase)
+        self.calls.append(phase)
         self.computed.append((phase, args))
         return function(*args, **kwargs)
 
     async def publish(self, models: "Mapping[str, PolicyModel]") -> dict[str, float]:
         """Count the step; the served and the trained weights do not differ."""
-        self.asked.append("publish")
+        self.calls.append("publish")
         self.step += 1
         return dict.fromkeys(models, 0.0)
 
@@ -87,4 +87,4 @@ class ScriptedContext(Context):
 
     async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:
         """Record the call: nothing is saved."""
-        self.asked.append("checkpoint")
+        self.calls.append("checkpoint")

@@ -125,8 +125,8 @@ def expected_gradient(
     total = np.zeros_like(LOGITS)
     for batch in itertools.combinations_with_replacement(range(len(possible)), groups):
         probability = math.prod(possible[number][1] for number in batch) * _orders(batch)
-        weighed = weigh([possible[number][0] for number in batch], remembered, advantage)
-        for item in weighed.transitions:
+        batch_with_advantages = weigh([possible[number][0] for number in batch], remembered, advantage)
+        for item in batch_with_advantages.transitions:
             total += probability / (groups * group_size) * item.advantage * scores[id(item.transition)]
     return total
 
@@ -143,16 +143,16 @@ def score(transition: Transition) -> Floats:
 def bias(estimate: Floats, truth: Floats) -> Bias:
     """Return the difference between an expected gradient and the true one."""
     length = float(np.linalg.norm(truth))
-    along = float((estimate * truth).sum()) / length
-    across = float(np.linalg.norm(estimate - truth * (along / length)))
+    projection = float((estimate * truth).sum()) / length
+    across = float(np.linalg.norm(estimate - truth * (projection / length)))
     return Bias(
         relative=float(np.linalg.norm(estimate - truth)) / length,
-        degrees=math.degrees(math.atan2(across, along)),
-        scale=along / length,
+        degrees=math.degrees(math.atan2(across, projection)),
+        scale=projection / length,
     )
 
 
-def critic_saying(values_S: Sequence[float] | Floats) -> Critic:
+def critic_of(values_S: Sequence[float] | Floats) -> Critic:
     """Return a critic whose values of the states are `values_S`."""
     return lambda transitions: np.array([values_S[call.prompt_ids[0]] for call in transitions], dtype=np.float64)
 
@@ -188,8 +188,8 @@ def _rollouts(state: int, before: tuple[Transition, ...], probability: float) ->
     ]
     if state < len(NEXT):
         for worked, chance in ((True, TOOL_WORKS[state]), (False, 1 - TOOL_WORKS[state])):
-            asked = (*before, _call(state, TOOL, worked))
-            found.extend(_rollouts(NEXT[state][worked], asked, probability * float(pi_A[TOOL]) * chance))
+            calls = (*before, _call(state, TOOL, worked))
+            found.extend(_rollouts(NEXT[state][worked], calls, probability * float(pi_A[TOOL]) * chance))
     return found
 
 

@@ -42,9 +42,9 @@ def outcomes_by_call(spans: Sequence[Span]) -> dict[str, tuple[Outcome, ...]]:
 
 def _answers(call: RecordedCall) -> list[Outcome]:
     """Return the text that the call wrote; empty if it only requested tools, or wrote nothing readable."""
-    said = [text_of(message.get("content")) for message in call.wrote if message.get("role") == "assistant"]
-    text = "".join(said)
-    if not said or (call.asked and not text.strip()):
+    texts = [text_of(message.get("content")) for message in call.messages if message.get("role") == "assistant"]
+    text = "".join(texts)
+    if not texts or (call.requests and not text.strip()):
         return []
     names = (call.span.attributes.get(key) for key in (semconv.NODE, semconv.AGENT_NAME))
     name = next((name for name in names if isinstance(name, str)), "")

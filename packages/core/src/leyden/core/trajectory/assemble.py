@@ -151,10 +151,10 @@ def _versions(span: Span, tokens: int) -> tuple[tuple[int, int], ...]:
     if not isinstance(flat, list) or not all(isinstance(number, int) for number in flat):
         raise _Excluded(UNKNOWN_VERSION)
     numbers = cast("list[int]", flat)
-    versions, drawn = numbers[::2], numbers[1::2]
-    if len(versions) != len(drawn) or sum(drawn) != tokens or min(drawn) < 1 or versions[0] != first:
+    versions, counts = numbers[::2], numbers[1::2]
+    if len(versions) != len(counts) or sum(counts) != tokens or min(counts) < 1 or versions[0] != first:
         raise _Excluded(UNKNOWN_VERSION)
-    return tuple(zip(versions, drawn, strict=True))
+    return tuple(zip(versions, counts, strict=True))
 
 
 def last_reward(spans: Sequence[Span]) -> tuple[float | None, dict[str, float]]:

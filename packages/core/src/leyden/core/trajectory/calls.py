@@ -25,8 +25,8 @@ def finish_reason(span: Span) -> str | None:
 def newest_version(span: Span) -> int:
     """Return the newest version that generated tokens of the call that `span` records; -1 if not recorded."""
     versions = span.attributes.get(semconv.POLICY_VERSIONS)
-    drawn_by = versions[::2] if isinstance(versions, list) else [span.attributes.get(semconv.POLICY_VERSION)]
-    return max((version for version in drawn_by if isinstance(version, int)), default=-1)
+    generated_by = versions[::2] if isinstance(versions, list) else [span.attributes.get(semconv.POLICY_VERSION)]
+    return max((version for version in generated_by if isinstance(version, int)), default=-1)
 
 
 class RecordedCall(NamedTuple):
@@ -38,9 +38,9 @@ class RecordedCall(NamedTuple):
     ended: float
     above: frozenset[str]
     """Ids of the spans that contain it."""
-    wrote: list[dict[str, object]]
-    """Its messages, as far as they can be read."""
-    asked: list[ToolRequest]
+    messages: list[dict[str, object]]
+    """Messages that it wrote, as far as they can be read."""
+    requests: list[ToolRequest]
 
 
 def read_calls(spans: Sequence[Span], by_id: Mapping[str, Span]) -> list[RecordedCall]:
@@ -54,7 +54,7 @@ def innermost_shared(call: RecordedCall, above: Sequence[Span]) -> int:
 
     `above` has the nearest span first. The depth is 0 if no span contains both.
     """
-    depth = {span.span_id: len(above) - place for place, span in enumerate(above)}
+    depth = {span.span_id: len(above) - index for index, span in enumerate(above)}
     return max((depth.get(span_id, 0) for span_id in call.above), default=0)
 
 
@@ -62,7 +62,7 @@ def _call(span: Span, by_id: Mapping[str, Span]) -> RecordedCall:
     above = spans_above(span, by_id)
     view = above[0] if above and above[0].attributes.get(semconv.OPERATION) == "chat" else span
     ended = view.start_time if view.end_time is None else view.end_time
-    wrote = read_messages(span.attributes.get(semconv.OUTPUT_MESSAGES))
+    messages = read_messages(span.attributes.get(semconv.OUTPUT_MESSAGES))
     return RecordedCall(
-        span, view.start_time, ended, frozenset(one.span_id for one in above), wrote, tool_requests(wrote)
+        span, view.start_time, ended, frozenset(one.span_id for one in above), messages, tool_requests(messages)
     )

@@ -19,7 +19,7 @@ HEAD = 200
 """Number of leading characters by which a long text is recognised in a result that was recorded shortened."""
 
 
-class _Said(NamedTuple):
+class _AssistantMessages(NamedTuple):
     """Texts and tool call ids of the assistant's messages among some messages."""
 
     texts: Counter[str]
@@ -30,8 +30,8 @@ class _Exchange(NamedTuple):
     """What a call read and wrote."""
 
     answer: str
-    read: _Said
-    wrote: _Said
+    read: _AssistantMessages
+    wrote: _AssistantMessages
 
 
 def unused_choices(calls: Sequence[Span], spans: Sequence[Span]) -> frozenset[str]:
@@ -41,18 +41,18 @@ def unused_choices(calls: Sequence[Span], spans: Sequence[Span]) -> frozenset[st
     only if a response has several choices.
     """
     answers: defaultdict[str, list[int]] = defaultdict(list)
-    for place, call in enumerate(calls):
-        answers[_answer(call)].append(place)
-    several = [places for places in answers.values() if _has_several([calls[place] for place in places])]
+    for index, call in enumerate(calls):
+        answers[_answer(call)].append(index)
+    several = [indexes for indexes in answers.values() if _has_several([calls[index] for index in indexes])]
     if not several:
         return frozenset()
     exchanges = [_exchange(call) for call in calls]
     results = [str(span.attributes[semconv.RESULT]) for span in spans if semconv.RESULT in span.attributes]
     unused: set[str] = set()
-    for places in several:
-        used = _repeated(places, exchanges)
-        used |= {n for n in places for text in exchanges[n].wrote.texts if any(_tells(r, text) for r in results)}
-        unused.update(calls[place].span_id for place in places if place not in used)
+    for indexes in several:
+        used = _repeated(indexes, exchanges)
+        used |= {n for n in indexes for text in exchanges[n].wrote.texts if any(_contains(r, text) for r in results)}
+        unused.update(calls[index].span_id for index in indexes if index not in used)
     return frozenset(unused)
 
 
@@ -65,26 +65,26 @@ def _has_several(choices: Sequence[Span]) -> bool:
     return len({str(choice.attributes.get(semconv.CHOICE_INDEX)) for choice in choices}) > 1
 
 
-def _repeated(places: Sequence[int], exchanges: Sequence["_Exchange"]) -> set[int]:
-    """Return those `places`, the choices of one response, that a later call repeats.
+def _repeated(indexes: Sequence[int], exchanges: Sequence["_Exchange"]) -> set[int]:
+    """Return those `indexes`, the choices of one response, that a later call repeats.
 
     A text must occur more often than the response's own call had read it and other responses since can have written it.
     """
     repeated: set[int] = set()
     others: Counter[str] = Counter()
     counted: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for later in (exchanges[n] for n in range(places[0], len(exchanges)) if n not in places):
-        for place in places:
-            choice, before = exchanges[place].wrote, exchanges[place].read
+    for later in (exchanges[n] for n in range(indexes[0], len(exchanges)) if n not in indexes):
+        for index in indexes:
+            choice, before = exchanges[index].wrote, exchanges[index].read
             by_id = not later.read.call_ids.isdisjoint(choice.call_ids)
             if by_id or any(later.read.texts[text] > before.texts[text] + others[text] for text in choice.texts):
-                repeated.add(place)
+                repeated.add(index)
         others.update(later.wrote.texts - counted[later.answer])
         counted[later.answer] |= later.wrote.texts
     return repeated
 
 
-def _tells(result: str, text: str) -> bool:
+def _contains(result: str, text: str) -> bool:
     """Return whether `result` contains `text` as whole words, either plain or as Python or JSON writes it."""
     forms = {text, repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
     if any(re.search(_whole(form), result) for form in forms):
@@ -101,11 +101,13 @@ def _whole(form: str) -> str:
 
 
 def _exchange(call: Span) -> _Exchange:
-    read, wrote = (_said(call.attributes.get(key)) for key in (semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES))
+    read, wrote = (
+        _assistant_messages(call.attributes.get(key)) for key in (semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES)
+    )
     return _Exchange(_answer(call), read, wrote)
 
 
-def _said(messages: object) -> _Said:
+def _assistant_messages(messages: object) -> _AssistantMessages:
     """Return the texts and call ids in messages or response items; empty for anything else."""
     texts: Counter[str] = Counter()
     call_ids: set[object] = set()
@@ -115,4 +117,4 @@ def _said(messages: object) -> _Said:
         text = text_of(message.get("content")).strip() if message.get("role") == "assistant" else ""
         if text:
             texts[text] += 1
-    return _Said(texts, frozenset(value for value in call_ids if isinstance(value, str)))
+    return _AssistantMessages(texts, frozenset(value for value in call_ids if isinstance(value, str)))

@@ -39,7 +39,7 @@ class Outcomes:
 
     by_call: Mapping[str, tuple[ToolOutcome, ...]]
     """Span id of every recorded call (`Transition.span_id`) to the tools that it caused, in order of their start."""
-    unasked: tuple[ToolOutcome, ...] = ()
+    unrequested: tuple[ToolOutcome, ...] = ()
     """Tools that no recorded call requested."""
 
 
@@ -55,34 +55,34 @@ def tool_outcomes(spans: Sequence[Span]) -> Outcomes:
     calls = read_calls(spans, by_id)
     tools = sorted((span for span in spans if _is_tool(span)), key=lambda span: (span.start_time, span.span_id))
     found: dict[str, list[ToolOutcome]] = {call.span.span_id: [] for call in calls}
-    unasked: list[ToolOutcome] = []
+    unrequested: list[ToolOutcome] = []
     for tool in tools:
-        call = _asking(tool, calls, spans_above(tool, by_id))
-        (unasked if call is None else found[call.span.span_id]).append(_outcome(tool))
+        call = _requesting_call(tool, calls, spans_above(tool, by_id))
+        (unrequested if call is None else found[call.span.span_id]).append(_outcome(tool))
     _add_unseen(found, calls)
-    return Outcomes(by_call={span_id: tuple(own) for span_id, own in found.items()}, unasked=tuple(unasked))
+    return Outcomes(by_call={span_id: tuple(own) for span_id, own in found.items()}, unrequested=tuple(unrequested))
 
 
 def _is_tool(span: Span) -> bool:
     return span.attributes.get(semconv.OPERATION) == "execute_tool"
 
 
-def _asking(tool: Span, calls: Sequence[RecordedCall], above: Sequence[Span]) -> RecordedCall | None:
+def _requesting_call(tool: Span, calls: Sequence[RecordedCall], above: Sequence[Span]) -> RecordedCall | None:
     call_id, name = tool.attributes.get(semconv.TOOL_CALL_ID), _name(tool)
-    by_call_id = [call for call in calls if call_id is not None and call_id in {one.call_id for one in call.asked}]
+    by_call_id = [call for call in calls if call_id is not None and call_id in {one.call_id for one in call.requests}]
     if by_call_id:
         earlier = [call for call in by_call_id if call.began <= tool.start_time]
         return earlier[-1] if earlier else by_call_id[0]
 
     def fit(call: RecordedCall) -> tuple[int, bool, float, str]:
-        return innermost_shared(call, above), name in {one.tool for one in call.asked}, call.began, call.span.span_id
+        return innermost_shared(call, above), name in {one.tool for one in call.requests}, call.began, call.span.span_id
 
-    possible = [call for call in calls if call.began <= tool.start_time and _may_ask_for(call, name)]
+    possible = [call for call in calls if call.began <= tool.start_time and _may_have_requested(call, name)]
     return max(possible, key=fit, default=None)
 
 
-def _may_ask_for(call: RecordedCall, name: str) -> bool:
-    return call.span.status.code != "error" and (not call.asked or name in {one.tool for one in call.asked})
+def _may_have_requested(call: RecordedCall, name: str) -> bool:
+    return call.span.status.code != "error" and (not call.requests or name in {one.tool for one in call.requests})
 
 
 def _name(tool: Span) -> str:
@@ -103,12 +103,12 @@ def _outcome(tool: Span) -> ToolOutcome:
     )
 
 
-def _without_span(asked: Sequence[ToolRequest], own: Sequence[ToolOutcome]) -> list[ToolRequest]:
+def _without_span(requests: Sequence[ToolRequest], own: Sequence[ToolOutcome]) -> list[ToolRequest]:
     """Return the requests that no tool span belongs to: matched by call id, else by name, each once."""
     ids = {outcome.call_id for outcome in own} - {None}
     names = [outcome.tool for outcome in own if outcome.call_id is None]
     left: list[ToolRequest] = []
-    for request in asked:
+    for request in requests:
         if request.call_id in ids:
             continue
         if request.tool in names:
@@ -120,13 +120,13 @@ def _without_span(asked: Sequence[ToolRequest], own: Sequence[ToolOutcome]) -> l
 
 def _add_unseen(found: Mapping[str, list[ToolOutcome]], calls: Sequence[RecordedCall]) -> None:
     """Add outcomes without a span: for each request, its result in the first later call that contains one."""
-    unseen = [_without_span(call.asked, found[call.span.span_id]) for call in calls]
+    unseen = [_without_span(call.requests, found[call.span.span_id]) for call in calls]
     if not any(unseen):
         return
     shown = [tool_results(read_messages(call.span.attributes.get(semconv.INPUT_MESSAGES))) for call in calls]
-    for place, (call, requests) in enumerate(zip(calls, unseen, strict=True)):
+    for index, (call, requests) in enumerate(zip(calls, unseen, strict=True)):
         for request in requests:
-            result = next((seen[request.call_id] for seen in shown[place + 1 :] if request.call_id in seen), None)
+            result = next((seen[request.call_id] for seen in shown[index + 1 :] if request.call_id in seen), None)
             if result is not None:
                 found[call.span.span_id].append(_unseen_outcome(request, result))
 

@@ -10,10 +10,10 @@ from leyden.core.masking import mask_text
 WANTED = "http(s)://HOST[:PORT][/PATH]"
 
 
-def check_base_url(url: str, said: str) -> None:
-    """Raise UsageError where `url` is no valid base URL; `said` is its name in the message."""
+def check_base_url(url: str, label: str) -> None:
+    """Raise UsageError where `url` is no valid base URL; `label` is its name in the message."""
     if (wrong := _wrong(url)) is not None:
-        raise UsageError(f"{said} must be {WANTED}, not {mask_text(url)!r}: {wrong}")
+        raise UsageError(f"{label} must be {WANTED}, not {mask_text(url)!r}: {wrong}")
 
 
 def bare_host(host: str) -> str:

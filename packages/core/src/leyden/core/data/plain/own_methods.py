@@ -65,7 +65,7 @@ class OwnMethods:
     def call(self, kind: type, method: Callable[[], T], time: "TimeBudget") -> T:
         """Return the result of `method`, which calls a method of an object of class `kind`.
 
-        Raises NoAnswer when the method does not return within `time`, and Raised when it raises.
+        Raises MethodHangs when the method does not return within `time`, and MethodRaised when it raises.
         """
         if time.left <= 0 or self._stuck >= self._most_stuck or id(kind) in self._avoided:
             raise MethodHangs

@@ -29,11 +29,11 @@ from leyden.core.data.plain.own_methods import (
 )
 
 Kind: TypeAlias = Callable[["Reading", Any, str], Any]
-"""Reads a value of one kind: `kind(reading, value, place)`."""
+"""Reads a value of one kind: `kind(reading, value, path)`."""
 
 MOST_REASONS = 16
 """Largest number of reasons that one reading records; the rest are only counted."""
-_PLACE_CHARACTERS, _REASON_CHARACTERS = 200, 400
+_PATH_CHARACTERS, _REASON_CHARACTERS = 200, 400
 _FLAT = 16
 """In a list of scalars, this many members count as one item, since they take as long to read."""
 _MOST_DIGITS = 4300
@@ -90,10 +90,10 @@ class Reading:
         self._rest: tuple[int, int] = limits.items, limits.bytes
         """Items and bytes that are reserved for the values after this one."""
         self._time = TimeBudget(limits.seconds)
-        self._above: dict[int, object] = {}
+        self._open_holders: dict[int, object] = {}
         """Lists, dicts and objects that are being read, by their ids."""
 
-    def again(self) -> None:
+    def next_value(self) -> None:
         """Begin to read another value with the same reading.
 
         It may use as many items and bytes as each value before it. All values together may use twice as many.
@@ -106,22 +106,22 @@ class Reading:
     def at_most(self, items: int, size: int) -> Generator[None]:
         """Limit the items and bytes of the part that is read in this context, so that other parts keep their share."""
         items, size = min(self._items, items), min(self._bytes, size)
-        beside, bytes_beside = self._items - items, self._bytes - size
+        other_items, other_bytes = self._items - items, self._bytes - size
         self._items, self._bytes = items, size
         try:
             yield
         finally:
-            self._items, self._bytes = self._items + beside, self._bytes + bytes_beside
+            self._items, self._bytes = self._items + other_items, self._bytes + other_bytes
 
     # --- Parts that could not be kept
 
-    def reduce(self, place: str, why: str) -> None:
-        """Record that the part at `place` is not kept whole. Raises OverLimits where the limits request that."""
+    def reduce(self, path: str, why: str) -> None:
+        """Record that the part at `path` is not kept whole. Raises OverLimits where the limits request that."""
         if self.limits.raises:
             raise OverLimits
         if len(self.reasons) < MOST_REASONS:
-            place = place if len(place) <= _PLACE_CHARACTERS else f"{place[:_PLACE_CHARACTERS]}{ELLIPSIS}"
-            self.reasons.append(f"{place}: {why[:_REASON_CHARACTERS]}")
+            path = path if len(path) <= _PATH_CHARACTERS else f"{path[:_PATH_CHARACTERS]}{ELLIPSIS}"
+            self.reasons.append(f"{path}: {why[:_REASON_CHARACTERS]}")
         else:
             self.more_reasons += 1
 
@@ -132,51 +132,51 @@ class Reading:
 
     # --- Values
 
-    def read(self, value: object, place: str) -> Any:
+    def read(self, value: object, path: str) -> Any:
         """Return `value` as None, bool, int, float, str, bytes, an aware datetime, or a list or dict of these."""
         if self._items <= 0 and scalar_size(value) < 0:  # for flat lists, the reader counts the members
-            self.reduce(place, f"left out: more than {self.limits.items} items")
+            self.reduce(path, f"left out: more than {self.limits.items} items")
             return ELLIPSIS
         self._items -= 1
         try:
-            return self._kind_of(type(value))(self, value, place)
+            return self._kind_of(type(value))(self, value, path)
         except OverLimits:
             raise
         except Exception as error:  # for example an object that another thread changes meanwhile
-            self.reduce(place, f"{type_name(value)} cannot be read: {short_name(error)}")
+            self.reduce(path, f"{type_name(value)} cannot be read: {short_name(error)}")
             return f"<{type_name(value)}>"
 
-    def text(self, text: str, place: str) -> str:
+    def text(self, text: str, path: str) -> str:
         """Return exact text, well-formed, and shortened where it has too many bytes.
 
         Shortened text can be read again without another change.
         """
         if not text.isascii():
-            text = self._well_formed(text, place)
+            text = self._well_formed(text, path)
         if len(text) > self._bytes and text != ELLIPSIS:
             length = len(text)
             text = text[: max(self._bytes - len(ELLIPSIS), 0)]
-            self.reduce(place, f"{len(text)} of {length} characters are kept")
+            self.reduce(path, f"{len(text)} of {length} characters are kept")
             text += ELLIPSIS
         self._bytes -= len(text) if text.isascii() else len(text.encode())
         return text
 
-    def _well_formed(self, text: str, place: str) -> str:
+    def _well_formed(self, text: str, path: str) -> str:
         with suppress(UnicodeEncodeError):
             text.encode()
             return text
         units = text.encode("utf-16-le", "surrogatepass")
         with suppress(UnicodeDecodeError):
             return units.decode("utf-16-le")  # two surrogates that form a pair become one character
-        self.reduce(place, f"half of a surrogate pair is no character; U+FFFD ({REPLACEMENT}) stands for it")
+        self.reduce(path, f"half of a surrogate pair is no character; U+FFFD ({REPLACEMENT}) stands for it")
         return units.decode("utf-16-le", "replace")
 
-    def bytes(self, data: bytes, place: str, length: int | None = None) -> bytes:
+    def bytes(self, data: bytes, path: str, length: int | None = None) -> bytes:
         """Return exact bytes, shortened where there are too many; `length` is the original number of bytes."""
         length = len(data) if length is None else length
         data = data[: max(self._bytes, 0)]
         if len(data) < length:
-            self.reduce(place, f"{len(data)} of {length} bytes are kept")
+            self.reduce(path, f"{len(data)} of {length} bytes are kept")
         self._bytes -= len(data)
         return data
 
@@ -190,21 +190,21 @@ class Reading:
         """Number of items that may still be kept."""
         return max(self._items, 0)
 
-    def whole(self, number: int, place: str) -> int | str:
+    def whole(self, number: int, path: str) -> int | str:
         """Return an exact int; one of more than 64 bits is returned as text."""
         self._bytes -= 9
         if LEAST_WHOLE <= number <= MOST_WHOLE:
             return number
         bits = number.bit_length()
         if bits > 8 * self.bytes_left:
-            self.reduce(place, f"a whole number of {bits} bits is left out")
+            self.reduce(path, f"a whole number of {bits} bits is left out")
             return f"<int of {bits} bits>"
-        self.reduce(place, f"a whole number of {bits} bits is kept as text")
+        self.reduce(path, f"a whole number of {bits} bits is kept as text")
         try:
             digits = str(number) if bits < 3 * _MOST_DIGITS else hex(number)
         except ValueError:  # this interpreter refuses so many digits
             digits = hex(number)
-        return self.text(digits, place)
+        return self.text(digits, path)
 
     def first(self, members: Iterable[Any]) -> list[Any]:
         """Return the unread members that may still be kept, as a copy, since another thread may change the original."""
@@ -224,89 +224,89 @@ class Reading:
         self._items -= len(members) // _FLAT
         return members[:]
 
-    def items(self, members: Iterable[Any], count: int, holder: object, place: str) -> list[Any]:
+    def items(self, members: Iterable[Any], count: int, holder: object, path: str) -> list[Any]:
         """Return as many of the `count` members of `holder` as may be kept, each read."""
-        if not self._enter(holder, place):
+        if not self._enter(holder, path):
             return [ELLIPSIS]
         kept: list[Any] = []
         try:
             for number, member in enumerate(members):
-                if self._is_over(number, count, place):
+                if self._is_over(number, count, path):
                     break
-                kept.append(self.read(member, f"{place}[{number}]"))
+                kept.append(self.read(member, f"{path}[{number}]"))
         finally:
             self._leave(holder)
         return kept
 
-    def pairs(self, members: Iterable[tuple[Any, Any]], count: int, holder: object, place: str) -> dict[Any, Any]:
+    def pairs(self, members: Iterable[tuple[Any, Any]], count: int, holder: object, path: str) -> dict[Any, Any]:
         """Return as many of the `count` pairs of `holder` as may be kept; keys become text or whole numbers."""
-        if not self._enter(holder, place):
+        if not self._enter(holder, path):
             return {ELLIPSIS: ELLIPSIS}
         kept: dict[Any, Any] = {}
         try:
             for number, (key, member) in enumerate(members):
-                if self._is_over(number, count, place):
+                if self._is_over(number, count, path):
                     break
-                name = self.free(kept, self.key(key, place), place)
-                kept[name] = self.read(member, f"{place}.{name}" if place else str(name))
+                name = self.unused_key(kept, self.key(key, path), path)
+                kept[name] = self.read(member, f"{path}.{name}" if path else str(name))
         finally:
             self._leave(holder)
         return kept
 
-    def key(self, key: object, place: str) -> str | int:
+    def key(self, key: object, path: str) -> str | int:
         """Return the key of a dict as text or a whole number."""
         if type(key) is str:
-            return self.text(key, place)
+            return self.text(key, path)
         if type(key) is int and LEAST_WHOLE <= key <= MOST_WHOLE:
             return key
-        plain = self.read(key, place)
+        plain = self.read(key, path)
         if type(plain) is str:
             if not issubclass(type(key), str):
-                self.reduce(place, f"a key of type {type_name(key)} is kept as text")
+                self.reduce(path, f"a key of type {type_name(key)} is kept as text")
             return plain
         if type(plain) is int:
             return plain
-        self.reduce(place, f"a key of type {type_name(key)} is kept as text")
-        return self.json(plain, place)
+        self.reduce(path, f"a key of type {type_name(key)} is kept as text")
+        return self.json(plain, path)
 
-    def free(self, kept: dict[Any, Any], name: str | int, place: str) -> str | int:
+    def unused_key(self, kept: dict[Any, Any], name: str | int, path: str) -> str | int:
         """Return an unused key: `name`, or `name` with a number after it."""
         if not _is_taken(kept, name):
             return name
         number = 2
         while _is_taken(kept, f"{name} ({number})"):
             number += 1
-        self.reduce(place, f"two keys read {str(name)[:80]!r}; the second has a number after it")
+        self.reduce(path, f"two keys read {str(name)[:80]!r}; the second has a number after it")
         return f"{name} ({number})"
 
-    def _is_over(self, number: int, count: int, place: str) -> bool:
+    def _is_over(self, number: int, count: int, path: str) -> bool:
         if self._items > 0 and self._bytes > 0:
             return False
-        self.reduce(place, f"{number} of {count} items are kept")
+        self.reduce(path, f"{number} of {count} items are kept")
         return True
 
-    def _enter(self, holder: object, place: str) -> bool:
-        if id(holder) in self._above:
-            self.reduce(place, "it holds itself")
+    def _enter(self, holder: object, path: str) -> bool:
+        if id(holder) in self._open_holders:
+            self.reduce(path, "it holds itself")
             return False
-        if len(self._above) >= self.limits.depth:
-            self.reduce(place, f"left out: nested deeper than {self.limits.depth}")
+        if len(self._open_holders) >= self.limits.depth:
+            self.reduce(path, f"left out: nested deeper than {self.limits.depth}")
             return False
-        self._above[id(holder)] = holder
+        self._open_holders[id(holder)] = holder
         return True
 
     def _leave(self, holder: object) -> None:
-        del self._above[id(holder)]
+        del self._open_holders[id(holder)]
 
     # --- Objects with their own text
 
-    def own(self, value: object, method: Callable[[], Any]) -> Any:
-        """Return the result of `method`, which calls methods of `value`; raises NoAnswer or Raised."""
+    def call_methods(self, value: object, method: Callable[[], Any]) -> Any:
+        """Return the result of `method`, which calls methods of `value`; raises MethodHangs or MethodRaised."""
         if self.limits.raises:
             raise OverLimits
         return self._methods.call(type(value), method, self._time)
 
-    def own_text(self, value: object, method: Callable[[], Any], place: str) -> str:
+    def own_text(self, value: object, method: Callable[[], Any], path: str) -> str:
         """Return the text that `method`, which calls methods of `value`, makes; the type's name where that fails."""
         kind = type_name(value)
         why = f"an object of type {kind} is kept as its own text"
@@ -315,50 +315,50 @@ class Reading:
             if not self.limits.raises and is_enormous(value):
                 why = f"an object of type {kind}, which holds more than its own text could say"
             else:
-                text = self.own(value, method)
+                text = self.call_methods(value, method)
         except MethodHangs:
             why = f"an object of type {kind}, whose own methods are not called or do not return"
         except MethodRaised as error:
             why = f"an object of type {kind}, whose own text raised {error}"
-        self.reduce(place, why)
+        self.reduce(path, why)
         if not issubclass(type(text), str):
             return f"<{kind}>"
-        return self.text(str.__str__(text), place)
+        return self.text(str.__str__(text), path)
 
     # --- Output forms
 
-    def json(self, plain: Any, place: str) -> str:
+    def json(self, plain: Any, path: str) -> str:
         """Return plain data as JSON: bytes in base64, times as text."""
         try:
             text = json.dumps(plain, allow_nan=False)
         except (TypeError, ValueError):
-            text = json.dumps(self._for_json(plain, place), allow_nan=False)
-        return self._cut(text, place)
+            text = json.dumps(self._for_json(plain, path), allow_nan=False)
+        return self._cut(text, path)
 
-    def _cut(self, text: str, place: str) -> str:
+    def _cut(self, text: str, path: str) -> str:
         """Shorten JSON, which may have several times as many bytes as its values."""
         most = self.limits.bytes
         if len(text) <= most:
             return text
-        self.reduce(place, f"{most} of {len(text)} characters are kept")
+        self.reduce(path, f"{most} of {len(text)} characters are kept")
         return f"{text[:most]}{ELLIPSIS}"
 
-    def _for_json(self, plain: Any, place: str) -> Any:
+    def _for_json(self, plain: Any, path: str) -> Any:
         if type(plain) is dict:
             pairs = cast("dict[Any, Any]", plain).items()
-            return {key: self._for_json(item, f"{place}.{key}") for key, item in pairs}
+            return {key: self._for_json(item, f"{path}.{key}") for key, item in pairs}
         if type(plain) is list:
-            return [self._for_json(item, place) for item in cast("list[Any]", plain)]
+            return [self._for_json(item, path) for item in cast("list[Any]", plain)]
         if type(plain) is bytes:
             return b64encode(plain).decode()
         if type(plain) is datetime:
             return plain.isoformat()
         if type(plain) is float and not math.isfinite(plain):
-            self.reduce(place, f"{plain} is kept as text: JSON has no such number")
+            self.reduce(path, f"{plain} is kept as text: JSON has no such number")
             return str(plain)
         return plain
 
-    def attribute(self, plain: Any, place: str) -> Any:
+    def attribute(self, plain: Any, path: str) -> Any:
         """Return plain data as an attribute of a span: text, bytes, a number, or a list of text and numbers.
 
         A dict becomes JSON, and so does a list or dict within a list. None means that there is no value, and is left
@@ -366,15 +366,15 @@ class Reading:
         """
         if type(plain) is list:
             members = cast("list[Any]", plain)
-            kept = [self._scalar(item, place) for item in members if item is not None]
+            kept = [self._scalar(item, path) for item in members if item is not None]
             if len(kept) < len(members):
-                self.reduce(place, f"{len(members) - len(kept)} of {len(members)} items are None and left out")
+                self.reduce(path, f"{len(members) - len(kept)} of {len(members)} items are None and left out")
             return kept
-        return plain if type(plain) is bytes else self._scalar(plain, place)
+        return plain if type(plain) is bytes else self._scalar(plain, path)
 
-    def _scalar(self, plain: Any, place: str) -> Any:
+    def _scalar(self, plain: Any, path: str) -> Any:
         if type(plain) is dict or type(plain) is list:
-            return self.json(plain, place)
+            return self.json(plain, path)
         if type(plain) is bytes:
             return b64encode(plain).decode()
         return plain.isoformat() if type(plain) is datetime else plain

@@ -19,27 +19,27 @@ def record_kind(kind: type[Any]) -> Kind | None:
     if not shown and not hidden:
         return None
 
-    def read(reading: Reading, value: Any, place: str) -> Any:
+    def read(reading: Reading, value: Any, path: str) -> Any:
         fields = fields_of(value)
         names = [name for name in ((*shown, *hidden) if reading.all_fields else shown) if name in fields]
         pairs = [(name, fields[name]) for name in names]
         extra = fields.get("__pydantic_extra__")
         if type(extra) is dict:
             pairs += cast("dict[Any, Any]", extra).items()
-        return reading.pairs(pairs, len(pairs), value, place)
+        return reading.pairs(pairs, len(pairs), value, path)
 
     return read
 
 
-def _struct(reading: Reading, value: Any, place: str) -> Any:
+def _struct(reading: Reading, value: Any, path: str) -> Any:
     """Read a msgspec struct in the form in which msgspec would encode it."""
     kind: Any = class_of(value)
     fields, config = fields_of(value), kind.__struct_config__
     names = [name for name in kind.__struct_fields__ if name in fields]
     if config.array_like:
-        return reading.items([fields[name] for name in names], len(names), value, place)
+        return reading.items([fields[name] for name in names], len(names), value, path)
     tag = [] if config.tag is None else [(config.tag_field, config.tag)]
-    return reading.pairs([*tag, *((name, fields[name]) for name in names)], len(names), value, place)
+    return reading.pairs([*tag, *((name, fields[name]) for name in names)], len(names), value, path)
 
 
 def _declared(kind: type[Any]) -> tuple[list[str], list[str]]:

@@ -52,14 +52,14 @@ def shortened(span: Span, most: int = LARGEST) -> Span | None:
 
 def _without_extras(span: Span, most: int, reasons: list[str]) -> Span:
     """Shorten an enormous name or status; leave out events, links and resource where these are enormous."""
-    name, said = span.name, span.status.description
+    name, description = span.name, span.status.description
     if bytes_of(name) > _NAME_BYTES:
         reasons.append(f"name: the beginning of {bytes_of(name)} bytes is kept")
         name = str(_beginning(name, _NAME_BYTES))
-    if said is not None and bytes_of(said) > most // 4:
-        reasons.append(f"status.description: the beginning of {bytes_of(said)} bytes is kept")
-        said = str(_beginning(said, most // 4))
-    span = replace(span, name=name, status=replace(span.status, description=said))
+    if description is not None and bytes_of(description) > most // 4:
+        reasons.append(f"status.description: the beginning of {bytes_of(description)} bytes is kept")
+        description = str(_beginning(description, most // 4))
+    span = replace(span, name=name, status=replace(span.status, description=description))
     extras = replace(span, attributes={}).bytes()
     if extras > most // 2:
         reasons.append(f"events, links, resource: {extras} bytes are left out")
@@ -92,8 +92,8 @@ def _limit(sizes: list[int], room: int) -> int:
     """Return the largest size for each part with which all parts together fit into `room` bytes."""
     left = max(room, 0)
     ordered = sorted(sizes)
-    for place, size in enumerate(ordered):
-        share = left // (len(ordered) - place)
+    for index, size in enumerate(ordered):
+        share = left // (len(ordered) - index)
         if size > share:
             return share
         left -= size

@@ -130,7 +130,7 @@ def plain_span(span: Any, limits: ReadingLimits = LIMITS) -> Span:
         number, code = _number(read, given["sequence_id"], span_id), _code(read, given["status"], span_id)
         start, end = _times(read, given["start_time"], given["end_time"])
         parent, name = _parent(read, given["parent_id"]), _text(read, given["name"], "name")
-        said = _description(read, given["status"].description)
+        description = _description(read, given["status"].description)
     plain = Span(
         rollout_id=rollout_id,
         attempt_id=attempt_id,
@@ -139,10 +139,10 @@ def plain_span(span: Any, limits: ReadingLimits = LIMITS) -> Span:
         span_id=span_id,
         parent_id=parent,
         name=name,
-        status=SpanStatus(code=code, description=said),
+        status=SpanStatus(code=code, description=description),
         attributes=_attributes(read, given["attributes"], "attributes"),
         resource=_attributes(read, given["resource"], "resource"),
-        events=[_event(read, event, start, place) for event, place in _members(read, given["events"], "events")],
+        events=[_event(read, event, start, path) for event, path in _members(read, given["events"], "events")],
         links=[link for one in _members(read, given["links"], "links") if (link := _link(read, *one)) is not None],
         start_time=start,
         end_time=end,
@@ -194,12 +194,12 @@ def _parent(read: Reading, value: Any) -> str | None:
     return None
 
 
-def _text(read: Reading, value: Any, place: str) -> str:
-    plain = read.read(value, place)
+def _text(read: Reading, value: Any, path: str) -> str:
+    plain = read.read(value, path)
     if type(plain) is str:
         return plain
-    read.reduce(place, f"a value of type {type_name(value)} is kept as text")
-    return read.json(plain, place) if type(plain) in (list, dict) else str(plain)
+    read.reduce(path, f"a value of type {type_name(value)} is kept as text")
+    return read.json(plain, path) if type(plain) in (list, dict) else str(plain)
 
 
 def _code(read: Reading, value: Any, span_id: str) -> StatusCode:
@@ -225,9 +225,9 @@ def _times(read: Reading, start: Any, end: Any) -> tuple[float, float | None]:
     return began, ended
 
 
-def _time(read: Reading, value: Any, place: str) -> float | None:
+def _time(read: Reading, value: Any, path: str) -> float | None:
     """Return a time in Unix seconds; None where the value is no time."""
-    plain = read.read(value, place)
+    plain = read.read(value, path)
     if type(plain) is datetime:
         return plain.timestamp()
     if type(plain) is int or type(plain) is float:
@@ -235,80 +235,80 @@ def _time(read: Reading, value: Any, place: str) -> float | None:
     return None
 
 
-def _attributes(read: Reading, value: Any, place: str) -> Attributes:
+def _attributes(read: Reading, value: Any, path: str) -> Attributes:
     """Return attributes; each may have as many bytes as a span, independent of the others."""
     if value is None:
         return {}
-    pairs = _Dict.items(value) if issubclass(class_of(value), dict) else _pairs(read, value, place)
+    pairs = _Dict.items(value) if issubclass(class_of(value), dict) else _pairs(read, value, path)
     found = read.first(pairs)
     kept: Attributes = {}
     for key, item in found:
-        read.again()
-        name = read.key(key, place)
+        read.next_value()
+        name = read.key(key, path)
         if isinstance(name, int):
-            read.reduce(f"{place}.{name}", "a name that is a number is kept as text")
-        free = str(read.free(kept, str(name), place))
-        scalar = _attribute(read, item, f"{place}.{free}")
+            read.reduce(f"{path}.{name}", "a name that is a number is kept as text")
+        free = str(read.unused_key(kept, str(name), path))
+        scalar = _attribute(read, item, f"{path}.{free}")
         if scalar is not None:
             kept[free] = scalar
-    read.again()
+    read.next_value()
     return kept
 
 
-def _attribute(read: Reading, value: Any, place: str) -> Any:
+def _attribute(read: Reading, value: Any, path: str) -> Any:
     """Return one attribute; a list of plain scalars is copied whole, however long."""
     given: Any = value
     if type(given) is list and _is_flat(cast("list[object]", given)):
         return cast("Any", given)[:]
-    return read.attribute(read.read(value, place), place)
+    return read.attribute(read.read(value, path), path)
 
 
 def _is_flat(items: list[object]) -> bool:
     return _are_scalars(items) and all(scalar_size(item) >= 0 for item in items)
 
 
-def _pairs(read: Reading, value: Any, place: str) -> Any:
-    plain = read.read(value, place)
+def _pairs(read: Reading, value: Any, path: str) -> Any:
+    plain = read.read(value, path)
     if type(plain) is dict:
         return cast("dict[Any, Any]", plain).items()
-    read.reduce(place, f"a value of type {type_name(value)} is kept under the name `value`")
+    read.reduce(path, f"a value of type {type_name(value)} is kept under the name `value`")
     return [("value", plain)]
 
 
-def _members(read: Reading, value: Any, place: str) -> list[tuple[Any, str]]:
+def _members(read: Reading, value: Any, path: str) -> list[tuple[Any, str]]:
     """Return the events or links of a span, each with its place."""
     if value is None:
         return []
     base: Any = list if issubclass(class_of(value), list) else tuple
     if not issubclass(class_of(value), base):
-        read.reduce(place, f"a value of type {type_name(value)} is no list, and left out")
+        read.reduce(path, f"a value of type {type_name(value)} is no list, and left out")
         return []
     members = read.first(base.__iter__(value))
     if len(members) < base.__len__(value):
-        read.reduce(place, f"{len(members)} of {base.__len__(value)} are kept")
-    return [(item, f"{place}[{number}]") for number, item in enumerate(members)]
+        read.reduce(path, f"{len(members)} of {base.__len__(value)} are kept")
+    return [(item, f"{path}[{number}]") for number, item in enumerate(members)]
 
 
-def _event(read: Reading, value: Any, start: float, place: str) -> SpanEvent:
+def _event(read: Reading, value: Any, start: float, path: str) -> SpanEvent:
     if type(value) is not SpanEvent:
-        read.reduce(place, f"a value of type {type_name(value)} is no event; its text is kept as a name")
+        read.reduce(path, f"a value of type {type_name(value)} is no event; its text is kept as a name")
         return SpanEvent(name=shown(value), time=start)
-    at = _time(read, value.time, f"{place}.time")
-    if at is None:
-        read.reduce(f"{place}.time", f"{shown(value.time)} is no time; the span's start stands for it")
+    event_time = _time(read, value.time, f"{path}.time")
+    if event_time is None:
+        read.reduce(f"{path}.time", f"{shown(value.time)} is no time; the span's start stands for it")
     return SpanEvent(
-        name=_text(read, value.name, f"{place}.name"),
-        time=start if at is None else at,
-        attributes=_attributes(read, value.attributes, f"{place}.attributes"),
+        name=_text(read, value.name, f"{path}.name"),
+        time=start if event_time is None else event_time,
+        attributes=_attributes(read, value.attributes, f"{path}.attributes"),
     )
 
 
-def _link(read: Reading, value: Any, place: str) -> SpanLink | None:
+def _link(read: Reading, value: Any, path: str) -> SpanLink | None:
     if type(value) is not SpanLink:
-        read.reduce(place, f"{shown(value)} is no link, and left out")
+        read.reduce(path, f"{shown(value)} is no link, and left out")
         return None
     return SpanLink(
-        trace_id=_text(read, value.trace_id, f"{place}.trace_id"),
-        span_id=_text(read, value.span_id, f"{place}.span_id"),
-        attributes=_attributes(read, value.attributes, f"{place}.attributes"),
+        trace_id=_text(read, value.trace_id, f"{path}.trace_id"),
+        span_id=_text(read, value.span_id, f"{path}.span_id"),
+        attributes=_attributes(read, value.attributes, f"{path}.attributes"),
     )

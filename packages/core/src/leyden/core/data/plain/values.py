@@ -154,7 +154,7 @@ def pairs_of(value: object) -> list[tuple[Any, Any]] | None:
     if not is_a(value, Mapping):
         return None
     try:
-        return _few(
+        return _unless_too_many(
             METHODS.call(class_of(value), lambda: _first(cast("Mapping[Any, Any]", value).items()), TimeBudget())
         )
     except (MethodHangs, MethodRaised):
@@ -175,7 +175,7 @@ def listed(value: object, limits: ReadingLimits = FULL) -> list[Any] | None:
     if limits.raises:
         raise OverLimits
     try:
-        return _few(METHODS.call(class_of(value), lambda: _first(cast("Any", value)), TimeBudget()))
+        return _unless_too_many(METHODS.call(class_of(value), lambda: _first(cast("Any", value)), TimeBudget()))
     except (MethodHangs, MethodRaised):  # it is not iterable, or iterating fails
         return None
 
@@ -184,7 +184,7 @@ def _first(members: Iterable[Any]) -> list[Any]:
     return list(islice(members, MOST_LISTED + 1))
 
 
-def _few(members: list[Any]) -> list[Any] | None:
+def _unless_too_many(members: list[Any]) -> list[Any] | None:
     return members if len(members) <= MOST_LISTED else None
 
 
@@ -192,7 +192,7 @@ def message_of(error: BaseException, most: int | None = None, methods: OwnMethod
     """Return the message of an exception, masked, with at most `most` characters; a group includes its errors."""
     text = mask_text(message(reading(methods=methods), error, ""))
     if is_a(error, BaseExceptionGroup):
-        text = f"{text[:_GROUP_CHARACTERS]}: {_inside(error, methods)}"
+        text = f"{text[:_GROUP_CHARACTERS]}: {_member_messages(error, methods)}"
     return text if most is None or len(text) <= most else text[:most]
 
 
@@ -203,22 +203,22 @@ _GROUP_CHARACTERS = 500
 _errors_of: Callable[[BaseException], tuple[BaseException, ...]] = BaseExceptionGroup.__dict__["exceptions"].__get__
 
 
-def _inside(group: BaseException, methods: OwnMethods) -> str:
+def _member_messages(group: BaseException, methods: OwnMethods) -> str:
     """Return the types and messages of the first errors inside a group, at any depth of nested groups."""
     left, seen, found = [group], set[int](), list[BaseException]()
     while left:
-        one = left.pop()
-        if id(one) in seen:
+        error = left.pop()
+        if id(error) in seen:
             continue
-        seen.add(id(one))
-        if is_a(one, BaseExceptionGroup):
-            left.extend(reversed(_errors_of(one)))
+        seen.add(id(error))
+        if is_a(error, BaseExceptionGroup):
+            left.extend(reversed(_errors_of(error)))
         else:
-            found.append(one)
+            found.append(error)
     named: list[str] = []
-    for one in found[:_GROUP_ERRORS]:
-        text = message_of(one, _GROUP_CHARACTERS, methods)
-        named.append(f"{short_name(one)}: {text}" if text else short_name(one))
+    for error in found[:_GROUP_ERRORS]:
+        text = message_of(error, _GROUP_CHARACTERS, methods)
+        named.append(f"{short_name(error)}: {text}" if text else short_name(error))
     others = len(found) - len(named)
     return "; ".join(named) + (f"; and {others} more" if others else "")
 
@@ -229,7 +229,7 @@ def stack_of(error: BaseException, methods: OwnMethods = METHODS) -> str:
     Where the text cannot be made or would be enormous, the traceback has the stack, the type and the message only.
     """
     try:
-        if _says_too_much(error):
+        if _has_enormous_text(error):
             raise MethodHangs
         text: Any = methods.call(class_of(error), lambda: "".join(traceback.format_exception(error)), TimeBudget())
     except (MethodHangs, MethodRaised):
@@ -237,19 +237,19 @@ def stack_of(error: BaseException, methods: OwnMethods = METHODS) -> str:
     return mask_text(reading(methods=methods).text(text, ""))
 
 
-def _says_too_much(error: BaseException) -> bool:
+def _has_enormous_text(error: BaseException) -> bool:
     """Whether the text of an exception, or of its causes, contexts or members, would be enormous."""
     left, seen = [error], set[int]()
     while left:
-        one = left.pop()
-        if id(one) in seen:
+        current = left.pop()
+        if id(current) in seen:
             continue
-        seen.add(id(one))
-        if is_enormous(one):
+        seen.add(id(current))
+        if is_enormous(current):
             return True
-        left += [each for each in (one.__cause__, one.__context__) if each is not None]
-        if is_a(one, BaseExceptionGroup):
-            left += cast("Any", BaseExceptionGroup).exceptions.__get__(one)
+        left += [each for each in (current.__cause__, current.__context__) if each is not None]
+        if is_a(current, BaseExceptionGroup):
+            left += cast("Any", BaseExceptionGroup).exceptions.__get__(current)
     return False
 
 

@@ -189,7 +189,7 @@ class _Capture:
             return request
 
         try:
-            async with self._admission.place(attempt) as admitted:
+            async with self._admission.admit(attempt) as admitted:
                 body = await read_body(scope, receive, self._body)
                 async with admitted.turn(len(body)):
                     yield await admitted.do(len(body), read)

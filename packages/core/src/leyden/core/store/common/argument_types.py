@@ -43,7 +43,7 @@ _MOST = 1 << 63
 _MAY_BE_INFINITE = frozenset({"timeout"})
 
 Check: TypeAlias = "Callable[[Any, str, ReadingLimits], Any]"
-"""`check(value, place, limits)` returns the value for the method, or raises CallRefused."""
+"""`check(value, path, limits)` returns the value for the method, or raises CallRefused."""
 
 
 class ArgumentChecks:
@@ -99,24 +99,24 @@ def _plan(name: str) -> _Plan:
 # --- Documents: values that the store keeps for the caller without interpreting them
 
 
-def _document(value: Any, place: str, limits: ReadingLimits) -> Any:
+def _document(value: Any, path: str, limits: ReadingLimits) -> Any:
     """Return a document, as `PlainResult` with the reasons for incomplete parts."""
     most = FEW_MEMBERS if limits.raises else MOST_MEMBERS
-    return PlainResult(value, []) if is_plain(value, most) else plain(value, _field(place), limits, all_fields=True)
+    return PlainResult(value, []) if is_plain(value, most) else plain(value, _field(path), limits, all_fields=True)
 
 
-def _notes(value: Any, place: str, limits: ReadingLimits) -> Any:
+def _notes(value: Any, path: str, limits: ReadingLimits) -> Any:
     """Return a dict of plain values; the reasons for incomplete parts are an entry of it."""
-    kept = _document(value, place, limits)
+    kept = _document(value, path, limits)
     found: Any = kept.value
     if type(found) is not dict:
-        raise WrongType(f"{place} is {shown(value)}; it must be a dict")
+        raise WrongType(f"{path} is {shown(value)}; it must be a dict")
     return _with_reasons(cast("dict[Any, Any]", found), kept.reasons)
 
 
-def _texts(value: Any, place: str, limits: ReadingLimits) -> Any:
+def _texts(value: Any, path: str, limits: ReadingLimits) -> Any:
     """Return a dict of text; the reasons for incomplete parts are an entry of it."""
-    notes = _notes(value, place, limits)
+    notes = _notes(value, path, limits)
     return {name: note if type(note) is str else _joined(note) for name, note in notes.items()}
 
 
@@ -124,9 +124,9 @@ def _joined(note: Any) -> str:
     return "; ".join(map(str, cast("list[Any]", note))) if type(note) is list else str(note)
 
 
-def _field(place: str) -> str:
+def _field(path: str) -> str:
     """Return the last field name of a place, since reasons beside a document name only the field."""
-    return place.rpartition(".")[2]
+    return path.rpartition(".")[2]
 
 
 def _with_reasons(notes: dict[Any, Any], reasons: Sequence[str]) -> dict[str, Any]:
@@ -140,15 +140,14 @@ def _with_reasons(notes: dict[Any, Any], reasons: Sequence[str]) -> dict[str, An
 
 
 def _checked_fields(
-    given: Mapping[str, Any], checks: Mapping[str, Check], place: str, limits: ReadingLimits
+    given: Mapping[str, Any], checks: Mapping[str, Check], path: str, limits: ReadingLimits
 ) -> dict[str, Any]:
     """Return checked fields; the reasons for a document's incomplete parts are added to the `metadata` beside it.
 
     Raises CallRefused where there are reasons and the call does not set `metadata`.
     """
     checked = {
-        name: value if value is UNSET else checks[name](value, f"{place}{name}", limits)
-        for name, value in given.items()
+        name: value if value is UNSET else checks[name](value, f"{path}{name}", limits) for name, value in given.items()
     }
     reasons: list[str] = []
     for name, value in checked.items():
@@ -166,31 +165,31 @@ def _checked_fields(
 # --- All other arguments
 
 
-def _text(value: Any, place: str, limits: ReadingLimits) -> str:
+def _text(value: Any, path: str, limits: ReadingLimits) -> str:
     if not issubclass(class_of(value), str):
-        raise WrongType(f"{place} is {shown(value)}, a {type_name(value)}; it must be text")
+        raise WrongType(f"{path} is {shown(value)}, a {type_name(value)}; it must be text")
     return str.__str__(value)
 
 
-def _whole(value: Any, place: str, limits: ReadingLimits) -> int:
+def _whole(value: Any, path: str, limits: ReadingLimits) -> int:
     number = _scalar(value)
     if type(number) is not int:
-        raise WrongType(f"{place} is {shown(value)}, a {type_name(value)}; it must be a whole number")
+        raise WrongType(f"{path} is {shown(value)}, a {type_name(value)}; it must be a whole number")
     if not -_MOST <= number < _MOST:
-        raise CallRefused(f"{place} is {shown(value)}; it must be below 2^63")
+        raise CallRefused(f"{path} is {shown(value)}; it must be below 2^63")
     return number
 
 
-def _truth(value: Any, place: str, limits: ReadingLimits) -> bool:
+def _truth(value: Any, path: str, limits: ReadingLimits) -> bool:
     if type(value) is not bool:
-        raise WrongType(f"{place} is {shown(value)}, a {type_name(value)}; it must be True or False")
+        raise WrongType(f"{path} is {shown(value)}, a {type_name(value)}; it must be True or False")
     return value
 
 
-def _real(value: Any, place: str, limits: ReadingLimits) -> float:
+def _real(value: Any, path: str, limits: ReadingLimits) -> float:
     number = _scalar(value)
     if type(number) is not int and type(number) is not float:
-        raise WrongType(f"{place} is {shown(value)}, a {type_name(value)}; it must be a number")
+        raise WrongType(f"{path} is {shown(value)}, a {type_name(value)}; it must be a number")
     try:
         return float(number)
     except OverflowError:  # a whole number beyond the range of floats
@@ -204,62 +203,60 @@ def _scalar(value: Any) -> Any:
 _ONE = ReadingLimits(depth=1, items=2, bytes=1000, seconds=0.0)
 
 
-def _finite(value: Any, place: str, limits: ReadingLimits) -> float:
-    number = _real(value, place, limits)
-    if math.isnan(number) or (math.isinf(number) and place not in _MAY_BE_INFINITE):
-        raise CallRefused(f"{place} is {number}; it must be a finite number")
+def _finite(value: Any, path: str, limits: ReadingLimits) -> float:
+    number = _real(value, path, limits)
+    if math.isnan(number) or (math.isinf(number) and path not in _MAY_BE_INFINITE):
+        raise CallRefused(f"{path} is {number}; it must be a finite number")
     return number
 
 
 def _one_of(allowed: Sequence[str]) -> Check:
-    def check(value: Any, place: str, limits: ReadingLimits) -> str:
-        text = _text(value, place, limits)
+    def check(value: Any, path: str, limits: ReadingLimits) -> str:
+        text = _text(value, path, limits)
         if text not in allowed:
-            raise CallRefused(f"{place} is {shown(value)}; it must be one of {', '.join(allowed)}")
+            raise CallRefused(f"{path} is {shown(value)}; it must be one of {', '.join(allowed)}")
         return text
 
     return check
 
 
 def _each(check: Check) -> Check:
-    def each(value: Any, place: str, limits: ReadingLimits) -> list[Any]:
+    def each(value: Any, path: str, limits: ReadingLimits) -> list[Any]:
         members = listed(value, limits)
         if members is None:
-            raise WrongType(f"{place} is {shown(value)}; it must be a list")
-        return [check(item, f"{place}[{number}]", limits) for number, item in enumerate(members)]
+            raise WrongType(f"{path} is {shown(value)}; it must be a list")
+        return [check(item, f"{path}[{number}]", limits) for number, item in enumerate(members)]
 
     return each
 
 
 def _tuple_of(checks: Sequence[Check]) -> Check:
-    def several(value: Any, place: str, limits: ReadingLimits) -> tuple[Any, ...]:
+    def several(value: Any, path: str, limits: ReadingLimits) -> tuple[Any, ...]:
         items = tuple(value) if issubclass(class_of(value), (list, tuple)) else ()
         if len(items) != len(checks):
-            raise WrongType(f"{place} is {shown(value)}; it must be {len(checks)} values")
+            raise WrongType(f"{path} is {shown(value)}; it must be {len(checks)} values")
         pairs = zip(checks, items, strict=True)
-        return tuple(check(item, f"{place}[{number}]", limits) for number, (check, item) in enumerate(pairs))
+        return tuple(check(item, f"{path}[{number}]", limits) for number, (check, item) in enumerate(pairs))
 
     return several
 
 
 def _by_name(check: Check) -> Check:
-    def each(value: Any, place: str, limits: ReadingLimits) -> dict[str, Any]:
+    def each(value: Any, path: str, limits: ReadingLimits) -> dict[str, Any]:
         if not issubclass(class_of(value), dict):
-            raise WrongType(f"{place} is {shown(value)}; it must be a dict")
+            raise WrongType(f"{path} is {shown(value)}; it must be a dict")
         pairs = list(cast("dict[Any, Any]", value).items())
-        return {
-            _text(name, f"a name in {place}", limits): check(item, f"{place}.{name}", limits) for name, item in pairs
-        }
+        return {_text(name, f"a name in {path}", limits): check(item, f"{path}.{name}", limits) for name, item in pairs}
 
     return each
 
 
 def _struct(kind: type[msgspec.Struct]) -> Check:
-    def check(value: Any, place: str, limits: ReadingLimits) -> Any:
+    def check(value: Any, path: str, limits: ReadingLimits) -> Any:
         if not issubclass(class_of(value), kind):
-            raise WrongType(f"{place} is {shown(value)}; it must be a {kind.__name__}")
+            raise WrongType(f"{path} is {shown(value)}; it must be a {kind.__name__}")
         given = {name: item for name, item in fields_of(value).items() if name in _fields(kind)}
-        fields = _checked_fields(given, _fields(kind), f"{place}.", limits)
+        fields = _checked_fields(given, _fields(kind), f"{path}.", limits)
         return value if class_of(value) is kind and _is_same(given, fields) else kind(**fields)
 
     return check
@@ -276,16 +273,16 @@ def _fields(kind: type[msgspec.Struct]) -> Mapping[str, Check]:
 
 
 def _any_of(kinds: Sequence[type[msgspec.Struct]]) -> Check:
-    def check(value: Any, place: str, limits: ReadingLimits) -> Any:
+    def check(value: Any, path: str, limits: ReadingLimits) -> Any:
         for kind in kinds:
             if issubclass(class_of(value), kind):
-                return _exactly(_struct(kind)(value, place, limits), place)
-        raise WrongType(f"{place} is {shown(value)}; it must be one of {', '.join(kind.__name__ for kind in kinds)}")
+                return _exactly(_struct(kind)(value, path, limits), path)
+        raise WrongType(f"{path} is {shown(value)}; it must be one of {', '.join(kind.__name__ for kind in kinds)}")
 
     return check
 
 
-def _exactly(resource: Any, place: str) -> Any:
+def _exactly(resource: Any, path: str) -> Any:
     """Return a resource; raises CallRefused where it is incomplete, since resources have no field for reasons."""
     for name in resource.__struct_fields__:
         value = getattr(resource, name)
@@ -302,7 +299,7 @@ def _check_of(hint: Any, name: str) -> Check:
     check = _any_of(kinds) if len(kinds) > 1 else _check_of_one(kinds[0], name)
     if NoneType not in parts:
         return check
-    return lambda value, place, limits: None if value is None else check(value, place, limits)
+    return lambda value, path, limits: None if value is None else check(value, path, limits)
 
 
 def _parts(hint: Any) -> tuple[Any, ...]:
@@ -323,7 +320,7 @@ def _check_of_one(hint: Any, name: str) -> Check:
         return _tuple_of([_check_of(one, name) for one in inner])
     if origin is tuple:
         each = _each(_check_of(inner[0], name))
-        return lambda value, place, limits: tuple(each(value, place, limits))
+        return lambda value, path, limits: tuple(each(value, path, limits))
     return _struct(hint) if origin is None else _each(_check_of(inner[0], name))
 
 

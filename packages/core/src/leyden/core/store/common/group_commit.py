@@ -21,8 +21,8 @@ _GATHER_SECONDS = 0.001
 
 A transaction costs as much as several spans. A single caller never waits.
 """
-_ALONE, _TRUSTED = 4, 16
-"""After `_ALONE` turns with one caller each, the next `_TRUSTED` callers are stored at once, without waiting."""
+_LONE_TURNS, _IMMEDIATE = 4, 16
+"""After `_LONE_TURNS` turns with one caller each, the next `_IMMEDIATE` callers are stored at once, without waiting."""
 MOST_HERE, MOST_BYTES_HERE = 128, 2 << 20
 """Largest batch on an event loop's thread, in spans and in bytes; more would block the loop for too long."""
 
@@ -56,14 +56,14 @@ class GroupCommit:
         self._store, self._store_here, self._submit = store, store_here, submit
         self._lock = threading.Lock()
         self._new: list[_Waiting] = []
-        self._called: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
-        """Event loops that will run `_look`. Several may be scheduled, since a loop may end before it runs `_look`."""
+        self._scheduled: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+        """Event loops that will run `_store_new`. Several may be scheduled, since a loop may end before it does so."""
         self._for_thread: list[_Waiting] = []
-        self._more = threading.Condition(self._lock)
+        self._more_callers = threading.Condition(self._lock)
         """Notified when more callers wait for the writing thread."""
-        self._alone = self._trusted = 0
+        self._lone_turns = self._immediate = 0
         """Number of consecutive turns with one caller; number of next callers that are stored without waiting."""
-        self._crowd = 0
+        self._expected_callers = 0
         """Number of callers in the writing thread's last batch, and of those that arrived while it was written."""
 
     async def add(self, spans: Sequence[Span]) -> list[Span]:
@@ -73,8 +73,8 @@ class GroupCommit:
         """
         # computed here, so that an error of these spans is raised to their own caller
         size = sum(span.size() for span in spans)
-        if self._trusted and not self._new:
-            self._trusted -= 1
+        if self._immediate and not self._new:
+            self._immediate -= 1
             answers = self._stored_here([spans], size)
             if answers is not None:
                 return result_of(answers[0])
@@ -82,29 +82,29 @@ class GroupCommit:
         waiting = _Waiting(spans, size, loop, loop.create_future())
         with self._lock:
             self._new.append(waiting)
-            called = loop in self._called
-            self._called.add(loop)
-        if not called:
-            loop.call_soon(self._look, loop)
+            scheduled = loop in self._scheduled
+            self._scheduled.add(loop)
+        if not scheduled:
+            loop.call_soon(self._store_new, loop)
         return await waiting.answer
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _store_new(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
-            self._called.discard(loop)
+            self._scheduled.discard(loop)
             taken, self._new = self._new, []
         batch = _still_wanted(taken)
-        self._alone = self._alone + 1 if len(taken) == 1 else 0
-        self._trusted = _TRUSTED if self._alone >= _ALONE else 0
+        self._lone_turns = self._lone_turns + 1 if len(taken) == 1 else 0
+        self._immediate = _IMMEDIATE if self._lone_turns >= _LONE_TURNS else 0
         if not batch:
             return
         answers = self._stored_here([waiting.spans for waiting in batch], sum(waiting.size for waiting in batch))
         if answers is not None:
-            _tell(batch, answers)
+            _set_results(batch, answers)
             return
         with self._lock:
             submitted = bool(self._for_thread)
             self._for_thread += batch
-            self._more.notify()
+            self._more_callers.notify()
         if not submitted:
             try:
                 self._submit(self._flush)
@@ -123,18 +123,18 @@ class GroupCommit:
     def _give_up(self) -> None:
         with self._lock:
             taken, self._for_thread = self._for_thread, []
-        _tell(taken, [StoreError("this store is closed") for _ in taken])
+        _set_results(taken, [StoreError("this store is closed") for _ in taken])
 
     def _flush(self) -> None:
         with self._lock:
-            self._more.wait_for(self._is_enough, _GATHER_SECONDS)
+            self._more_callers.wait_for(self._is_enough, _GATHER_SECONDS)
             taken, self._for_thread = self._for_thread, []
-        self._crowd = len(taken)
+        self._expected_callers = len(taken)
         for number, batch in enumerate(_parts(_still_wanted(taken))):
             answers = self._stored([waiting.spans for waiting in batch])
             if number == 0:  # no results were sent yet, so these callers are not those of this batch again
-                self._crowd += len(self._for_thread)
-            _tell(batch, answers)
+                self._expected_callers += len(self._for_thread)
+            _set_results(batch, answers)
 
     def _stored(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
         try:
@@ -144,7 +144,7 @@ class GroupCommit:
 
     def _is_enough(self) -> bool:
         waiting = self._for_thread
-        return len(waiting) >= self._crowd or sum(each.size for each in waiting) >= _ENOUGH_BYTES
+        return len(waiting) >= self._expected_callers or sum(each.size for each in waiting) >= _ENOUGH_BYTES
 
 
 def _still_wanted(taken: Sequence[_Waiting]) -> list[_Waiting]:
@@ -154,27 +154,27 @@ def _still_wanted(taken: Sequence[_Waiting]) -> list[_Waiting]:
 def _parts(batch: Sequence[_Waiting]) -> list[list[_Waiting]]:
     """Divide callers, in their order, into transactions; each is closed once it has `_ENOUGH_BYTES`."""
     parts: list[list[_Waiting]] = []
-    held = _ENOUGH_BYTES
+    size_of_part = _ENOUGH_BYTES
     for waiting in batch:
-        if held >= _ENOUGH_BYTES:
+        if size_of_part >= _ENOUGH_BYTES:
             parts.append([])
-            held = 0
+            size_of_part = 0
         parts[-1].append(waiting)
-        held += waiting.size
+        size_of_part += waiting.size
     return parts
 
 
-def _tell(batch: Sequence[_Waiting], answers: Sequence[Answer]) -> None:
+def _set_results(batch: Sequence[_Waiting], answers: Sequence[Answer]) -> None:
     """Set the callers' results on their own event loops; each loop is woken once for all of its callers."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[list[Span]], Answer]]] = {}
     for waiting, answer in zip(batch, answers, strict=True):
         by_loop.setdefault(waiting.loop, []).append((waiting.answer, answer))
-    for loop, mine in by_loop.items():
+    for loop, results in by_loop.items():
         if loop is _this_loop():
-            settle(mine)
+            settle(results)
         else:
             with suppress(RuntimeError):  # the loop is closed, and has no waiting callers
-                loop.call_soon_threadsafe(settle, mine)
+                loop.call_soon_threadsafe(settle, results)
 
 
 def _this_loop() -> asyncio.AbstractEventLoop | None:

@@ -30,11 +30,11 @@ from leyden.core.store.common.rows import (
     RolloutRow,
     Rows,
     WorkerRow,
-    attempt_noun,
-    attempted_noun,
     config_of,
     encode,
-    rollout_noun,
+    to_attempt,
+    to_attempted_rollout,
+    to_rollout,
 )
 
 QUEUE = "queue"
@@ -51,19 +51,19 @@ def new_rollout_id() -> str:
 def enqueue(rows: Rows, requests: Sequence[EnqueueRollout]) -> list[Rollout]:
     """Store and queue new rollouts and return all; a rollout whose id is already stored is returned unchanged."""
     stored = rows.rollouts([request.rollout_id for request in requests if request.rollout_id is not None])
-    fresh: dict[str, RolloutRow] = {}
+    new: dict[str, RolloutRow] = {}
     ids: list[str] = []
     for request in requests:
         rollout_id = request.rollout_id or new_rollout_id()
         ids.append(rollout_id)
-        if rollout_id not in stored and rollout_id not in fresh:
-            fresh[rollout_id] = _new_rollout(rows, rollout_id, request, "queuing")
-    rows.insert_rollouts(list(fresh.values()))
-    rows.push(list(fresh))
-    if fresh:
-        rows.rung.add(QUEUE)
+        if rollout_id not in stored and rollout_id not in new:
+            new[rollout_id] = _new_rollout(rows, rollout_id, request, "queuing")
+    rows.insert_rollouts(list(new.values()))
+    rows.push(list(new))
+    if new:
+        rows.topics.add(QUEUE)
     latest = rows.latest_attempts(list(stored.values()))
-    return [rollout_noun(stored.get(name) or fresh[name], latest.get(name)) for name in ids]
+    return [to_rollout(stored.get(name) or new[name], latest.get(name)) for name in ids]
 
 
 def start(rows: Rows, request: EnqueueRollout, worker_id: str | None) -> AttemptedRollout:
@@ -106,7 +106,7 @@ def update_rollout(rows: Rows, rollout_id: str, changes: Changes) -> Rollout:
     if "resources_id" in changes:
         changes["resources_version"] = _resources_version(rows, changes["resources_id"])
     latest = rows.latest_attempts([row]).get(rollout_id)
-    return rollout_noun(_move_rollout(rows, row, latest, status, changes), latest)
+    return to_rollout(_move_rollout(rows, row, latest, status, changes), latest)
 
 
 def update_attempt(rows: Rows, rollout_id: str, attempt_id: str, changes: Changes) -> Attempt:
@@ -122,7 +122,7 @@ def update_attempt(rows: Rows, rollout_id: str, attempt_id: str, changes: Change
     if attempt is None:
         raise NotFound(f"rollout {rollout_id} has no attempt {attempt_id}")
     state_rules.check_attempt_move(attempt.attempt_id, attempt.status, changes.get("status", attempt.status))
-    return attempt_noun(change_attempt(rows, row, attempt, changes))
+    return to_attempt(change_attempt(rows, row, attempt, changes))
 
 
 def check_health(rows: Rows) -> None:
@@ -133,9 +133,9 @@ def check_health(rows: Rows) -> None:
     latest = rows.latest_attempts(due)
     for row in due:
         attempt, config = latest[row.rollout_id], config_of(row)
-        status = state_rules.verdict(_pulse(attempt), config, rows.now)
+        status = state_rules.verdict(_liveness(attempt), config, rows.now)
         if status is None:
-            rows.update_rollout(row.rollout_id, {"deadline": state_rules.deadline(_pulse(attempt), config)})
+            rows.update_rollout(row.rollout_id, {"deadline": state_rules.deadline(_liveness(attempt), config)})
         else:
             change_attempt(rows, row, attempt, {"status": status})
 
@@ -229,7 +229,7 @@ def _begin_attempt(rows: Rows, row: RolloutRow, worker_id: str | None) -> Attemp
         metadata=EMPTY,
     )
     rows.insert_attempt(attempt)
-    return attempted_noun(_move_rollout(rows, row, attempt, "preparing", {"attempts": sequence_id}), attempt)
+    return to_attempted_rollout(_move_rollout(rows, row, attempt, "preparing", {"attempts": sequence_id}), attempt)
 
 
 def _close_superseded(rows: Rows, row: RolloutRow, latest: int) -> None:
@@ -256,24 +256,24 @@ def _move_rollout(
         wanted["end_time"] = None
     elif row.status not in FINISHED_ROLLOUT:
         wanted["end_time"] = max(row.start_time, rows.now)
-        rows.rung.add(row.rollout_id)
+        rows.topics.add(row.rollout_id)
         _close_superseded(rows, row, row.attempts)
     if latest is not None and status in state_rules.WATCHED_ROLLOUT:
-        wanted["deadline"] = state_rules.deadline(_pulse(latest), config_of(replace(row, **changes)))
+        wanted["deadline"] = state_rules.deadline(_liveness(latest), config_of(replace(row, **changes)))
     if status in QUEUED and row.status not in QUEUED:
         rows.push([row.rollout_id])
-        rows.rung.add(QUEUE)
+        rows.topics.add(QUEUE)
     elif status not in QUEUED and row.status in QUEUED:
         rows.drop(row.rollout_id)
     changed = {name: value for name, value in wanted.items() if getattr(row, name) != value}
     if changed.get("deadline") is not None:
-        rows.rung.add(CLOCK)
+        rows.topics.add(CLOCK)
     if changed:
         rows.update_rollout(row.rollout_id, changed)
     return replace(row, **changed)
 
 
-def _pulse(attempt: AttemptRow) -> state_rules.Liveness:
+def _liveness(attempt: AttemptRow) -> state_rules.Liveness:
     return state_rules.Liveness(
         status=attempt.status, start_time=attempt.start_time, last_heartbeat_time=attempt.last_heartbeat_time
     )

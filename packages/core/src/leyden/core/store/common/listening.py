@@ -13,7 +13,7 @@ class ListeningThread(ABC):
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
-        self._ours, self._theirs = socket.socketpair()
+        self._stop_sender, self._stop_receiver = socket.socketpair()
         """A socket pair: `stop` writes to the first socket, and the thread reads the second beside its own sockets."""
         self._thread = threading.Thread(target=self._run, name="leyden-store-listen", daemon=True)
         self._thread.start()
@@ -21,10 +21,10 @@ class ListeningThread(ABC):
     def stop(self) -> None:
         """Stop the thread, and return when it has ended."""
         self._stopping.set()
-        self._ours.send(b"x")
+        self._stop_sender.send(b"x")
         self._thread.join()
-        self._ours.close()
-        self._theirs.close()
+        self._stop_sender.close()
+        self._stop_receiver.close()
 
     @abstractmethod
     def _run(self) -> None:

@@ -15,12 +15,12 @@ T = TypeVar("T")
 class WriteBatcher(Generic[W, T]):
     """Collects changes per turn of an event loop; any number of event loops may use it.
 
-    `at_once` makes all of the given changes on the calling thread, in one transaction. It returns None where it made
+    `write_all` makes all of the given changes on the calling thread, in one transaction. It returns None where it made
     none, because another writer is active or one of the changes failed.
     """
 
-    def __init__(self, at_once: Callable[[Sequence[W]], Sequence[T] | None]) -> None:
-        self._at_once = at_once
+    def __init__(self, write_all: Callable[[Sequence[W]], Sequence[T] | None]) -> None:
+        self._write_all = write_all
         self._waiting: dict[asyncio.AbstractEventLoop, list[tuple[W, asyncio.Future[tuple[T] | None]]]] = {}
 
     async def do(self, work: W) -> tuple[T] | None:
@@ -42,7 +42,7 @@ class WriteBatcher(Generic[W, T]):
         if not wanted:
             return
         try:
-            results = self._at_once([work for work, _ in wanted])
+            results = self._write_all([work for work, _ in wanted])
         except Exception:  # each caller repeats its own work, and gets its own error
             results = None
         for n, (_, done) in enumerate(wanted):

@@ -30,10 +30,10 @@ from leyden.core.store.arguments import UNSET, Unset
 from leyden.core.store.common import lifecycle, span_ingest
 from leyden.core.store.common.group_commit import Answer, result_of
 from leyden.core.store.common.local_records import LocalRecords
-from leyden.core.store.common.named_requests import attempts_once, resources_once
+from leyden.core.store.common.named_requests import idempotent_attempts, idempotent_resources
 from leyden.core.store.common.notifier import Notifier
-from leyden.core.store.common.reading import ReadingStore, rollout_nouns
-from leyden.core.store.common.rows import Changes, ResourcesRow, Rows, encode, resources_noun, worker_noun
+from leyden.core.store.common.reading import ReadingStore, to_rollouts
+from leyden.core.store.common.rows import Changes, ResourcesRow, Rows, encode, to_resources, to_worker
 from leyden.core.store.common.span_codec import RecentCalls
 from leyden.core.store.common.span_entry import MENDABLE, entered, mended
 from leyden.core.store.state_rules import check_config, check_mode
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FEW = 8
-"""Up to this many rollouts count as a small write, which `_write_little` handles."""
+"""Up to this many rollouts count as a small write, which `_write_small` handles."""
 _SOONEST = 0.001
 """Shortest wait in seconds, which prevents a busy loop after a deadline that has just passed."""
 
@@ -61,9 +61,9 @@ class LocalStore(LocalRecords, ReadingStore):
         super().__init__()
         self._clock = clock
         self._recheck = recheck
-        self._bell = Notifier()
+        self._notifier = Notifier()
         self._closed = False
-        self._latest_calls = RecentCalls()
+        self._recent_calls = RecentCalls()
 
     @abstractmethod
     async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:
@@ -77,27 +77,27 @@ class LocalStore(LocalRecords, ReadingStore):
         """Release everything; waiting callers get a StoreError."""
         if not self._closed:
             self._closed = True
-            self._bell.ring_all()
+            self._notifier.notify_all()
             await self._release()
 
     async def _write(self, work: Callable[[Rows], T]) -> T:
         self._check_open()
-        return await self._transact(lambda rows: healthy(rows, work), write=True)
+        return await self._transact(lambda rows: after_health_check(rows, work), write=True)
 
-    async def _write_little(self, work: Callable[[Rows], T]) -> T:
+    async def _write_small(self, work: Callable[[Rows], T]) -> T:
         """Like `_write`, for work on a few rows that every rollout or attempt needs."""
         return await self._write(work)
 
-    async def _write_along(self, work: Callable[[Rows], T]) -> T:
-        """Like `_write_little`, for work that many callers need at once; it may share their transaction."""
-        return await self._write_little(work)
+    async def _write_batched(self, work: Callable[[Rows], T]) -> T:
+        """Like `_write_small`, for work that many callers need at once; it may share their transaction."""
+        return await self._write_small(work)
 
     async def _read(self, work: Callable[[Rows], T]) -> T:
         self._check_open()
         found = await self._transact(unless_due(work), write=False)
         return await self._write(work) if found is None else found[0]
 
-    async def _read_little(self, work: Callable[[Rows], T]) -> T:
+    async def _read_small(self, work: Callable[[Rows], T]) -> T:
         """Like `_read`, for work on a few rows that every wait needs."""
         return await self._read(work)
 
@@ -128,7 +128,7 @@ class LocalStore(LocalRecords, ReadingStore):
 
         Raises CallRefused where the attempt of the first call is no longer open or the latest.
         """
-        made = await self._write_little(lambda rows: attempts_once(rows, request_id, lambda rows: [work(rows)]))
+        made = await self._write_small(lambda rows: idempotent_attempts(rows, request_id, lambda rows: [work(rows)]))
         if not made:
             raise CallRefused(f"the attempt that request {request_id} began is over, or another has taken its place")
         return made[0]
@@ -153,7 +153,7 @@ class LocalStore(LocalRecords, ReadingStore):
         for request in rollouts:
             check_text(resources_id=request.resources_id)
             check_ids(rollout_id=request.rollout_id)
-        write = self._write_little if len(rollouts) <= _FEW else self._write
+        write = self._write_small if len(rollouts) <= _FEW else self._write
         return await write(lambda rows: lifecycle.enqueue(rows, rollouts))
 
     async def dequeue_rollout(
@@ -172,17 +172,17 @@ class LocalStore(LocalRecords, ReadingStore):
     ) -> list[AttemptedRollout]:
         """Claim rollouts, waiting for the first one."""
         check_ids(worker_id=worker_id, request_id=request_id)
-        write = self._write_little if limit <= _FEW else self._write
+        write = self._write_small if limit <= _FEW else self._write
 
         def claim(rows: Rows) -> list[AttemptedRollout]:
-            return attempts_once(rows, request_id, lambda rows: lifecycle.claim(rows, limit, worker_id))
+            return idempotent_attempts(rows, request_id, lambda rows: lifecycle.claim(rows, limit, worker_id))
 
         claimed = await write(claim)
         if claimed or limit <= 0 or timeout <= 0:
             return claimed
 
         async def look() -> list[AttemptedRollout] | None:
-            if not await self._read_little(lambda rows: rows.head(1)):
+            if not await self._read_small(lambda rows: rows.head(1)):
                 return None
             return await write(claim) or None
 
@@ -218,7 +218,7 @@ class LocalStore(LocalRecords, ReadingStore):
             changes["config"] = encode(config, "the config of a rollout")
         if metadata is not UNSET:
             changes["metadata"] = encode(metadata or {}, "the metadata of a rollout")
-        return await self._write_little(lambda rows: lifecycle.update_rollout(rows, rollout_id, dict(changes)))
+        return await self._write_small(lambda rows: lifecycle.update_rollout(rows, rollout_id, dict(changes)))
 
     async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
         """Wait until all are finished."""
@@ -230,7 +230,7 @@ class LocalStore(LocalRecords, ReadingStore):
             found = rows.rollouts(list(pending))
             for unknown in pending.keys() - found.keys():
                 del pending[unknown]
-            return rollout_nouns(rows, [row for row in found.values() if row.status in FINISHED_ROLLOUT])
+            return to_rollouts(rows, [row for row in found.values() if row.status in FINISHED_ROLLOUT])
 
         async def look() -> bool | None:
             for rollout in await self._read(work):
@@ -246,15 +246,15 @@ class LocalStore(LocalRecords, ReadingStore):
     ) -> T | None:
         """Call `look` after every notification until it returns a value or `timeout` seconds have passed."""
         end = None if timeout is None else time.monotonic() + timeout
-        with self._bell.listen({lifecycle.CLOCK, *topics}) as ear:
+        with self._notifier.listen({lifecycle.CLOCK, *topics}) as waiter:
             while True:
                 found = await look()
                 left = None if end is None else end - time.monotonic()
                 if found is not None or (left is not None and left <= 0):
                     return found
-                due = await self._read_little(lambda rows: rows.next_deadline())
+                due = await self._read_small(lambda rows: rows.next_deadline())
                 until_due = None if due is None else max(due - self._clock(), _SOONEST)
-                await ear.wait(min((s for s in (left, until_due, self._recheck) if s is not None), default=None))
+                await waiter.wait(min((s for s in (left, until_due, self._recheck) if s is not None), default=None))
 
     # --- Attempts
 
@@ -273,7 +273,7 @@ class LocalStore(LocalRecords, ReadingStore):
         changes = _given(status=_not_none(status=status), worker_id=worker_id, last_heartbeat_time=last_heartbeat_time)
         if metadata is not UNSET:
             changes["metadata"] = encode(metadata or {}, "the metadata of an attempt")
-        return await self._write_along(
+        return await self._write_batched(
             lambda rows: lifecycle.update_attempt(rows, rollout_id, attempt_id, dict(changes))
         )
 
@@ -290,14 +290,14 @@ class LocalStore(LocalRecords, ReadingStore):
             stored = await self._add_spans(spans)
         except MENDABLE as error:
             stored = await self._add_spans(await mended(spans, error))
-        self._latest_calls.note(stored)
+        self._recent_calls.note(stored)
         return stored
 
     async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
         return await self._write(lambda rows: result_of(self._add(rows, [spans])[0]))
 
     def _add(self, rows: Rows, batches: Sequence[Sequence[Span]], size: int | None = None) -> list[Answer]:
-        return span_ingest.add_spans(rows, batches, self._latest_calls, size)
+        return span_ingest.add_spans(rows, batches, self._recent_calls, size)
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None
@@ -345,9 +345,9 @@ class LocalStore(LocalRecords, ReadingStore):
                 resources=payload,
             )
             rows.insert_resources(row)
-            return resources_noun(row)
+            return to_resources(row)
 
-        return await self._write(lambda rows: resources_once(rows, request_id, work))
+        return await self._write(lambda rows: idempotent_resources(rows, request_id, work))
 
     # --- Workers
 
@@ -355,7 +355,7 @@ class LocalStore(LocalRecords, ReadingStore):
         """Record a heartbeat."""
         check_ids(worker_id=worker_id)
         stats = None if heartbeat_stats is UNSET else encode(heartbeat_stats, "the statistics of a worker")
-        return await self._write(lambda rows: worker_noun(lifecycle.record_heartbeat(rows, worker_id, stats)))
+        return await self._write(lambda rows: to_worker(lifecycle.record_heartbeat(rows, worker_id, stats)))
 
 
 def unless_due(work: Callable[[Rows], T]) -> Callable[[Rows], tuple[T] | None]:
@@ -371,7 +371,7 @@ def unless_due(work: Callable[[Rows], T]) -> Callable[[Rows], tuple[T] | None]:
     return look
 
 
-def healthy(rows: Rows, work: Callable[[Rows], T]) -> T:
+def after_health_check(rows: Rows, work: Callable[[Rows], T]) -> T:
     """Return the result of `work` after the health check of the rows."""
     lifecycle.check_health(rows)
     return work(rows)

@@ -11,7 +11,7 @@ from leyden.core.errors import CallRefused
 from leyden.core.store.arguments import UNSET, FilterLogic, SortOrder, Unset
 from leyden.core.store.common import records
 from leyden.core.store.common.argument_types import ArgumentChecks
-from leyden.core.store.common.record_rows import metrics_noun, policy_version_noun, run_noun
+from leyden.core.store.common.record_rows import to_metrics, to_policy_version, to_run
 from leyden.core.store.common.rows import Changes, Rows, encode
 from leyden.core.store.query import Query, check, conditions
 from leyden.core.store.run_records import RunRecords
@@ -90,7 +90,7 @@ class LocalRecords(ArgumentChecks, RunRecords):
             offset=offset,
         )
         check(query, RUN_SORTS)
-        return await self._read(lambda rows: query.page(rows.select_runs(query), run_noun))
+        return await self._read(lambda rows: query.page(rows.select_runs(query), to_run))
 
     async def get_run_by_id(self, run_id: str) -> Run | None:
         """Return one run."""
@@ -98,7 +98,7 @@ class LocalRecords(ArgumentChecks, RunRecords):
 
         def work(rows: Rows) -> Run | None:
             row = rows.run(run_id)
-            return None if row is None else run_noun(row)
+            return None if row is None else to_run(row)
 
         return await self._read(work)
 
@@ -114,7 +114,7 @@ class LocalRecords(ArgumentChecks, RunRecords):
         """Return metrics by step."""
         query = Query(within={"run_id": run_id}, sort_by="step", order=sort_order, limit=limit, offset=offset)
         check(query, frozenset({"step"}))
-        return await self._read(lambda rows: query.page(rows.select_metrics(query), metrics_noun))
+        return await self._read(lambda rows: query.page(rows.select_metrics(query), to_metrics))
 
     async def add_policy_versions(self, versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:
         """Store versions."""
@@ -155,7 +155,7 @@ class LocalRecords(ArgumentChecks, RunRecords):
         within = {name: value for name, value in (("run_id", run_id), ("policy", policy)) if value is not None}
         query = Query(within=within, sort_by=sort_by, order=sort_order, limit=limit, offset=offset)
         check(query, VERSION_SORTS)
-        return await self._read(lambda rows: query.page(rows.select_policy_versions(query), policy_version_noun))
+        return await self._read(lambda rows: query.page(rows.select_policy_versions(query), to_policy_version))
 
 
 def _given(**fields: Any) -> Changes:

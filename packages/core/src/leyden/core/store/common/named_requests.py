@@ -12,7 +12,7 @@ import msgspec
 from leyden.core.data.resources import ResourcesUpdate
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.errors import CallRefused
-from leyden.core.store.common.rows import Rows, attempted_noun, resources_noun
+from leyden.core.store.common.rows import Rows, to_attempted_rollout, to_resources
 from leyden.core.store.state_rules import OPEN_ATTEMPT
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ _Keys = list[tuple[str, str | int]]
 _KEYS = msgspec.msgpack.Decoder(_Keys)
 
 
-def attempts_once(
+def idempotent_attempts(
     rows: Rows, request_id: str | None, work: Callable[[Rows], Sequence[AttemptedRollout]]
 ) -> list[AttemptedRollout]:
     """Do `work`; on a repeated call, return those of the first call's attempts that are open and the latest."""
@@ -30,15 +30,17 @@ def attempts_once(
         wanted = [(rollout_id, str(attempt_id)) for rollout_id, attempt_id in keys]
         rollouts, attempts = rows.rollouts([rollout_id for rollout_id, _ in wanted]), rows.attempts(wanted)
         return [
-            attempted_noun(rollouts[key[0]], attempt)
+            to_attempted_rollout(rollouts[key[0]], attempt)
             for key, attempt in attempts.items()
             if attempt.status in OPEN_ATTEMPT and attempt.sequence_id == rollouts[key[0]].attempts
         ]
 
-    return _once(rows, request_id, lambda: list(work(rows)), _attempt_keys, found)
+    return _run_once(rows, request_id, lambda: list(work(rows)), _attempt_keys, found)
 
 
-def resources_once(rows: Rows, request_id: str | None, work: Callable[[Rows], ResourcesUpdate]) -> ResourcesUpdate:
+def idempotent_resources(
+    rows: Rows, request_id: str | None, work: Callable[[Rows], ResourcesUpdate]
+) -> ResourcesUpdate:
     """Do `work`; on a repeated call, return the version that the first call made.
 
     Raises CallRefused where the request id was used for another write.
@@ -49,16 +51,16 @@ def resources_once(rows: Rows, request_id: str | None, work: Callable[[Rows], Re
         row = rows.resources(resources_id, int(version))
         if row is None:
             raise CallRefused(f"request {request_id} was another one's: give every request an id of its own")
-        return resources_noun(row)
+        return to_resources(row)
 
-    return _once(rows, request_id, lambda: work(rows), lambda made: [(made.resources_id, made.version)], found)
+    return _run_once(rows, request_id, lambda: work(rows), lambda made: [(made.resources_id, made.version)], found)
 
 
 def _attempt_keys(made: Sequence[AttemptedRollout]) -> _Keys:
     return [(rollout.rollout_id, rollout.attempt.attempt_id) for rollout in made]
 
 
-def _once(
+def _run_once(
     rows: Rows,
     request_id: str | None,
     work: Callable[[], T],
@@ -67,11 +69,11 @@ def _once(
 ) -> T:
     if request_id is None:
         return work()
-    known = rows.answered(request_id)
+    known = rows.recorded_answer(request_id)
     if known is not None:
         return found(_KEYS.decode(known))
     made = work()
     keys = keys_of(made)
     if keys:  # a claim that found no rollout made nothing
-        rows.note_answer(request_id, msgspec.msgpack.encode(keys))
+        rows.record_answer(request_id, msgspec.msgpack.encode(keys))
     return made

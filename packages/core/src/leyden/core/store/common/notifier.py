@@ -13,7 +13,7 @@ class Waiter:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
 
-    def hear(self) -> None:
+    def notify(self) -> None:
         """Wake the caller. Thread-safe."""
         with suppress(RuntimeError):  # the loop is closed, and has no waiting caller
             self._loop.call_soon_threadsafe(self._event.set)
@@ -33,34 +33,34 @@ class Notifier:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ears: dict[str, set[Waiter]] = {}
+        self._waiters: dict[str, set[Waiter]] = {}
 
     @contextmanager
     def listen(self, topics: Iterable[str]) -> Generator[Waiter]:
         """Return a waiter that is subscribed to `topics` inside the block."""
-        ear, topics = Waiter(), set(topics)
+        waiter, topics = Waiter(), set(topics)
         with self._lock:
             for topic in topics:
-                self._ears.setdefault(topic, set()).add(ear)
+                self._waiters.setdefault(topic, set()).add(waiter)
         try:
-            yield ear
+            yield waiter
         finally:
             with self._lock:
                 for topic in topics:
-                    ears = self._ears[topic]
-                    ears.discard(ear)
-                    if not ears:
-                        del self._ears[topic]
+                    waiters = self._waiters[topic]
+                    waiters.discard(waiter)
+                    if not waiters:
+                        del self._waiters[topic]
 
-    def ring(self, topics: Iterable[str]) -> None:
+    def notify(self, topics: Iterable[str]) -> None:
         """Wake every waiter of one of `topics`. Thread-safe."""
         with self._lock:
-            ears = {ear for topic in topics for ear in self._ears.get(topic, ())}
-        for ear in ears:
-            ear.hear()
+            waiters = {waiter for topic in topics for waiter in self._waiters.get(topic, ())}
+        for waiter in waiters:
+            waiter.notify()
 
-    def ring_all(self) -> None:
+    def notify_all(self) -> None:
         """Wake every waiter."""
         with self._lock:
-            topics = list(self._ears)
-        self.ring(topics)
+            topics = list(self._waiters)
+        self.notify(topics)

@@ -20,10 +20,10 @@ from leyden.core.store.common.rows import (
     RolloutRow,
     Rows,
     SpanRow,
-    attempt_noun,
-    resources_noun,
-    rollout_noun,
-    worker_noun,
+    to_attempt,
+    to_resources,
+    to_rollout,
+    to_worker,
 )
 from leyden.core.store.common.span_codec import whole_spans
 from leyden.core.store.query import Query, check, conditions
@@ -116,8 +116,8 @@ class ReadingStore(ArgumentChecks, LightningStore):
 
         def work(rows: Rows) -> Page[Rollout]:
             found, total = rows.select_rollouts(query)
-            nouns = rollout_nouns(rows, found)
-            return Page(items=nouns, limit=limit, offset=offset, total=total)
+            records = to_rollouts(rows, found)
+            return Page(items=records, limit=limit, offset=offset, total=total)
 
         return await self._read(work)
 
@@ -126,7 +126,7 @@ class ReadingStore(ArgumentChecks, LightningStore):
         check_text(rollout_id=rollout_id)
 
         def work(rows: Rows) -> Rollout | None:
-            return next(iter(rollout_nouns(rows, list(rows.rollouts([rollout_id]).values()))), None)
+            return next(iter(to_rollouts(rows, list(rows.rollouts([rollout_id]).values()))), None)
 
         return await self._read(work)
 
@@ -146,7 +146,7 @@ class ReadingStore(ArgumentChecks, LightningStore):
         """Return the attempts of a rollout."""
         query = Query(within={"rollout_id": rollout_id}, sort_by=sort_by, order=sort_order, limit=limit, offset=offset)
         check(query, ATTEMPT_SORTS)
-        return await self._read(lambda rows: query.page(rows.select_attempts(query), attempt_noun))
+        return await self._read(lambda rows: query.page(rows.select_attempts(query), to_attempt))
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
         """Return the attempt with the highest sequence id."""
@@ -154,7 +154,7 @@ class ReadingStore(ArgumentChecks, LightningStore):
 
         def work(rows: Rows) -> Attempt | None:
             found = rows.latest_attempts(list(rows.rollouts([rollout_id]).values())).values()
-            return next((attempt_noun(row) for row in found), None)
+            return next((to_attempt(row) for row in found), None)
 
         return await self._read(work)
 
@@ -224,7 +224,7 @@ class ReadingStore(ArgumentChecks, LightningStore):
             offset=offset,
         )
         check(query, RESOURCES_SORTS)
-        return await self._read(lambda rows: query.page(rows.select_resources(query), resources_noun))
+        return await self._read(lambda rows: query.page(rows.select_resources(query), to_resources))
 
     async def get_resources_by_id(self, resources_id: str, version: int | None = None) -> ResourcesUpdate | None:
         """Return one version of resources."""
@@ -232,7 +232,7 @@ class ReadingStore(ArgumentChecks, LightningStore):
 
         def work(rows: Rows) -> ResourcesUpdate | None:
             row = rows.resources(resources_id, version)
-            return None if row is None else resources_noun(row)
+            return None if row is None else to_resources(row)
 
         return await self._read(work)
 
@@ -241,7 +241,7 @@ class ReadingStore(ArgumentChecks, LightningStore):
 
         def work(rows: Rows) -> ResourcesUpdate | None:
             row = rows.resources(None)
-            return None if row is None else resources_noun(row)
+            return None if row is None else to_resources(row)
 
         return await self._read(work)
 
@@ -266,7 +266,7 @@ class ReadingStore(ArgumentChecks, LightningStore):
             offset=offset,
         )
         check(query, WORKER_SORTS)
-        return await self._read(lambda rows: query.page(rows.select_workers(query), worker_noun))
+        return await self._read(lambda rows: query.page(rows.select_workers(query), to_worker))
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         """Return one worker."""
@@ -274,15 +274,15 @@ class ReadingStore(ArgumentChecks, LightningStore):
 
         def work(rows: Rows) -> Worker | None:
             row = rows.worker(worker_id)
-            return None if row is None else worker_noun(row)
+            return None if row is None else to_worker(row)
 
         return await self._read(work)
 
 
-def rollout_nouns(rows: Rows, found: Sequence[RolloutRow]) -> list[Rollout]:
+def to_rollouts(rows: Rows, found: Sequence[RolloutRow]) -> list[Rollout]:
     """Return rollouts as records for the caller, each with its latest attempt."""
     latest = rows.latest_attempts(found)
-    return [rollout_noun(row, latest.get(row.rollout_id)) for row in found]
+    return [to_rollout(row, latest.get(row.rollout_id)) for row in found]
 
 
 def finding_attempt(rollout_id: str, attempt_id: str) -> Callable[[Rows], tuple[Rollout, Attempt] | None]:
@@ -295,7 +295,7 @@ def finding_attempt(rollout_id: str, attempt_id: str) -> Callable[[Rows], tuple[
         if row is None or attempt is None:
             return None
         latest = attempt if attempt.sequence_id == row.attempts else rows.latest_attempts([row])[rollout_id]
-        return rollout_noun(row, latest), attempt_noun(attempt)
+        return to_rollout(row, latest), to_attempt(attempt)
 
     return work
 

@@ -124,18 +124,18 @@ def body_of(row: MetricsRow) -> tuple[dict[str, float], dict[str, str]]:
     return _BODY.decode(row.body)
 
 
-def run_noun(row: RunRow) -> Run:
+def to_run(row: RunRow) -> Run:
     """Return the run as a record for the caller."""
     return Run(**_fields(row, _ANY, "config", "metadata"))
 
 
-def metrics_noun(row: MetricsRow) -> StepMetrics:
+def to_metrics(row: MetricsRow) -> StepMetrics:
     """Return the step's metrics as a record for the caller."""
     values, notes = body_of(row)
     return StepMetrics(step=row.step, time=row.time, values=values, notes=notes)
 
 
-def policy_version_noun(row: VersionRow) -> PolicyVersion:
+def to_policy_version(row: VersionRow) -> PolicyVersion:
     """Return the version as a record for the caller."""
     fields = _fields(row, _ANY, "metadata")
     fields["metrics"] = _NUMBERS.decode(row.metrics)

@@ -18,11 +18,11 @@ from leyden.core.store.common.record_rows import (
     VersionKey,
     VersionRow,
     body_of,
-    policy_version_noun,
-    run_noun,
+    to_policy_version,
+    to_run,
 )
 from leyden.core.store.common.rows import Changes, Rows, encode
-from leyden.core.store.state_rules import heard
+from leyden.core.store.state_rules import latest_heartbeat
 from leyden.core.store.text import check_text
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -56,7 +56,7 @@ def add_run(rows: Rows, row: RunRow) -> Run:
         end = row.end_time if row.end_time is not None or row.status not in FINISHED_RUN else max(start, rows.now)
         old = replace(row, start_time=start, end_time=end, update_time=rows.now)
         rows.insert_run(old)
-    return run_noun(old)
+    return to_run(old)
 
 
 def update_run(rows: Rows, run_id: str, changes: Changes) -> Run:
@@ -69,14 +69,14 @@ def update_run(rows: Rows, run_id: str, changes: Changes) -> Run:
             raise IllegalMove(f"run {run_id} is {row.status} and cannot become {status}")
         end = max(row.start_time, rows.now) if status in FINISHED_RUN else None
         changes = {**changes, "end_time": end}
-    return run_noun(_write(rows, replace(row, **changes)))
+    return to_run(_write(rows, replace(row, **changes)))
 
 
 def rewind_run(rows: Rows, run_id: str, step: int) -> Run:
     """Remove the metrics and versions after a step and return the run."""
     row = _found(rows, run_id)
     rows.forget_after(run_id, step)
-    return run_noun(_write(rows, row))
+    return to_run(_write(rows, row))
 
 
 def check_metrics(metrics: Sequence[StepMetrics]) -> None:
@@ -104,10 +104,10 @@ def add_metrics(rows: Rows, run_id: str, metrics: Sequence[StepMetrics]) -> int:
 def _added(old: MetricsRow | None, run_id: str, new: StepMetrics, now: float) -> MetricsRow:
     """Return the row of a step with new metrics; the same object where nothing changes."""
     values, notes = ({}, {}) if old is None else body_of(old)
-    more, said = {**values, **new.values}, {**notes, **new.notes}
-    if old is not None and (more, said) == (values, notes):
+    all_values, all_notes = {**values, **new.values}, {**notes, **new.notes}
+    if old is not None and (all_values, all_notes) == (values, notes):
         return old
-    body = encode((more, said), "the metrics of a run")
+    body = encode((all_values, all_notes), "the metrics of a run")
     return MetricsRow(run_id=run_id, step=new.step, time=new.time or now, body=body)
 
 
@@ -153,7 +153,7 @@ def add_policy_versions(rows: Rows, new: Sequence[VersionRow]) -> list[PolicyVer
         stored[key] = old
     for run_id in sorted(written):
         _write(rows, runs[run_id])
-    return [policy_version_noun(stored[row.run_id, row.policy, row.version]) for row in new]
+    return [to_policy_version(stored[row.run_id, row.policy, row.version]) for row in new]
 
 
 def update_policy_version(rows: Rows, key: VersionKey, changes: Changes) -> PolicyVersion:
@@ -163,10 +163,10 @@ def update_policy_version(rows: Rows, key: VersionKey, changes: Changes) -> Poli
     row = rows.policy_version(key)
     if row is None:
         raise NotFound(f"there is no version {version} of policy {policy} of run {run_id}")
-    row = replace(row, **changes, update_time=heard(row.update_time, rows.now))
+    row = replace(row, **changes, update_time=latest_heartbeat(row.update_time, rows.now))
     rows.replace_policy_version(row)
     _write(rows, run)
-    return policy_version_noun(row)
+    return to_policy_version(row)
 
 
 def _found(rows: Rows, run_id: str) -> RunRow:
@@ -178,7 +178,7 @@ def _found(rows: Rows, run_id: str) -> RunRow:
 
 def _write(rows: Rows, row: RunRow) -> RunRow:
     """Write a run's row with a new update time, after a change of the run."""
-    row = replace(row, update_time=heard(row.update_time, rows.now))
+    row = replace(row, update_time=latest_heartbeat(row.update_time, rows.now))
     rows.replace_run(row)
     return row
 

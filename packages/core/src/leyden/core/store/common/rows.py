@@ -123,13 +123,13 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
 class Rows(RecordRows):
     """One transaction: atomic and isolated.
 
-    `rung` collects the topics to notify after the commit.
+    `topics` collects the topics to notify after the commit.
     """
 
     def __init__(self, now: float) -> None:
         self.now = now
         """Unix time of the transaction."""
-        self.rung: set[str] = set()
+        self.topics: set[str] = set()
 
     @abstractmethod
     def counts(self) -> dict[str, int]:
@@ -204,7 +204,7 @@ class Rows(RecordRows):
         """Return the `SpanTarget` of each attempt that exists."""
 
     @abstractmethod
-    def beat(self, keys: Sequence[AttemptKey]) -> None:
+    def record_heartbeats(self, keys: Sequence[AttemptKey]) -> None:
         """Record a heartbeat at `now` for these attempts; a later time from a user or another clock stays."""
 
     @abstractmethod
@@ -212,7 +212,7 @@ class Rows(RecordRows):
         """Return the highest span number, reserved or stored, of each of these rollouts that exists."""
 
     @abstractmethod
-    def give_out(self, counters: Mapping[str, int]) -> None:
+    def record_numbers(self, counters: Mapping[str, int]) -> None:
         """Record the highest reserved span number of each rollout; stored spans need no record."""
 
     @abstractmethod
@@ -244,11 +244,11 @@ class Rows(RecordRows):
         """Store a new version, which becomes the current one of its id and the latest of all."""
 
     @abstractmethod
-    def answered(self, request_id: str) -> bytes | None:
+    def recorded_answer(self, request_id: str) -> bytes | None:
         """Return the recorded result of a request, or None."""
 
     @abstractmethod
-    def note_answer(self, request_id: str, answer: bytes) -> None:
+    def record_answer(self, request_id: str, answer: bytes) -> None:
         """Record the result of a new request; results older than `KEPT_SECONDS` may be removed."""
 
     @abstractmethod
@@ -285,16 +285,16 @@ def config_of(row: RolloutRow) -> RolloutConfig:
     return _CONFIG.decode(row.config)
 
 
-def rollout_noun(row: RolloutRow, latest: AttemptRow | None) -> Rollout:
+def to_rollout(row: RolloutRow, latest: AttemptRow | None) -> Rollout:
     """Return the rollout as a record for the caller, with its latest attempt if there is one."""
     if latest is not None:
-        return attempted_noun(row, latest)
+        return to_attempted_rollout(row, latest)
     return Rollout(**_rollout_fields(row))
 
 
-def attempted_noun(row: RolloutRow, latest: AttemptRow) -> AttemptedRollout:
+def to_attempted_rollout(row: RolloutRow, latest: AttemptRow) -> AttemptedRollout:
     """Return the rollout with its latest attempt as a record for the caller."""
-    return AttemptedRollout(**_rollout_fields(row), attempt=attempt_noun(latest))
+    return AttemptedRollout(**_rollout_fields(row), attempt=to_attempt(latest))
 
 
 def _rollout_fields(row: RolloutRow) -> dict[str, Any]:
@@ -312,7 +312,7 @@ def _rollout_fields(row: RolloutRow) -> dict[str, Any]:
     }
 
 
-def attempt_noun(row: AttemptRow) -> Attempt:
+def to_attempt(row: AttemptRow) -> Attempt:
     """Return the attempt as a record for the caller."""
     return Attempt(
         rollout_id=row.rollout_id,
@@ -327,7 +327,7 @@ def attempt_noun(row: AttemptRow) -> Attempt:
     )
 
 
-def resources_noun(row: ResourcesRow) -> ResourcesUpdate:
+def to_resources(row: ResourcesRow) -> ResourcesUpdate:
     """Return the resources as a record for the caller."""
     return ResourcesUpdate(
         resources_id=row.resources_id,
@@ -338,7 +338,7 @@ def resources_noun(row: ResourcesRow) -> ResourcesUpdate:
     )
 
 
-def worker_noun(row: WorkerRow) -> Worker:
+def to_worker(row: WorkerRow) -> Worker:
     """Return the worker as a record for the caller."""
     return Worker(
         worker_id=row.worker_id,

@@ -62,12 +62,12 @@ class _Known(NamedTuple):
 
     span_id: str
     attributes: Attributes
-    said: bytes | str | None
+    token_ids: bytes | str | None
     """Ids of its prompt and response together, with which later prompts begin."""
 
     def part(self, name: str) -> bytes | str | None:
         """Return the value whose beginning an attribute of a later call may share; None where there is none."""
-        value = self.said if name == semconv.PROMPT_IDS else self.attributes.get(name)
+        value = self.token_ids if name == semconv.PROMPT_IDS else self.attributes.get(name)
         return value if isinstance(value, (bytes, str)) else None
 
 
@@ -130,13 +130,13 @@ class RecentCalls:
         """
         known: dict[AttemptKey, list[_Known]] = {}
         rows: list[SpanRow] = []
-        for span, alone in spans:
+        for span, may_be_dropped in spans:
             if semconv.PROMPT_IDS not in span.attributes:
-                rows.append(_at_rest(span, span.attributes))
+                rows.append(_stored_row(span, span.attributes))
                 continue
             key = (span.rollout_id, span.attempt_id)
             if key not in known:
-                known[key] = [] if alone else self._calls_of(key)
+                known[key] = [] if may_be_dropped else self._calls_of(key)
             rows.append(_row(span, known[key]))
             known[key] = [*known[key], _known(span.span_id, span.attributes)][-LATEST:]
         return rows
@@ -159,19 +159,21 @@ def _row(span: Span, known: Sequence[_Known]) -> SpanRow:
         shared = {name: length for name, length in shared.items() if length >= LEAST}
         if shared:
             base = Link(nearest.span_id, shared)
-            attributes = attributes | {name: _rest(attributes[name], length) for name, length in shared.items()}
-    return _at_rest(span, attributes, base, twin=twin)
+            attributes = attributes | {
+                name: _without_prefix(attributes[name], length) for name, length in shared.items()
+            }
+    return _stored_row(span, attributes, base, twin=twin)
 
 
 def _nearest(prompt: object, known: Sequence[_Known]) -> _Known:
     """Return the newest call that `prompt` continues, response included, or the call with the longest common part."""
     for call in reversed(known):
-        if isinstance(prompt, bytes) and isinstance(call.said, bytes) and prompt.startswith(call.said):
+        if isinstance(prompt, bytes) and isinstance(call.token_ids, bytes) and prompt.startswith(call.token_ids):
             return call
-    return max(known, key=lambda call: _common(prompt, call.said))
+    return max(known, key=lambda call: _common(prompt, call.token_ids))
 
 
-def _at_rest(span: Span, attributes: Attributes, base: Link | None = None, *, twin: bool = False) -> SpanRow:
+def _stored_row(span: Span, attributes: Attributes, base: Link | None = None, *, twin: bool = False) -> SpanRow:
     body = SpanBody(span.status, attributes, span.events, span.links, span.resource, base, twin)
     return SpanRow(
         rollout_id=span.rollout_id,
@@ -193,8 +195,8 @@ def whole_spans(rows: Sequence[SpanRow], all_of: Callable[[AttemptKey], Sequence
     Raises StoreError when a referenced span is missing: it was removed by other means than the store's.
     """
     bodies = {_key(row): _BODY.decode(row.body) for row in rows}
-    named = {(*key[:2], body.base.span_id) for key, body in bodies.items() if body.base is not None}
-    for attempt in {key[:2] for key in named - bodies.keys()}:
+    references = {(*key[:2], body.base.span_id) for key, body in bodies.items() if body.base is not None}
+    for attempt in {key[:2] for key in references - bodies.keys()}:
         bodies |= {_key(row): _BODY.decode(row.body) for row in all_of(attempt)}
     attributes = _Attributes(bodies)
     return [_whole(row, bodies[_key(row)], attributes.of(_key(row))) for row in rows]
@@ -212,9 +214,9 @@ class _Attributes:
         chain = [key]
         while chain[-1] not in self._known and (base := self._body(chain[-1]).base) is not None:
             chain.append((*key[:2], base.span_id))
-        for one in reversed(chain):
-            if one not in self._known:
-                self._known[one] = self._put_together(one)
+        for link in reversed(chain):
+            if link not in self._known:
+                self._known[link] = self._assembled(link)
         return self._known[key]
 
     def _body(self, key: SpanKey) -> SpanBody:
@@ -223,7 +225,7 @@ class _Attributes:
             raise StoreError(f"span {key[2]} of attempt {key[1]}, on which later ones are based, is not in the store")
         return body
 
-    def _put_together(self, key: SpanKey) -> Attributes:
+    def _assembled(self, key: SpanKey) -> Attributes:
         body = self._body(key)
         if body.base is None and not body.twin:
             return body.attributes
@@ -260,7 +262,7 @@ def _key(row: SpanRow) -> SpanKey:
     return (row.rollout_id, row.attempt_id, row.span_id)
 
 
-def _rest(value: object, length: int) -> bytes | str:
+def _without_prefix(value: object, length: int) -> bytes | str:
     assert isinstance(value, (bytes, str))
     return value[length:]
 

@@ -29,23 +29,23 @@ def next_numbers(rows: Rows, rollout_ids: Sequence[str]) -> list[int]:
             raise NotFound(f"there is no rollout {rollout_id}")
         counters[rollout_id] += 1
         numbers.append(counters[rollout_id])
-    rows.give_out(counters)
+    rows.record_numbers(counters)
     return numbers
 
 
 def add_spans(
-    rows: Rows, batches: Sequence[Sequence[Span]], latest: RecentCalls, size: int | None = None
+    rows: Rows, batches: Sequence[Sequence[Span]], recent_calls: RecentCalls, size: int | None = None
 ) -> list[list[Span] | Exception]:
     """Store several callers' spans; return for each caller its stored spans, or the error where none was stored.
 
-    After the commit, the caller adds the stored spans to `latest`. `size` is the approximate size of all spans in
+    After the commit, the caller adds the stored spans to `recent_calls`. `size` is the approximate size of all spans in
     bytes, or None.
     """
     spans = [span for batch in batches for span in batch]
     targets = rows.span_targets(list({(span.rollout_id, span.attempt_id): None for span in spans}))
     problems = [problem(batch, targets, size, partial(missing_attempt, rows)) for batch in batches]
     accepted = [batch for batch, wrong in zip(batches, problems, strict=True) if wrong is None]
-    stored = iter(_store(rows, accepted, targets, latest))
+    stored = iter(_store(rows, accepted, targets, recent_calls))
     return [next(stored) if wrong is None else wrong for wrong in problems]
 
 
@@ -57,21 +57,21 @@ def drop(rows: Rows, rollout_id: str) -> int:
     row = require_rollout(rows, rollout_id)
     if row.status not in FINISHED_ROLLOUT:
         raise IllegalMove(f"rollout {rollout_id} is {row.status}, and spans of a rollout that goes on are not removed")
-    rows.give_out(rows.span_counters([rollout_id]))
+    rows.record_numbers(rows.span_counters([rollout_id]))
     return rows.delete_spans(rollout_id)
 
 
 def _store(
-    rows: Rows, batches: Sequence[Sequence[Span]], targets: Mapping[AttemptKey, SpanTarget], latest: RecentCalls
+    rows: Rows, batches: Sequence[Sequence[Span]], targets: Mapping[AttemptKey, SpanTarget], recent_calls: RecentCalls
 ) -> list[list[Span]]:
     seen = rows.stored_spans([_key(span) for batch in batches for span in batch])
     counters = {rollout_id: target.span_counter for (rollout_id, _), target in targets.items()}
     answers: list[list[Span]] = []
     for batch in batches:
-        fresh = _fresh(batch, seen)
-        answers.append([_numbered(span, counters) for span in fresh])
+        new_spans = _new_spans(batch, seen)
+        answers.append([_numbered(span, counters) for span in new_spans])
     new = [span for answer in answers for span in answer]
-    made = latest.rows((span, _may_be_dropped(targets[_key(span)[:2]])) for span in new)
+    made = recent_calls.rows((span, _may_be_dropped(targets[_key(span)[:2]])) for span in new)
     # Heartbeats first: a stored span's time may serve as the heartbeat only until another span follows.
     _heartbeats(rows, list({(span.rollout_id, span.attempt_id): None for span in new}), targets)
     rows.insert_spans(made)
@@ -83,17 +83,17 @@ def _may_be_dropped(target: SpanTarget) -> bool:
     return target.rollout_status in FINISHED_ROLLOUT or target.status in FINISHED_ATTEMPT
 
 
-def _fresh(batch: Sequence[Span], seen: set[SpanKey]) -> list[Span]:
-    fresh: list[Span] = []
+def _new_spans(batch: Sequence[Span], seen: set[SpanKey]) -> list[Span]:
+    new_spans: list[Span] = []
     for span in batch:
         key = _key(span)
         if key not in seen:
             seen.add(key)
-            fresh.append(span)
-    if len(fresh) < len(batch):
-        names = Counter(span.rollout_id for span in batch) - Counter(span.rollout_id for span in fresh)
+            new_spans.append(span)
+    if len(new_spans) < len(batch):
+        names = Counter(span.rollout_id for span in batch) - Counter(span.rollout_id for span in new_spans)
         logger.error("left out spans that are stored already, by rollout: %s", dict(names))
-    return fresh
+    return new_spans
 
 
 def _numbered(span: Span, counters: dict[str, int]) -> Span:
@@ -108,7 +108,7 @@ def _heartbeats(rows: Rows, keys: Sequence[AttemptKey], targets: Mapping[Attempt
     moved = [key for key in keys if _is_moved_by_span(targets[key])]
     beating = [key for key in keys if key not in moved]
     if beating:
-        rows.beat(beating)
+        rows.record_heartbeats(beating)
     _revive(rows, moved)
 
 
@@ -132,7 +132,9 @@ def _revive(rows: Rows, keys: Sequence[AttemptKey]) -> None:
         rollouts, attempts = rows.rollouts(list(turn)), rows.attempts(list(turn.values()))
         for key in turn.values():
             row, attempt = rollouts[key[0]], attempts[key]
-            changes: Changes = {"last_heartbeat_time": state_rules.heard(attempt.last_heartbeat_time, rows.now)}
+            changes: Changes = {
+                "last_heartbeat_time": state_rules.latest_heartbeat(attempt.last_heartbeat_time, rows.now)
+            }
             status = state_rules.attempt_after_span(attempt.status)
             if status != attempt.status:
                 changes["status"] = status

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from leyden.core.data.encoding.decompression import DEFLATE, GZIP, Corrupt, Inflater, TooLarge
 from leyden.core.store.http.body_counting import json_values, msgpack_values
 from leyden.core.store.http.long_work import LARGE, FairScheduler, Sender
-from leyden.core.store.http.refused import Refused, come_again
+from leyden.core.store.http.refused import Refused, retry_later
 
 T = TypeVar("T")
 
@@ -95,16 +95,16 @@ class _ByteBudget:
         return self.held + size <= self._most or self.held == own
 
 
-class _Account:
-    """Requests of one sender, and the rooms whose bytes they use."""
+class _SenderAccount:
+    """Requests of one sender, and the budgets whose bytes they use."""
 
     def __init__(
-        self, sender: Sender, rooms: tuple[_ByteBudget, ...], owner: Hashable = None, at_once: int = 0
+        self, sender: Sender, budgets: tuple[_ByteBudget, ...], owner: Hashable = None, at_once: int = 0
     ) -> None:
-        self.sender, self.rooms, self.owner = sender, rooms, owner
+        self.sender, self.budgets, self.owner = sender, budgets, owner
         self.requests = 0
         """Number of requests, waiting ones included."""
-        self.places = asyncio.Semaphore(at_once)
+        self.request_slots = asyncio.Semaphore(at_once)
         self.small, self.large = asyncio.Lock(), asyncio.Lock()
 
 
@@ -113,22 +113,22 @@ class RequestAdmission:
 
     def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
-        self.turns = FairScheduler()
+        self.scheduler = FairScheduler()
         self.spans = 0
         """Number of spans that wait to be written."""
         self._trainers, self._agents = _ByteBudget(limits.max_held), _ByteBudget(limits.max_held_by_agents)
-        self._trainer = _Account(self.turns.sender(agent=False), (self._trainers,))
-        self._accounts: dict[Hashable, _Account] = {}
+        self._trainer = _SenderAccount(self.scheduler.sender(agent=False), (self._trainers,))
+        self._accounts: dict[Hashable, _SenderAccount] = {}
 
     @property
     def held(self) -> int:
         """Bytes of requests that are read or processed."""
         return self._trainers.held + self._agents.held
 
-    def check_room(self) -> None:
+    def check_waiting_spans(self) -> None:
         """Raise Refused, with status 429, while too many spans wait."""
         if self.spans >= self.limits.max_waiting_spans:
-            raise come_again(f"{self.spans} spans wait to be written; send these again", self.limits.retry_seconds)
+            raise retry_later(f"{self.spans} spans wait to be written; send these again", self.limits.retry_seconds)
 
     @contextmanager
     def writing(self, spans: int) -> Generator[None]:
@@ -140,17 +140,17 @@ class RequestAdmission:
             self.spans -= spans
 
     @asynccontextmanager
-    async def place(self, owner: Hashable | None) -> "AsyncGenerator[AdmittedRequest]":
+    async def admit(self, owner: Hashable | None) -> "AsyncGenerator[AdmittedRequest]":
         """Count a request of the agent `owner`, None for a trainer, inside the block, and give its `AdmittedRequest`.
 
         Requests of an agent above the number that it may make at once wait, since a refused client would only send the
         next one. Raises Refused, with status 429, where the wait takes too long.
         """
         account = self._trainer if owner is None else self._account(owner)
-        self.turns.note(account.sender)
+        self.scheduler.note(account.sender)
         account.requests += 1
         try:
-            async with self._among(account):
+            async with self._request_slot(account):
                 yield AdmittedRequest(self, account)
         finally:
             account.requests -= 1
@@ -158,7 +158,7 @@ class RequestAdmission:
                 self._accounts.pop(owner, None)
 
     @asynccontextmanager
-    async def _among(self, account: _Account) -> AsyncGenerator[None]:
+    async def _request_slot(self, account: _SenderAccount) -> AsyncGenerator[None]:
         """Wait until the sender has fewer requests in progress than its limit."""
         if account.owner is None:
             yield
@@ -166,35 +166,35 @@ class RequestAdmission:
         limits = self.limits.agent
         try:
             async with asyncio.timeout(limits.wait_seconds):
-                await account.places.acquire()
+                await account.request_slots.acquire()
         except TimeoutError:
             line = f"an agent may make {limits.max_requests} requests at once; send this again"
-            raise come_again(line, self.limits.retry_seconds) from None
+            raise retry_later(line, self.limits.retry_seconds) from None
         try:
             yield
         finally:
-            account.places.release()
+            account.request_slots.release()
 
-    def _account(self, owner: Hashable) -> _Account:
+    def _account(self, owner: Hashable) -> _SenderAccount:
         account = self._accounts.get(owner)
         if account is None:
             if len(self._accounts) >= _KEPT:
                 self._accounts = {key: known for key, known in self._accounts.items() if self._is_used(known)}
-            rooms = self._agents, _ByteBudget(self.limits.agent.max_held)
-            account = _Account(self.turns.sender(agent=True), rooms, owner, self.limits.agent.max_requests)
+            budgets = self._agents, _ByteBudget(self.limits.agent.max_held)
+            account = _SenderAccount(self.scheduler.sender(agent=True), budgets, owner, self.limits.agent.max_requests)
             self._accounts[owner] = account
         return account
 
-    def _is_used(self, account: _Account) -> bool:
-        return account.requests > 0 or account.sender.owes(self.turns.clock())
+    def _is_used(self, account: _SenderAccount) -> bool:
+        return account.requests > 0 or account.sender.has_pause_left(self.scheduler.clock())
 
 
 class AdmittedRequest:
     """One request, and the resources that it uses."""
 
-    def __init__(self, intake: RequestAdmission, account: _Account) -> None:
-        self._intake, self._account = intake, account
-        self._limits = intake.limits
+    def __init__(self, admission: RequestAdmission, account: _SenderAccount) -> None:
+        self._admission, self._account = admission, account
+        self._limits = admission.limits
 
     @asynccontextmanager
     async def body(self, request: Request) -> AsyncGenerator[bytes]:
@@ -206,12 +206,12 @@ class AdmittedRequest:
         inflate = _inflate(request.headers.get("content-encoding"), self._limits.max_body)
         if int(request.headers.get("content-length", 0)) > self._limits.max_body:
             raise too_large(self._limits.max_body)
-        took = [0]
+        held = [0]
         try:
-            yield await self._read(request, inflate, took)
+            yield await self._read(request, inflate, held)
         finally:
-            for room in self._account.rooms:
-                room.held -= took[0]
+            for budget in self._account.budgets:
+                budget.held -= held[0]
 
     @asynccontextmanager
     async def turn(self, size: int) -> AsyncGenerator[None]:
@@ -219,8 +219,8 @@ class AdmittedRequest:
 
         For each agent, one large request is processed at a time; while other senders are active, also one small one.
         """
-        account, turns = self._account, self._intake.turns
-        if account.owner is None or (size <= LARGE and not turns.others_send(account.sender)):
+        account, scheduler = self._account, self._admission.scheduler
+        if account.owner is None or (size <= LARGE and not scheduler.others_send(account.sender)):
             yield
         else:
             async with account.small if size <= LARGE else account.large:
@@ -228,13 +228,13 @@ class AdmittedRequest:
 
     async def do(self, size: int, work: Callable[[], T]) -> T:
         """Return the result of `work` on `size` bytes; large work is done on a thread, in the sender's turn."""
-        return work() if size <= LARGE else await self._intake.turns.do(self._account.sender, work)
+        return work() if size <= LARGE else await self._admission.scheduler.do(self._account.sender, work)
 
     def charge(self, seconds: float) -> None:
         """Count work that was done outside of `do` for the request."""
-        self._account.sender.charge(seconds, self._intake.turns.clock())
+        self._account.sender.charge(seconds, self._admission.scheduler.clock())
 
-    async def _read(self, request: Request, inflate: Inflater | None, took: list[int]) -> bytes:
+    async def _read(self, request: Request, inflate: Inflater | None, held: list[int]) -> bytes:
         limits, loop = self._limits, asyncio.get_running_loop()
         parts: list[bytes] = []
         sent = 0
@@ -255,11 +255,11 @@ class AdmittedRequest:
             came = loop.time()
             part = piece if inflate is None else await self._inflated(inflate, piece)
             began += loop.time() - came  # this time was not spent waiting for the client
-            if not all(room.fits(len(part), took[0]) for room in self._account.rooms):
-                raise come_again("the server holds too many requests; send this again", limits.retry_seconds)
-            took[0] += len(part)
-            for room in self._account.rooms:
-                room.held += len(part)
+            if not all(budget.fits(len(part), held[0]) for budget in self._account.budgets):
+                raise retry_later("the server holds too many requests; send this again", limits.retry_seconds)
+            held[0] += len(part)
+            for budget in self._account.budgets:
+                budget.held += len(part)
             parts.append(part)
         if inflate is not None and not inflate.whole:
             raise Refused(400, "the compressed request breaks off")
@@ -274,7 +274,7 @@ class AdmittedRequest:
             except TooLarge:
                 raise too_large(self._limits.max_body, "decompressed ") from None
 
-        return push() if len(piece) <= SMALL_PIECE else await self._intake.turns.do(self._account.sender, push)
+        return push() if len(piece) <= SMALL_PIECE else await self._admission.scheduler.do(self._account.sender, push)
 
 
 def _inflate(encoding: str | None, limit: int) -> Inflater | None:

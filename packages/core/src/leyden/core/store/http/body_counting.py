@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from leyden.core.store.http.long_work import let_go
+from leyden.core.store.http.long_work import yield_to_threads
 
 Messages: TypeAlias = "Mapping[int, Messages]"
 """For a Protocol Buffers message: the numbers of its fields that hold messages, each with the same for that message."""
@@ -66,7 +66,7 @@ def msgpack_values(body: bytes, most: int) -> int:
     while left:
         count += 1
         if count % _AT_ONCE == 0:
-            let_go()
+            yield_to_threads()
         if count + left - 1 > most or at >= len(body):
             return count + left - 1
         skip, size, items = _MSGPACK[body[at]]
@@ -90,7 +90,7 @@ def json_values(body: bytes, most: int) -> int:
     for n, found in enumerate(_JSON_TOKEN.finditer(body), start=1):
         count += found.end() - found.start() == 1
         if n % _AT_ONCE == 0:
-            let_go()
+            yield_to_threads()
         if count > most:
             break
     return count
@@ -113,19 +113,19 @@ def _walked(body: bytes, messages: Messages, most: int, *, depth: int = 0, numbe
     """Count all fields or, with a `number`, those of this number at this depth."""
     at, end, known = 0, len(body), messages
     count = steps = 0
-    around: list[tuple[int, Messages]] = []
+    outer: list[tuple[int, Messages]] = []
     try:
         while count <= most:
             steps += 1
             if steps % _AT_ONCE == 0:
-                let_go()
+                yield_to_threads()
             while at >= end:
                 at = end
-                if not around:
+                if not outer:
                     return count
-                end, known = around.pop()
+                end, known = outer.pop()
             key, at = _varint(body, at)
-            count += not number or (key >> 3 == number and len(around) == depth)
+            count += not number or (key >> 3 == number and len(outer) == depth)
             kind = key & 7
             if kind == _LENGTH:
                 size, at = _varint(body, at)
@@ -133,7 +133,7 @@ def _walked(body: bytes, messages: Messages, most: int, *, depth: int = 0, numbe
                 if inner is None:
                     at += size
                 else:
-                    around.append((end, known))
+                    outer.append((end, known))
                     end, known = min(at + size, end), inner
             elif kind == _VARINT:
                 _, at = _varint(body, at)

@@ -24,11 +24,11 @@ CONNECT_SECONDS = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _IDLE = 3.0
 """Seconds for which an unused connection is kept; servers commonly close theirs after five."""
-_SILENCE = 90.0
+_ANSWER_SECONDS = 90.0
 """Seconds without a byte after which an answer is given up; longer than any wait that the server allows."""
 
 _BUSY = frozenset({429, 503})
-_UNSAID = 1.0
+_DEFAULT_RETRY_SECONDS = 1.0
 """Seconds until the next request to a busy server that sends no `Retry-After`."""
 
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
@@ -54,7 +54,7 @@ class Connection:
         }
         self._patience = patience
         self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
-        self._together: WeakKeyDictionary[asyncio.AbstractEventLoop, RequestBatcher] = WeakKeyDictionary()
+        self._batchers: WeakKeyDictionary[asyncio.AbstractEventLoop, RequestBatcher] = WeakKeyDictionary()
         self._delays: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopDelay] = WeakKeyDictionary()
         self._closed = False
         self.capabilities: frozenset[str] = frozenset()
@@ -63,18 +63,18 @@ class Connection:
     async def close(self) -> None:
         """Close the session of this event loop; other sessions are closed with their event loops."""
         self._closed = True
-        _, keeper = self._sessions.pop(asyncio.get_running_loop(), (None, None))
-        if keeper is not None:
-            await keeper.aclose()
+        _, generator = self._sessions.pop(asyncio.get_running_loop(), (None, None))
+        if generator is not None:
+            await generator.aclose()
 
     async def call(self, method: str, body: bytes) -> ServerAnswer:
         """Send a call and return its answer. Raises StoreError when no answer comes in time."""
         if method not in SMALL or len(body) > LARGEST:
             return await self.post(method, body, uuid4().hex)
         loop = asyncio.get_running_loop()
-        if loop not in self._together:
-            self._together[loop] = RequestBatcher(self.post)
-        return await self._together[loop].call(method, body)
+        if loop not in self._batchers:
+            self._batchers[loop] = RequestBatcher(self.post)
+        return await self._batchers[loop].call(method, body)
 
     async def post(self, name: str, body: bytes, request_id: str) -> ServerAnswer:
         """Send a request, repeat it under the same id until an answer comes, and return the answer.
@@ -84,21 +84,21 @@ class Connection:
         """
         headers = {**self._headers, REQUEST_ID: request_id}
         delay = self._delay()
-        begun, pause = time.monotonic() - delay.seconds, _FIRST_PAUSE
+        began, pause = time.monotonic() - delay.seconds, _FIRST_PAUSE
         doubt = ""
 
         def is_last(pause: float) -> bool:
-            return time.monotonic() - delay.seconds + pause > begun + self._patience
+            return time.monotonic() - delay.seconds + pause > began + self._patience
 
         with delay:
             while True:
                 if self._closed:
                     raise StoreError("this store is closed")
                 try:
-                    status, answer, later = await self._post_once(name, body, headers)
-                    if later is None or (is_last(later) and not doubt):
+                    status, answer, seconds = await self._post_once(name, body, headers)
+                    if seconds is None or (is_last(seconds) and not doubt):
                         return ServerAnswer(status, answer, bool(doubt))
-                    if is_last(later):
+                    if is_last(seconds):
                         raise StoreError(f"the store at {self.url} answers {status} at last{doubt}")
                 except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
                     if writes(name) and not isinstance(error, _NOT_SENT):
@@ -106,9 +106,9 @@ class Connection:
                     if is_last(pause):
                         why = f"{error or type(error)}{doubt}"
                         raise StoreError(f"the store at {self.url} does not answer: {why}") from error
-                    later = pause
+                    seconds = pause
                     pause = min(2 * pause, _LONGEST_PAUSE)
-                await asyncio.sleep(later)
+                await asyncio.sleep(seconds)
 
     def _delay(self) -> LoopDelay:
         loop = asyncio.get_running_loop()
@@ -133,21 +133,21 @@ class Connection:
         if loop not in self._sessions:
             for ended in [other for other in list(self._sessions) if other.is_closed()]:
                 self._sessions.pop(ended, None)
-            keeper = _kept_session()
-            self._sessions[loop] = (await anext(keeper), keeper)
+            generator = _kept_session()
+            self._sessions[loop] = (await anext(generator), generator)
         return self._sessions[loop][0]
 
 
 def _seconds(retry_after: str | None) -> float:
     """Return a `Retry-After` header in seconds; a date, which proxies may send, counts as the default."""
-    return float(retry_after) if retry_after is not None and retry_after.isdecimal() else _UNSAID
+    return float(retry_after) if retry_after is not None and retry_after.isdecimal() else _DEFAULT_RETRY_SECONDS
 
 
 async def _kept_session() -> AsyncGenerator[aiohttp.ClientSession]:
     """Yield a session; an event loop that is shut down closes its generators, and so the session."""
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=_SILENCE),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=_ANSWER_SECONDS),
         skip_auto_headers=("user-agent",),
     ) as session:
         yield session

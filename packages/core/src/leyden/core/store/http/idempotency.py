@@ -44,22 +44,22 @@ class IdempotentCalls:
         self,
         name: Hashable | None,
         work: Callable[[], Coroutine[Any, Any, BatchPartAnswer]],
-        gone: Callable[[], Awaitable[object]] | None = None,
+        wait_for_disconnect: Callable[[], Awaitable[object]] | None = None,
     ) -> BatchPartAnswer | None:
         """Run `work`, or wait for the call with the same id; return the answer.
 
-        `gone` returns when the caller has disconnected. With it, a call for which no request waits any more is
-        cancelled, and None is returned.
+        `wait_for_disconnect` returns when the caller has disconnected. With it, a call for which no request waits any
+        more is cancelled, and None is returned.
         """
         running = None if name is None else self._calls.get(name)
         if running is None:
             running = self._begin(name, work)
         running.requests += 1
         try:
-            await _done_or_gone(running.task, gone)
+            await _done_or_disconnected(running.task, wait_for_disconnect)
         finally:
             running.requests -= 1
-            if gone is not None and not running.task.done() and not running.requests:
+            if wait_for_disconnect is not None and not running.task.done() and not running.requests:
                 running.task.cancel()
         if not running.task.done() or running.task.cancelled():
             return None
@@ -87,13 +87,15 @@ class IdempotentCalls:
             self._bytes -= held
 
 
-async def _done_or_gone(task: asyncio.Task[BatchPartAnswer], gone: Callable[[], Awaitable[object]] | None) -> None:
+async def _done_or_disconnected(
+    task: asyncio.Task[BatchPartAnswer], wait_for_disconnect: Callable[[], Awaitable[object]] | None
+) -> None:
     """Return when the call has an answer, or its caller has disconnected."""
-    if gone is None:
+    if wait_for_disconnect is None:
         await asyncio.wait({task})
         return
-    leaving = asyncio.ensure_future(gone())
+    disconnected = asyncio.ensure_future(wait_for_disconnect())
     try:
-        await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, disconnected}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        leaving.cancel()
+        disconnected.cancel()

@@ -28,31 +28,31 @@ ACTIVE_SECONDS = 1.0
 """Seconds after a request for which its sender counts as active."""
 WRITE_SECONDS = 25e-6
 """Approximate time to write a span."""
-_LET_GO_SECONDS = 1e-4
+_YIELD_SECONDS = 1e-4
 _on_thread = threading.local()
 
 
 class Sender:
     """The holder of one token; all trainers together are one sender."""
 
-    def __init__(self, lane: asyncio.Lock, *, pauses: bool) -> None:
+    def __init__(self, group_lock: asyncio.Lock, *, pauses: bool) -> None:
         self.piece = asyncio.Lock()
         """Held by the piece of work that waits for its turn or runs."""
-        self.lane, self._pauses = lane, pauses
-        self._owes_until = 0.0
+        self.group_lock, self._pauses = group_lock, pauses
+        self._pause_until = 0.0
 
     def charge(self, seconds: float, now: float) -> None:
         """Count work that was done."""
         if self._pauses:
-            self._owes_until = min(max(self._owes_until, now) + PAUSES * seconds, now + CREDIT + LONGEST_PAUSE)
+            self._pause_until = min(max(self._pause_until, now) + PAUSES * seconds, now + CREDIT + LONGEST_PAUSE)
 
     def pause(self, now: float) -> float:
         """Return the seconds until this sender may work again, while others are active."""
-        return max(self._owes_until - CREDIT - now, 0.0)
+        return max(self._pause_until - CREDIT - now, 0.0)
 
-    def owes(self, now: float) -> bool:
+    def has_pause_left(self, now: float) -> bool:
         """Whether some of its pause is still to come."""
-        return self._owes_until > now
+        return self._pause_until > now
 
 
 class FairScheduler:
@@ -62,7 +62,7 @@ class FairScheduler:
         self.clock = clock
         self._trainers, self._agents = asyncio.Lock(), asyncio.Lock()
         self._latest: tuple[Sender | None, float] = (None, float("-inf"))
-        self._before = self._latest
+        self._latest_other = self._latest
         """Sender and time of the latest request, and of the latest request of another sender."""
 
     def sender(self, *, agent: bool) -> Sender:
@@ -72,12 +72,12 @@ class FairScheduler:
     def note(self, sender: Sender) -> None:
         """Record that a request of the sender has arrived."""
         if self._latest[0] is not sender:
-            self._before = self._latest
+            self._latest_other = self._latest
         self._latest = (sender, self.clock())
 
     def others_send(self, sender: Sender) -> bool:
         """Whether requests of other senders have arrived within `ACTIVE_SECONDS`."""
-        other = self._before if self._latest[0] is sender else self._latest
+        other = self._latest_other if self._latest[0] is sender else self._latest
         return self.clock() - other[1] <= ACTIVE_SECONDS
 
     async def do(self, sender: Sender, work: Callable[[], T]) -> T:
@@ -85,7 +85,7 @@ class FairScheduler:
         async with sender.piece:
             while (pause := sender.pause(self.clock())) > 0 and self.others_send(sender):
                 await asyncio.sleep(min(pause, ACTIVE_SECONDS))
-            async with sender.lane:
+            async with sender.group_lock:
                 result, refused, seconds = await asyncio.to_thread(_timed, work)
         sender.charge(seconds, self.clock())
         if refused is not None:
@@ -93,14 +93,14 @@ class FairScheduler:
         return result  # pyright: ignore[reportReturnType]  # `refused` is None, so there is a result
 
 
-def let_go() -> None:
+def yield_to_threads() -> None:
     """Let other threads run; work in Python calls this about once a millisecond.
 
     Without it, the event loop waits five milliseconds for the interpreter's lock, many times in each request. Does
     nothing on the event loop's own thread.
     """
     if getattr(_on_thread, "works", False):
-        time.sleep(_LET_GO_SECONDS)
+        time.sleep(_YIELD_SECONDS)
 
 
 def _timed(work: Callable[[], T]) -> tuple[T | None, Refused | None, float]:

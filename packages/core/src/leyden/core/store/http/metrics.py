@@ -18,7 +18,7 @@ LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 """Upper bounds of buckets in seconds: up to the longest wait that a request may have."""
 AGE = (0.1, 1, 10, 60, 300, 900, 3_600, 4 * 3_600, 24 * 3_600)
 """Upper bounds of buckets in seconds: from a rollout claimed at once to one that waited overnight."""
-_KEPT = 2.0
+_REUSED_SECONDS = 2.0
 """Seconds for which counts of the store are reused, so that many scrapers cost no more than one."""
 _STATES: dict[str, tuple[RolloutStatus, ...]] = {
     "queued": ("queuing", "requeuing"),
@@ -29,10 +29,10 @@ _STATES: dict[str, tuple[RolloutStatus, ...]] = {
 class StoreMetrics:
     """Metrics of one server, in a registry of their own."""
 
-    def __init__(self, intake: RequestAdmission) -> None:
-        self.intake = intake
+    def __init__(self, admission: RequestAdmission) -> None:
+        self.admission = admission
         self._registry = registry = CollectorRegistry()
-        self._asked = float("-inf")
+        self._updated_at = float("-inf")
         self._of_call: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._seconds = Histogram(
             "leyden_store_call_seconds",
@@ -67,15 +67,19 @@ class StoreMetrics:
             (
                 "span_queue_length",
                 "Spans that this server has taken and that wait to be written.",
-                lambda: intake.spans,
+                lambda: admission.spans,
             ),
-            ("leyden_store_span_queue_threshold", "Waiting spans that ask for more.", lambda: intake.limits.scale_at),
-            ("leyden_store_held_bytes", "Bytes of requests being read or worked on.", lambda: intake.held),
+            (
+                "leyden_store_span_queue_threshold",
+                "Waiting spans that ask for more.",
+                lambda: admission.limits.scale_at,
+            ),
+            ("leyden_store_held_bytes", "Bytes of requests being read or worked on.", lambda: admission.held),
         ):
             Gauge(name, about, registry=registry).set_function(value)
         Gauge(
             "leyden_store_scale_out", "1 while span_queue_length is at or over its threshold.", registry=registry
-        ).set_function(lambda: intake.spans >= intake.limits.scale_at)
+        ).set_function(lambda: admission.spans >= admission.limits.scale_at)
 
     def call(self, method: str, status: int, seconds: float) -> None:
         """Count an answered call; `method` is a method of the interface."""
@@ -108,12 +112,12 @@ class StoreMetrics:
 
     async def collect(self, store: LightningStore) -> Iterable[Metric]:
         """Return the metrics, after an update of the store's counts, for a page that shows other metrics too."""
-        if time.monotonic() - self._asked > _KEPT:
-            self._asked = time.monotonic()
-            await self._ask(store)
+        if time.monotonic() - self._updated_at > _REUSED_SECONDS:
+            self._updated_at = time.monotonic()
+            await self._update(store)
         return self._registry.collect()
 
-    async def _ask(self, store: LightningStore) -> None:
+    async def _update(self, store: LightningStore) -> None:
         counts = await store.statistics()
         self._queued.set(counts["queue_length"])
         for name, count in counts.items():

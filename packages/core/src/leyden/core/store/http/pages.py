@@ -147,10 +147,10 @@ def _errors() -> _Schema:
 
 
 def _refusal(status: int, schema: _Schema) -> _Schema:
-    said: _Schema = {"description": _STATUSES[status], "content": {_JSON: {"schema": schema}}}
+    response: _Schema = {"description": _STATUSES[status], "content": {_JSON: {"schema": schema}}}
     if status == 429:
-        said["headers"] = {"retry-after": {"required": True, "schema": {"type": "integer", "minimum": 1}}}
-    return said
+        response["headers"] = {"retry-after": {"required": True, "schema": {"type": "integer", "minimum": 1}}}
+    return response
 
 
 @cache
@@ -164,7 +164,7 @@ def docs_page() -> str:
         for path, known in page["paths"].items()
         for verb, operation in known.items()
     ]
-    nouns = [
+    records = [
         f'<h2 id="{escape(name)}">{escape(name)}</h2>' + _fields(schema)
         for name, schema in schemas.items()
         if not name.endswith("_arguments")
@@ -173,15 +173,15 @@ def docs_page() -> str:
     about = f"<p>{escape(_ABOUT)}</p><p><a href='openapi.json'>openapi.json</a></p>"
     style = "body{font:16px/1.5 sans-serif;max-width:60em;margin:2em auto}td,th{text-align:left;padding-right:1em}"
     head = f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{title}</title><style>{style}</style>"
-    return f"{head}<h1>{title}</h1>{about}{''.join(parts)}<h1>Nouns</h1>{''.join(nouns)}</html>"
+    return f"{head}<h1>{title}</h1>{about}{''.join(parts)}<h1>Nouns</h1>{''.join(records)}</html>"
 
 
 def _table(operation: _Schema, schemas: Mapping[str, _Schema]) -> str:
     body: _Schema = operation.get("requestBody", {}).get("content", {}).get(_JSON, {}).get("schema", {})
     arguments = schemas.get(body.get("$ref", "").rpartition("/")[2])
     answer = operation["responses"]["200"]["content"].get(_JSON, {}).get("schema")
-    said = f"<p>Answer: {_kind(answer)}</p>" if answer else ""
-    return (_fields(arguments) if arguments else "") + said
+    answer_html = f"<p>Answer: {_kind(answer)}</p>" if answer else ""
+    return (_fields(arguments) if arguments else "") + answer_html
 
 
 def _fields(schema: _Schema) -> str:
@@ -200,9 +200,9 @@ def _kind(schema: _Schema) -> str:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#{name}">{name}</a>'
     if "anyOf" in schema:
-        return " or ".join(_kind(one) for one in schema["anyOf"])
+        return " or ".join(_kind(kind) for kind in schema["anyOf"])
     if "enum" in schema:
-        return ", ".join(f"<code>{escape(str(one))}</code>" for one in schema["enum"])
+        return ", ".join(f"<code>{escape(str(kind))}</code>" for kind in schema["enum"])
     if schema.get("type") == "array" and isinstance(schema.get("items"), dict):
         return f"list of {_kind(schema['items'])}"
     return escape(str(schema.get("type", "anything")))

@@ -12,6 +12,6 @@ class Refused(Exception):
         self.headers: dict[str, str] = dict(headers or {})
 
 
-def come_again(line: str, seconds: int) -> Refused:
+def retry_later(line: str, seconds: int) -> Refused:
     """Return the refusal of a request that may be sent again after `seconds`."""
     return Refused(429, line, {"retry-after": str(seconds)})

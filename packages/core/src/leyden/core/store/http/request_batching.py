@@ -14,7 +14,7 @@ from uuid import uuid4
 import msgspec
 
 from leyden.core.errors import StoreError
-from leyden.core.store.rpc import TOGETHER, BatchPart, BatchPartAnswer
+from leyden.core.store.rpc import BATCH_PATH, BatchPart, BatchPartAnswer
 
 MOST = 128
 """Largest number of calls in one request."""
@@ -87,7 +87,7 @@ class RequestBatcher:
             return []
         if len(parts) == 1:
             return [await self._post(parts[0].method, parts[0].call, parts[0].id)]
-        status, body, again = await self._post(TOGETHER, msgspec.msgpack.encode(parts), uuid4().hex)
+        status, body, again = await self._post(BATCH_PATH, msgspec.msgpack.encode(parts), uuid4().hex)
         if status != 200:
             return [ServerAnswer(status, body, again) for _ in parts]
         try:

@@ -34,6 +34,7 @@ from leyden.core.store.http.pages import page_routes
 from leyden.core.store.http.refused import Refused
 from leyden.core.store.provenance import without_call_records
 from leyden.core.store.rpc import (
+    BATCH_PATH,
     CAPABILITIES,
     ERRORS,
     LONGEST_WAIT,
@@ -41,7 +42,6 @@ from leyden.core.store.rpc import (
     NUMBERED,
     PREFER,
     REQUEST_ID,
-    TOGETHER,
     WAITING,
     BatchPart,
     BatchPartAnswer,
@@ -91,10 +91,10 @@ def store_app(
         raise ValueError("the limits are those of the metrics' intake: give one of the two")
     mask_logs(*_LOGS)
     metrics = metrics or StoreMetrics(RequestAdmission(limits or ServerLimits()))
-    intake = metrics.intake
-    door = _Authentication(authorize, agents, trusted)
-    calls = _Calls(store, door, intake, metrics, attempt_token)
-    traces = endpoint.OtlpEndpoint(store, intake, metrics, door.who, door.trusts)
+    admission = metrics.admission
+    authentication = _Authentication(authorize, agents, trusted)
+    calls = _Calls(store, authentication, admission, metrics, attempt_token)
+    traces = endpoint.OtlpEndpoint(store, admission, metrics, authentication.authenticate, authentication.trusts)
     return Starlette(
         routes=[
             *page_routes(store, metrics),
@@ -119,7 +119,7 @@ class _Authentication:
         """Whether `holder`, None for a trainer, may store records of model calls."""
         return holder is None and self._trusted
 
-    def who(self, request: Request) -> AttemptCaller | WorkerCaller | None:
+    def authenticate(self, request: Request) -> AttemptCaller | WorkerCaller | None:
         """Return the holder of a request's token, None for a trainer; raises Refused with status 401 or 403."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
@@ -151,14 +151,14 @@ class _Calls:
     def __init__(
         self,
         store: LightningStore,
-        door: _Authentication,
-        intake: RequestAdmission,
+        authentication: _Authentication,
+        admission: RequestAdmission,
         metrics: StoreMetrics,
         attempt_token: Callable[[str, str], str] | None,
     ) -> None:
-        self._store, self._door, self._intake, self._metrics = store, door, intake, metrics
+        self._store, self._authentication, self._admission, self._metrics = store, authentication, admission, metrics
         self._attempt_token = attempt_token
-        self._once = IdempotentCalls()
+        self._idempotent_calls = IdempotentCalls()
 
     async def answer(self, request: Request) -> Response:
         """Answer one request."""
@@ -166,8 +166,8 @@ class _Calls:
         json_in = given.startswith(_JSON)
         json = accepted.startswith(_JSON) or (json_in and _MSGPACK not in accepted)
         try:
-            asked = _Sender(self._door.who(request), json, request.headers.get(PREFER) == MINIMAL)
-            return await self._answer(request, asked, json_in=json_in)
+            sender = _Sender(self._authentication.authenticate(request), json, request.headers.get(PREFER) == MINIMAL)
+            return await self._answer(request, sender, json_in=json_in)
         except Refused as refused:
             self._metrics.refused(refused.status)
             if json:
@@ -177,36 +177,36 @@ class _Calls:
         except ClientDisconnect:
             return PlainTextResponse("the caller has gone", 400)
 
-    async def _answer(self, request: Request, asked: _Sender, *, json_in: bool) -> Response:
+    async def _answer(self, request: Request, sender: _Sender, *, json_in: bool) -> Response:
         name = request.path_params["method"]
-        async with self._intake.place(access.limited_as(asked.holder)) as place:
-            if name == TOGETHER or name in NUMBERED:
-                self._intake.check_room()
+        async with self._admission.admit(access.limited_as(sender.holder)) as admitted:
+            if name == BATCH_PATH or name in NUMBERED:
+                self._admission.check_waiting_spans()
             began = time.perf_counter()
-            async with place.body(request) as body, place.turn(len(body)):
-                if name == TOGETHER:
-                    answer = BatchPartAnswer(200, msgspec.msgpack.encode(await self._parts(body, asked, place)))
+            async with admitted.body(request) as body, admitted.turn(len(body)):
+                if name == BATCH_PATH:
+                    answer = BatchPartAnswer(200, msgspec.msgpack.encode(await self._parts(body, sender, admitted)))
                 else:
                     method = _method(name)
                     given = request.headers.get(REQUEST_ID)
-                    call, name_of_call = await self._call(method, body, given, asked, place, json=json_in)
+                    call, name_of_call = await self._call(method, body, given, sender, admitted, json=json_in)
                     if name == streaming.METHOD:
-                        return await self._spans(method, call, asked)
-                    answer = await self._answered(method, call, name_of_call, asked, request)
+                        return await self._spans(method, call, sender)
+                    answer = await self._answered(method, call, name_of_call, sender, request)
         self._metrics.call(name, answer.status, time.perf_counter() - began)
-        return self._response(answer, asked)
+        return self._response(answer, sender)
 
-    def _response(self, answer: BatchPartAnswer, asked: _Sender) -> Response:
-        return Response(answer.body, answer.status, self._headers(), _JSON if asked.json else _MSGPACK)
+    def _response(self, answer: BatchPartAnswer, sender: _Sender) -> Response:
+        return Response(answer.body, answer.status, self._headers(), _JSON if sender.json else _MSGPACK)
 
     def _headers(self) -> dict[str, str]:
         able = {**self._store.capabilities, "otlp_traces": endpoint.can_read_otlp()}
         return {CAPABILITIES: ",".join(name for name, has in able.items() if has)}
 
-    async def _parts(self, body: bytes, asked: _Sender, place: AdmittedRequest) -> list[BatchPartAnswer]:
+    async def _parts(self, body: bytes, sender: _Sender, admitted: AdmittedRequest) -> list[BatchPartAnswer]:
         """Run several calls concurrently; those of an agent are started a few at a time."""
-        limits, agent = self._intake.limits, isinstance(asked.holder, AttemptCaller)
-        if asked.json:
+        limits, agent = self._admission.limits, isinstance(sender.holder, AttemptCaller)
+        if sender.json:
             raise Refused(415, "several calls together travel as MessagePack alone")
         count, most = msgpack_length(body) or 0, limits.agent.max_parts if agent else limits.max_parts
         if count > most:
@@ -221,27 +221,27 @@ class _Calls:
                 check_values([part.call for part in parts], limits.agent.max_values)
             return parts
 
-        parts = await place.do(len(body), read)
-        place.charge(_PART_SECONDS * len(parts))
+        parts = await admitted.do(len(body), read)
+        admitted.charge(_PART_SECONDS * len(parts))
         step = _BEGUN_AT_ONCE if agent else max(len(parts), 1)
         running: list[asyncio.Task[BatchPartAnswer]] = []
         try:
             for first in range(0, len(parts), step):
                 some = parts[first : first + step]
-                running += [asyncio.create_task(self._part(part, asked, place)) for part in some]
+                running += [asyncio.create_task(self._part(part, sender, admitted)) for part in some]
                 await asyncio.sleep(0)
             return await asyncio.gather(*running)
         finally:
             for task in running:
                 task.cancel()
 
-    async def _part(self, part: BatchPart, asked: _Sender, place: AdmittedRequest) -> BatchPartAnswer:
+    async def _part(self, part: BatchPart, sender: _Sender, admitted: AdmittedRequest) -> BatchPartAnswer:
         try:
             method = _method(part.method)
             if method.name in WAITING:
                 raise Refused(400, f"{method.name} may wait, and is not called together with others")
-            call, name = await self._call(method, part.call, part.id, asked, place)
-            return await self._answered(method, call, name, asked)
+            call, name = await self._call(method, part.call, part.id, sender, admitted)
+            return await self._answered(method, call, name, sender)
         except Refused as refused:
             return BatchPartAnswer(refused.status, str(refused).encode())
 
@@ -250,77 +250,79 @@ class _Calls:
         method: Method,
         body: bytes,
         given: str | None,
-        asked: _Sender,
-        place: AdmittedRequest,
+        sender: _Sender,
+        admitted: AdmittedRequest,
         *,
         json: bool = False,
     ) -> tuple[dict[str, Any], _Name | None]:
         """Return the arguments of a call after a check that the sender may make it, and its id where one is `given`."""
-        is_agent, most = isinstance(asked.holder, AttemptCaller), self._intake.limits.agent
+        is_agent, limits_of_agent = isinstance(sender.holder, AttemptCaller), self._admission.limits.agent
 
         def read() -> tuple[dict[str, Any], _Name | None]:
             if is_agent:
-                check_values([body], most.max_values, json=json)
+                check_values([body], limits_of_agent.max_values, json=json)
             call = _decoded(method, body, json=json)
             if is_agent:
                 lists = [cast("list[object]", value) for value in call.values() if isinstance(value, list)]
                 items = max(map(len, lists), default=0)
-                if items > most.max_spans:
-                    raise too_many(str(items), most.max_spans, "spans")
-            _check_call(method, call, asked)
-            return call, _named(given, body)
+                if items > limits_of_agent.max_spans:
+                    raise too_many(str(items), limits_of_agent.max_spans, "spans")
+            _check_call(method, call, sender)
+            return call, _call_name(given, body)
 
-        call, name = await place.do(len(body), read)
-        place.charge(WRITE_SECONDS * len(_spans_of(method, call)))
+        call, name = await admitted.do(len(body), read)
+        admitted.charge(WRITE_SECONDS * len(_spans_of(method, call)))
         return call, name
 
-    async def _check_attempts(self, method: Method, call: dict[str, Any], asked: _Sender) -> None:
+    async def _check_attempts(self, method: Method, call: dict[str, Any], sender: _Sender) -> None:
         """Raise Refused where an agent's attempt has ended, or a worker has not claimed the attempt."""
-        if isinstance(asked.holder, AttemptCaller):
-            await access.check_open(self._store, asked.holder)
-        elif asked.holder is not None:
-            await worker_access.check_claimed(self._store, asked.holder, method.name, call)
+        if isinstance(sender.holder, AttemptCaller):
+            await access.check_open(self._store, sender.holder)
+        elif sender.holder is not None:
+            await worker_access.check_claimed(self._store, sender.holder, method.name, call)
 
     async def _answered(
-        self, method: Method, call: dict[str, Any], name: _Name | None, asked: _Sender, request: Request | None = None
+        self, method: Method, call: dict[str, Any], name: _Name | None, sender: _Sender, request: Request | None = None
     ) -> BatchPartAnswer:
         """Run the call, or wait for the same call by its `name`.
 
         With `request`, the call may wait, and a disconnect then cancels it.
         """
-        known = (name, method.name, asked) if name and method.writes else None
-        if not self._once.knows(known):
-            await self._check_attempts(method, call, asked)
+        known = (name, method.name, sender) if name and method.writes else None
+        if not self._idempotent_calls.knows(known):
+            await self._check_attempts(method, call, sender)
         waits = request is not None and method.name in WAITING
-        gone = request.receive if request is not None and waits else None
-        answer = await self._once.answer(known, lambda: self._performed(method, call, asked), gone)
+        wait_for_disconnect = request.receive if request is not None and waits else None
+        answer = await self._idempotent_calls.answer(
+            known, lambda: self._performed(method, call, sender), wait_for_disconnect
+        )
         if answer is None:
             raise ClientDisconnect
         return answer
 
-    async def _performed(self, method: Method, call: dict[str, Any], asked: _Sender) -> BatchPartAnswer:
+    async def _performed(self, method: Method, call: dict[str, Any], sender: _Sender) -> BatchPartAnswer:
         spans = _spans_of(method, call)
         try:
-            if spans and not self._door.trusts(asked.holder):
+            if spans and not self._authentication.trusts(sender.holder):
                 spans = await without_call_records(spans)
                 call |= {"span": spans[0]} if method.name == "add_span" else {"spans": spans}
-            with self._intake.writing(len(spans)):
+            with self._admission.writing(len(spans)):
                 result = await getattr(self._store, method.name)(**call)
         except Exception as error:
-            return _failed(method, error, asked)
-        if isinstance(asked.holder, WorkerCaller):
-            result = await worker_access.own_part(self._store, asked.holder, method.name, result)
+            return _failed(method, error, sender)
+        if isinstance(sender.holder, WorkerCaller):
+            result = await worker_access.own_part(self._store, sender.holder, method.name, result)
         if method.name in NUMBERED:
             stored = result if method.name == "add_many_spans" else [result] if result else []
             self._metrics.stored(len(stored))
-            if asked.minimal:
-                return BatchPartAnswer(200, asked.encode(numbers_of(spans, stored)))
+            if sender.minimal:
+                return BatchPartAnswer(200, sender.encode(numbers_of(spans, stored)))
         elif method.name in _CLAIMS and result:
             claimed: list[AttemptedRollout] = [result] if method.name == "dequeue_rollout" else result
             self._metrics.claimed(claimed)
             claimed = [*map(self._with_token, claimed)]
             result = claimed[0] if method.name == "dequeue_rollout" else claimed
-        return BatchPartAnswer(200, asked.encode(result))
+        return BatchPartAnswer(200, sender.encode(result))
 
     def _with_token(self, rollout: AttemptedRollout) -> AttemptedRollout:
         """Return a claimed rollout with its attempt's token, where this server makes tokens."""
@@ -329,30 +331,30 @@ class _Calls:
         given = {name: getattr(rollout, name) for name in AttemptedRollout.__struct_fields__}
         return ClaimedRollout(**given, token=self._attempt_token(rollout.rollout_id, rollout.attempt.attempt_id))
 
-    async def _spans(self, method: Method, call: dict[str, Any], asked: _Sender) -> Response:
+    async def _spans(self, method: Method, call: dict[str, Any], sender: _Sender) -> Response:
         """Answer a query for spans: whole where they are few, otherwise streamed while they are read."""
-        await self._check_attempts(method, call, asked)
+        await self._check_attempts(method, call, sender)
         began = time.perf_counter()
         try:
             page = await streaming.small(self._store, call)
-            answer = None if page is None else BatchPartAnswer(200, asked.encode(page))
+            answer = None if page is None else BatchPartAnswer(200, sender.encode(page))
         except Exception as error:
-            answer = _failed(method, error, asked)
+            answer = _failed(method, error, sender)
         self._metrics.call(method.name, 200 if answer is None else answer.status, time.perf_counter() - began)
         if answer is not None:
-            return self._response(answer, asked)
-        pieces = streaming.whole(self._store, call, json=asked.json)
-        return StreamingResponse(pieces, 200, self._headers(), _JSON if asked.json else _MSGPACK)
+            return self._response(answer, sender)
+        pieces = streaming.whole(self._store, call, json=sender.json)
+        return StreamingResponse(pieces, 200, self._headers(), _JSON if sender.json else _MSGPACK)
 
 
-def _check_call(method: Method, call: dict[str, Any], asked: _Sender) -> None:
-    if isinstance(asked.holder, AttemptCaller):
-        access.check_call(asked.holder, method.name, call)
-    elif asked.holder is not None:
-        worker_access.check_call(asked.holder, method.name, call)
+def _check_call(method: Method, call: dict[str, Any], sender: _Sender) -> None:
+    if isinstance(sender.holder, AttemptCaller):
+        access.check_call(sender.holder, method.name, call)
+    elif sender.holder is not None:
+        worker_access.check_call(sender.holder, method.name, call)
 
 
-def _named(given: str | None, body: bytes) -> _Name | None:
+def _call_name(given: str | None, body: bytes) -> _Name | None:
     return (given, hash(body)) if given else None
 
 
@@ -362,13 +364,13 @@ def _spans_of(method: Method, call: dict[str, Any]) -> list[Any]:
     return [call["span"]] if method.name == "add_span" else call["spans"]
 
 
-def _failed(method: Method, error: Exception, asked: _Sender) -> BatchPartAnswer:
+def _failed(method: Method, error: Exception, sender: _Sender) -> BatchPartAnswer:
     kind = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in ERRORS), None)
     if kind is not None:
-        return BatchPartAnswer(422, asked.encode(StoreFailure(kind, str(error))))
+        return BatchPartAnswer(422, sender.encode(StoreFailure(kind, str(error))))
     logger.error("the store failed in %s", method.name, exc_info=error)
     line = "the store failed; its log says why"
-    return BatchPartAnswer(500, asked.encode(StoreFailure("StoreError", line)) if asked.json else line.encode())
+    return BatchPartAnswer(500, sender.encode(StoreFailure("StoreError", line)) if sender.json else line.encode())
 
 
 def _method(name: str) -> Method:

@@ -34,7 +34,7 @@ async def small(store: LightningStore, call: Mapping[str, Any]) -> Page[Span] | 
 
 
 async def whole(store: LightningStore, call: Mapping[str, Any], *, json: bool) -> AsyncGenerator[bytes]:
-    """Yield the encoded answer while it is read; raises Shifted when new spans have changed it."""
+    """Yield the encoded answer while it is read; raises PagesShifted when new spans have changed it."""
     encode = msgspec.json.encode if json else msgspec.msgpack.encode
     page, last = await _settled(store, call)
     count = _wanted(page, call)
@@ -69,8 +69,8 @@ async def _settled(store: LightningStore, call: Mapping[str, Any]) -> tuple[Page
 
 def _wanted(page: Page[Span], call: Mapping[str, Any]) -> int:
     """Return the number of spans in the answer; `page` is a part of it."""
-    there = max(page.total - call["offset"], 0)
-    return there if call["limit"] < 0 else min(call["limit"], there)
+    available = max(page.total - call["offset"], 0)
+    return available if call["limit"] < 0 else min(call["limit"], available)
 
 
 async def _read(store: LightningStore, call: Mapping[str, Any], offset: int, limit: int) -> Page[Span]:

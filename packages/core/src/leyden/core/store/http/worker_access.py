@@ -15,7 +15,7 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.http.access import WorkerCaller
 from leyden.core.store.http.refused import Refused
 
-_ASKED_FOR = frozenset({"status_in", "rollout_id_in"})
+_ALLOWED_FILTERS = frozenset({"status_in", "rollout_id_in"})
 """Arguments of `query_rollouts` that a worker may set."""
 _DEFAULTS: Mapping[str, Any] = {"filter_logic": "and", "sort_order": "asc", "limit": -1, "offset": 0}
 
@@ -114,7 +114,7 @@ def _not_the_worker(worker: WorkerCaller, call: Mapping[str, Any]) -> str | None
 
 
 def _by_id_or_status(worker: WorkerCaller, call: Mapping[str, Any]) -> str | None:
-    others = [name for name, value in call.items() if name not in _ASKED_FOR and value != _DEFAULTS.get(name)]
+    others = [name for name, value in call.items() if name not in _ALLOWED_FILTERS and value != _DEFAULTS.get(name)]
     if others or (call["status_in"] is None and call["rollout_id_in"] is None):
         return "a worker may look for its rollouts by rollout_id_in or status_in, and by nothing else"
     return None

@@ -29,12 +29,12 @@ LOCK_SECONDS = 20
 """Longest wait for a lock of another transaction."""
 _IDLE_SECONDS = 60
 """Seconds after which the server ends an idle transaction, whose process was stopped or has vanished."""
-_IN_THE_WAY = frozenset({"40001", "40P01", "23505"})
+_CONFLICTS = frozenset({"40001", "40P01", "23505"})
 """Serialisation failure, deadlock, and a duplicate of a row that another transaction has just inserted.
 
 The next attempt finds that row.
 """
-_LOST = frozenset({None, "57P01", "57P02", "57P03", "25P03"})
+_LOST_CONNECTION = frozenset({None, "57P01", "57P02", "57P03", "25P03"})
 """States of a lost connection: none at all, as from libpq itself; shut down, crashed, starting up; idle too long."""
 _MOST_TRIES = 20
 PLANNED_SECONDS = 1.0
@@ -96,21 +96,21 @@ class Database:
 
         Raises StoreError, or the error of `work`. Nothing is stored then, except perhaps with CommitUnknown.
         """
-        return self._tried(lambda: self._run_once(work, payload, writes))
+        return self._tried(lambda: self._run_transaction(work, payload, writes))
 
-    def _tried(self, once: Callable[[], T]) -> T:
+    def _tried(self, attempt: Callable[[], T]) -> T:
         tries = 0
         while True:
             tries += 1
             try:
-                done = once()
+                done = attempt()
                 self._away_since = None
                 return done
             except _ERRORS as error:
                 if not self._may_go_again(error, tries):
                     raise StoreError(f"{self.name}: {first_line(error)}") from error
 
-    def _run_once(
+    def _run_transaction(
         self, work: Callable[[PostgresRows], T], payload: Callable[[PostgresRows], str | None], writes: bool
     ) -> tuple[T, PostgresRows]:
         with self._connection() as connection:
@@ -155,20 +155,20 @@ class Database:
         """Whether to repeat a transaction that had no effect; waits until it is time."""
         cause = getattr(error, "orig", None) or error
         state = getattr(cause, "sqlstate", None)
-        if state in _IN_THE_WAY:
+        if state in _CONFLICTS:
             time.sleep(random.uniform(0, 0.002 * 2 ** min(tries, 6)))
             return tries < _MOST_TRIES
-        if not isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError) or state not in _LOST:
+        if not isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError) or state not in _LOST_CONNECTION:
             return False
         with self._lock:
             self.engine.dispose()  # all other connections are as old as the lost one
             now = time.monotonic()
             if self._away_since is None:
                 self._away_since = now
-            patient = now - self._away_since < self._patience
-        if patient and tries > 1:
+            may_wait = now - self._away_since < self._patience
+        if may_wait and tries > 1:
             time.sleep(_PAUSE)
-        return patient
+        return may_wait
 
 
 def _undo(connection: Connection, rows: PostgresRows, error: BaseException) -> None:

@@ -108,12 +108,12 @@ _ADVICE = {
 
 
 def _advised(error: Exception, database: Database) -> Any:
-    said = first_line(error)
+    first = first_line(error)
     whole = str(getattr(error, "orig", None) or error)
     for part, advice in _ADVICE.items():
         if part in whole:
-            return f"{advice} ({said})"
+            return f"{advice} ({first})"
     if "does not exist" in whole and "database" in whole:
         name = database.engine.url.database
-        return f"there is no database {name}; create it, for instance with `createdb {name}` ({said})"
-    return said
+        return f"there is no database {name}; create it, for instance with `createdb {name}` ({first})"
+    return first

@@ -55,16 +55,16 @@ class SpanConnection:
         connection.execute(words.encode(), prepare=False)
         self._connection, self._driver = connection, connection.pgconn
         for name, types in _FUNCTIONS.items():
-            wanted = b", ".join(b"$%d" % (place + 1) for place in range(len(types)))
+            wanted = b", ".join(b"$%d" % (index + 1) for index in range(len(types)))
             prepared = self._driver.prepare(name, b"SELECT %s(%s)" % (name, wanted), types)
             if prepared.status != ExecStatus.COMMAND_OK:
                 raise psycopg.OperationalError(prepared.get_error_message())
         self._driver.nonblocking = 1
         self._socket = self._driver.socket
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._told: Callable[[Answer], None] | None = None
+        self._on_answer: Callable[[Answer], None] | None = None
         self._ranks: list[tuple[int, int]] = []
-        """For several spans in progress: the second result of `_several`."""
+        """For several spans in progress: the second result of `_spans_parameters`."""
         self._writing = False
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -80,20 +80,20 @@ class SpanConnection:
     @property
     def is_busy(self) -> bool:
         """Whether a statement is in progress."""
-        return self._told is not None
+        return self._on_answer is not None
 
-    def send(self, rows: Sequence[SpanRow], now: float, told: Callable[[Answer], None]) -> None:
-        """Store spans with the time `now`; `told` is called later with their numbers, or with an `SpanNumbers`.
+    def send(self, rows: Sequence[SpanRow], now: float, on_answer: Callable[[Answer], None]) -> None:
+        """Store spans with the time `now`; `on_answer` is called later with their numbers, or with an `SpanNumbers`.
 
         Raises UnicodeEncodeError for text that cannot be sent; then nothing was sent.
         """
         if len(rows) == 1:
             self._ranks = []
-            name, parameters = b"leyden_add_span", _one(rows[0], now)
+            name, parameters = b"leyden_add_span", _span_parameters(rows[0], now)
         else:
             name = b"leyden_add_spans"
-            parameters, self._ranks = _several(rows, now)
-        self._told = told
+            parameters, self._ranks = _spans_parameters(rows, now)
+        self._on_answer = on_answer
         try:
             self._driver.send_query_prepared(name, parameters, _BINARY[name], Format.BINARY)
             self._flush()
@@ -108,7 +108,7 @@ class SpanConnection:
             self._loop.remove_writer(self._socket)
         self._loop = None
         self._connection.close()
-        self._tell(SpanNumbers.IN_DOUBT)
+        self._report(SpanNumbers.IN_DOUBT)
 
     def _flush(self) -> None:
         """Send buffered data; the rest is sent when the socket is writable."""
@@ -129,7 +129,7 @@ class SpanConnection:
     def _read(self) -> None:
         try:
             self._driver.consume_input()
-            if self._told is None or self._driver.is_busy():
+            if self._on_answer is None or self._driver.is_busy():
                 return
             results: list[PGresult] = []
             while (result := self._driver.get_result()) is not None:
@@ -141,9 +141,9 @@ class SpanConnection:
         if not results or self._driver.status != ConnStatus.OK:
             self.close()
         elif any(result.status != ExecStatus.TUPLES_OK for result in results):
-            self._tell(SpanNumbers.NOT_STORED)
+            self._report(SpanNumbers.NOT_STORED)
         else:
-            self._tell(self._numbers(results[0].get_value(0, 0)))
+            self._report(self._numbers(results[0].get_value(0, 0)))
 
     def _numbers(self, value: bytes | None) -> Answer:
         if value is None:
@@ -151,15 +151,15 @@ class SpanConnection:
         if not self._ranks:
             return _number.unpack(value)
         highest = [number for _, number in _ELEMENT.iter_unpack(value[_ARRAY.size :])]
-        return [highest[place] + rank for place, rank in self._ranks]
+        return [highest[index] + rank for index, rank in self._ranks]
 
-    def _tell(self, answer: Answer) -> None:
-        told, self._told = self._told, None
-        if told is not None:
-            told(answer)
+    def _report(self, answer: Answer) -> None:
+        on_answer, self._on_answer = self._on_answer, None
+        if on_answer is not None:
+            on_answer(answer)
 
 
-def _one(row: SpanRow, now: float) -> list[bytes | None]:
+def _span_parameters(row: SpanRow, now: float) -> list[bytes | None]:
     parent, ended = row.parent_id, row.end_time
     return [
         _double(now),
@@ -175,22 +175,22 @@ def _one(row: SpanRow, now: float) -> list[bytes | None]:
     ]
 
 
-def _several(rows: Sequence[SpanRow], now: float) -> tuple[list[bytes | None], list[tuple[int, int]]]:
+def _spans_parameters(rows: Sequence[SpanRow], now: float) -> tuple[list[bytes | None], list[tuple[int, int]]]:
     """Return the parameters, and for each span the index of its attempt and its rank among its rollout's spans.
 
     Indexes count from 0, and ranks from 1.
     """
-    places: dict[AttemptKey, int] = {}
+    indexes: dict[AttemptKey, int] = {}
     seen = Counter[str]()
     ranks: list[tuple[int, int]] = []
     for row in rows:
         seen[row.rollout_id] += 1
-        ranks.append((places.setdefault((row.rollout_id, row.attempt_id), len(places)), seen[row.rollout_id]))
+        ranks.append((indexes.setdefault((row.rollout_id, row.attempt_id), len(indexes)), seen[row.rollout_id]))
     parameters: list[bytes | None] = [
         _double(now),
-        _texts([rollout_id for rollout_id, _ in places]),
-        _texts([attempt_id for _, attempt_id in places]),
-        _array(_INT4, len(rows), [_INT(4, place + 1) for place, _ in ranks]),
+        _texts([rollout_id for rollout_id, _ in indexes]),
+        _texts([attempt_id for _, attempt_id in indexes]),
+        _array(_INT4, len(rows), [_INT(4, index + 1) for index, _ in ranks]),
         _array(_INT4, len(rows), [_INT(4, rank) for _, rank in ranks]),
         _texts([row.trace_id for row in rows]),
         _texts([row.span_id for row in rows]),

@@ -20,7 +20,7 @@ from leyden.core.store.common.rows import AttemptKey, Changes, RolloutRow, SpanK
 from leyden.core.store.postgres import statements as postgres
 from leyden.core.store.sql import schema
 from leyden.core.store.sql import statements as sql
-from leyden.core.store.sql.rows import SqlRows, made
+from leyden.core.store.sql.rows import SqlRows, structs_of
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -67,7 +67,7 @@ class PostgresRows(SqlRows):
         self._commit = self._driver.execute("COMMIT")
         if payload is not None:
             # Not within the transaction: transactions that notify would wait for each other's disk writes.
-            self._straight(postgres.NOTIFY, key=channel, payload=payload)
+            self._run_compiled(postgres.NOTIFY, key=channel, payload=payload)
         self._piped.close()
 
     @property
@@ -93,7 +93,7 @@ class PostgresRows(SqlRows):
 
     # --- Statements
 
-    def _straight(self, statement: ClauseElement, **parameters: Any) -> Any:
+    def _run_compiled(self, statement: ClauseElement, **parameters: Any) -> Any:
         text, wanted = sql.compiled(statement, self._dialect)
         values = [parameters.get(name, fixed) for name, fixed in wanted]
         return self._driver.execute(text, values, binary=True)
@@ -105,7 +105,7 @@ class PostgresRows(SqlRows):
         if len(rows) <= _FEW:
             statement = sql.insert_into(table, names)
             for row in rows:
-                self._straight(statement, **asdict(row), **more)
+                self._run_compiled(statement, **asdict(row), **more)
             return
         text, types = postgres.copy_into(table, names)
         with self._unpiped(), self._driver.cursor() as cursor, cursor.copy(text) as copy:
@@ -122,25 +122,25 @@ class PostgresRows(SqlRows):
             return super().rollouts(rollout_ids)
         if claimed.keys() >= set(rollout_ids):
             return claimed
-        return {row.rollout_id: row for row in made(RolloutRow, self._by_ids(postgres.ROLLOUTS, rollout_ids))}
+        return {row.rollout_id: row for row in structs_of(RolloutRow, self._by_ids(postgres.ROLLOUTS, rollout_ids))}
 
     def _by_ids(self, pair: tuple[ClauseElement, ClauseElement], rollout_ids: Sequence[str]) -> Any:
         one, several = pair
         if len(rollout_ids) == 1:
-            return self._straight(one, key=rollout_ids[0])
-        return self._straight(several, keys=json.dumps(rollout_ids))
+            return self._run_compiled(one, key=rollout_ids[0])
+        return self._run_compiled(several, keys=json.dumps(rollout_ids))
 
     def overdue(self) -> list[RolloutRow]:
         """Select and lock the overdue rows that no other transaction has locked.
 
         The others are handled by those transactions, or found by the next health check.
         """
-        return self._straight_rows(RolloutRow, postgres.OVERDUE, now=self.now)
+        return self._compiled_rows(RolloutRow, postgres.OVERDUE, now=self.now)
 
     def expect_deadline(self) -> None:
         """Send the query for the next deadline."""
         if self._due is None:
-            self._due = self._straight(sql.NEXT_DEADLINE)
+            self._due = self._run_compiled(sql.NEXT_DEADLINE)
 
     def next_deadline(self) -> float | None:
         """Return the next deadline, perhaps from the query at the transaction's beginning, which is recent enough."""
@@ -164,7 +164,7 @@ class PostgresRows(SqlRows):
     def push(self, rollout_ids: Sequence[str]) -> None:
         """Insert all with one statement."""
         if rollout_ids:
-            self._straight(postgres.PUSH, keys=json.dumps(rollout_ids))
+            self._run_compiled(postgres.PUSH, keys=json.dumps(rollout_ids))
 
     def head(self, limit: int) -> list[str]:
         """Return the first queued ids; a writing transaction skips locked rollouts, and locks the rest.
@@ -174,11 +174,11 @@ class PostgresRows(SqlRows):
         """
         if not self._writes:
             return super().head(limit)
-        rows = self._straight_rows(RolloutRow, postgres.HEAD, limit=limit)
+        rows = self._compiled_rows(RolloutRow, postgres.HEAD, limit=limit)
         give_up = time.monotonic() + HELD_SECONDS
         while not rows and super().head(1) and time.monotonic() < give_up:
             time.sleep(_PAUSE)
-            rows = self._straight_rows(RolloutRow, postgres.HEAD, limit=limit)
+            rows = self._compiled_rows(RolloutRow, postgres.HEAD, limit=limit)
         self._claimed = {row.rollout_id: row for row in rows}
         return list(self._claimed)
 
@@ -208,10 +208,10 @@ class PostgresRows(SqlRows):
         self._by_ids(postgres.LOCK_ROLLOUTS, rollout_ids)
         return super().span_counters(rollout_ids)
 
-    def give_out(self, counters: Mapping[str, int]) -> None:
+    def record_numbers(self, counters: Mapping[str, int]) -> None:
         """Update all in one round trip."""
         for rollout_id, number in counters.items():
-            self._straight(postgres.SET_COUNTER, key=rollout_id, number=number)
+            self._run_compiled(postgres.SET_COUNTER, key=rollout_id, number=number)
 
     def insert_spans(self, rows: Sequence[SpanRow]) -> None:
         """Insert all in one round trip, or two."""
@@ -223,17 +223,17 @@ class PostgresRows(SqlRows):
         """Select the row; a writing transaction locks it."""
         if not self._writes:
             return super().run(run_id)
-        return next(iter(self._straight_rows(RunRow, postgres.LOCKED_RUN, key=run_id)), None)
+        return next(iter(self._compiled_rows(RunRow, postgres.LOCKED_RUN, key=run_id)), None)
 
     def worker(self, worker_id: str) -> WorkerRow | None:
         """Select the row; a writing transaction locks its id, whether the row exists or not."""
         if self._writes:
-            self._straight(postgres.LOCK_WORKER, key=worker_id)
+            self._run_compiled(postgres.LOCK_WORKER, key=worker_id)
         return super().worker(worker_id)
 
     def put_worker(self, row: WorkerRow) -> None:
         """Insert or update with one statement."""
-        self._straight(postgres.PUT_WORKER, **asdict(row))
+        self._run_compiled(postgres.PUT_WORKER, **asdict(row))
 
 
 def _by_span(keys: Sequence[SpanKey]) -> list[tuple[str, str, str]]:

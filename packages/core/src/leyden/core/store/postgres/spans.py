@@ -26,7 +26,7 @@ from leyden.core.store.common.span_ingest import problem
 from leyden.core.store.postgres import raw_connection
 from leyden.core.store.postgres.raw_connection import SpanConnection, SpanNumbers
 
-_MOST_LOOPS, _LINES = 4, 2
+_MOST_LOOPS, _CONNECTIONS_PER_LOOP = 4, 2
 """Number of event loops with connections of their own, and of connections each; other loops use threads."""
 _FULL_BYTES = 48 << 10
 """Bytes of several callers that fill a statement; others then go with another statement, without waiting."""
@@ -55,69 +55,71 @@ class StoreFunctions:
     """Stores spans in a transaction of several statements."""
     settle: group_commit.Store
     """Stores spans of which it is unknown whether they are stored."""
-    began: Callable[[Set[AttemptKey]], None]
+    on_begun: Callable[[Set[AttemptKey]], None]
     """Called, on any thread, with the attempts of spans stored by a statement; they may have begun to run with it."""
 
 
 class SpanConnections:
     """Thread-safe, for any number of event loops."""
 
-    def __init__(self, ways: StoreFunctions, latest: RecentCalls, threads: ThreadPoolExecutor) -> None:
-        self._ways, self._latest, self._threads = ways, latest, threads
+    def __init__(self, functions: StoreFunctions, recent_calls: RecentCalls, threads: ThreadPoolExecutor) -> None:
+        self._functions, self._recent_calls, self._threads = functions, recent_calls, threads
         self._lock = threading.Lock()
         self._closed = False
-        self._of: dict[asyncio.AbstractEventLoop, _OfLoop] = {}
+        self._by_loop: dict[asyncio.AbstractEventLoop, _LoopSpans] = {}
 
     async def add(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans, all or none, with those of all other waiting callers; return the stored spans."""
         if not spans:
             return []
         loop = asyncio.get_running_loop()
-        mine = self._of.get(loop) or self._new(loop)
+        loop_spans = self._by_loop.get(loop) or self._new(loop)
         waiting = _Waiting(spans, sum(span.size() for span in spans), loop.create_future())
-        mine.add(waiting)
+        loop_spans.add(waiting)
         return await waiting.answer
 
     async def close(self) -> None:
         """Wait for statements in progress, then close the connections; other event loops close their own."""
         with self._lock:
             self._closed = True
-            left, self._of = self._of, {}
-        here = asyncio.get_running_loop()
-        for loop, mine in left.items():
-            if loop is here or not loop.is_running():
-                mine.end()
+            left, self._by_loop = self._by_loop, {}
+        current_loop = asyncio.get_running_loop()
+        for loop, loop_spans in left.items():
+            if loop is current_loop or not loop.is_running():
+                loop_spans.end()
             else:
                 with suppress(RuntimeError):  # the loop has just been closed
-                    loop.call_soon_threadsafe(mine.end)
-        if here in left:
-            await left[here].ended.wait()
+                    loop.call_soon_threadsafe(loop_spans.end)
+        if current_loop in left:
+            await left[current_loop].ended.wait()
 
-    def _new(self, loop: asyncio.AbstractEventLoop) -> "_OfLoop":
+    def _new(self, loop: asyncio.AbstractEventLoop) -> "_LoopSpans":
         with self._lock:
             if self._closed:
                 raise StoreError("this store is closed")
-            for ended in [loop for loop in self._of if loop.is_closed()]:
-                self._of.pop(ended).end()
-            mine = _OfLoop(loop, self._ways, self._latest, self._threads, may_connect=len(self._of) < _MOST_LOOPS)
-            self._of[loop] = mine
-            return mine
+            for ended in [loop for loop in self._by_loop if loop.is_closed()]:
+                self._by_loop.pop(ended).end()
+            loop_spans = _LoopSpans(
+                loop, self._functions, self._recent_calls, self._threads, may_connect=len(self._by_loop) < _MOST_LOOPS
+            )
+            self._by_loop[loop] = loop_spans
+            return loop_spans
 
 
 @dataclass(eq=False, slots=True)
-class _OfLoop:
+class _LoopSpans:
     """Waiting callers and connections of one event loop; used on the loop's own thread only."""
 
     loop: asyncio.AbstractEventLoop
-    ways: StoreFunctions
-    latest: RecentCalls
+    functions: StoreFunctions
+    recent_calls: RecentCalls
     threads: ThreadPoolExecutor
     may_connect: bool
-    lines: list[SpanConnection] = field(default_factory=list[SpanConnection])
+    connections: list[SpanConnection] = field(default_factory=list[SpanConnection])
     waiting: list[_Waiting] = field(default_factory=list[_Waiting])
-    called: bool = False
-    """Whether `_look` is scheduled on the loop."""
-    alone: bool = False
+    scheduled: bool = False
+    """Whether `_send_waiting` is scheduled on the loop."""
+    last_was_lone: bool = False
     """Whether the last statement was for one caller only; the next caller then need not wait for others."""
     jobs: int = 0
     """Number of jobs on threads that it waits for."""
@@ -130,28 +132,28 @@ class _OfLoop:
     def add(self, waiting: _Waiting) -> None:
         """Store spans: at once, at the end of the loop's turn, or after the statement in progress."""
         self.waiting.append(waiting)
-        if self.alone and self.lines and not self._is_busy():
-            self._look()
-        elif not self.called:
-            self.called = True
-            self.loop.call_soon(self._look)
+        if self.last_was_lone and self.connections and not self._is_busy():
+            self._send_waiting()
+        elif not self.scheduled:
+            self.scheduled = True
+            self.loop.call_soon(self._send_waiting)
 
     def _is_busy(self) -> bool:
-        return any(line.is_busy for line in self.lines)
+        return any(connection.is_busy for connection in self.connections)
 
-    def _look(self) -> None:
+    def _send_waiting(self) -> None:
         """Send the waiting callers' spans; small batches wait for the statement in progress, so that more can join."""
-        self.called = False
-        self.lines = [line for line in self.lines if line.is_open]
-        if not self.lines:
+        self.scheduled = False
+        self.connections = [connection for connection in self.connections if connection.is_open]
+        if not self.connections:
             self._connect()
             if self.waiting and self.jobs < _MOST_JOBS:
                 taken, self.waiting = self.waiting, []
-                self._store_by_thread(taken, self.ways.store)
+                self._store_by_thread(taken, self.functions.store)
             return
         while self.waiting:
-            idle = next((line for line in self.lines if not line.is_busy), None)
-            number, is_full = self._together()
+            idle = next((connection for connection in self.connections if not connection.is_busy), None)
+            number, is_full = self._batch_size()
             if not is_full and self._is_busy():
                 return
             if idle is None:
@@ -160,18 +162,18 @@ class _OfLoop:
             taken, self.waiting = self.waiting[:number], self.waiting[number:]
             self._send(idle, taken)
 
-    def _together(self) -> tuple[int, bool]:
+    def _batch_size(self) -> tuple[int, bool]:
         """Return how many callers fit into one statement, and whether it is then full."""
         count = size = 0
-        for place, one in enumerate(self.waiting):
-            count, size = count + len(one.spans), size + one.size
-            if place and (count > MOST_HERE or size > MOST_BYTES_HERE):
-                return place, True
+        for index, caller in enumerate(self.waiting):
+            count, size = count + len(caller.spans), size + caller.size
+            if index and (count > MOST_HERE or size > MOST_BYTES_HERE):
+                return index, True
             if size >= _FULL_BYTES:
-                return place + 1, True
+                return index + 1, True
         return len(self.waiting), False
 
-    def _send(self, line: SpanConnection, taken: list[_Waiting]) -> None:
+    def _send(self, connection: SpanConnection, taken: list[_Waiting]) -> None:
         batch = [waiting for waiting in taken if not waiting.answer.cancelled()]
         if not batch:
             return
@@ -184,16 +186,16 @@ class _OfLoop:
             or any(span.sequence_id for span in spans)
             or problem(spans, keys, size) is not None
         ):
-            self._store_by_thread(batch, self.ways.store)
+            self._store_by_thread(batch, self.functions.store)
             return
-        self.alone = len(batch) == 1
+        self.last_was_lone = len(batch) == 1
         try:
-            rows = self.latest.rows((span, False) for span in spans)
-            line.send(rows, self.ways.clock(), partial(self._told, batch, spans, keys))
+            rows = self.recent_calls.rows((span, False) for span in spans)
+            connection.send(rows, self.functions.clock(), partial(self._answered, batch, spans, keys))
         except Exception:  # a value that cannot be encoded; the thread finds the caller that it belongs to
-            self._store_by_thread(batch, self.ways.store)
+            self._store_by_thread(batch, self.functions.store)
 
-    def _told(
+    def _answered(
         self,
         batch: Sequence[_Waiting],
         spans: Sequence[Span],
@@ -201,27 +203,27 @@ class _OfLoop:
         answer: raw_connection.Answer,
     ) -> None:
         if isinstance(answer, SpanNumbers):
-            how = self.ways.settle if answer is SpanNumbers.IN_DOUBT else self.ways.store
-            self._store_by_thread(batch, how)
+            store = self.functions.settle if answer is SpanNumbers.IN_DOUBT else self.functions.store
+            self._store_by_thread(batch, store)
         else:
-            self.ways.began(keys)
+            self.functions.on_begun(keys)
             stored = (replace(span, sequence_id=number) for span, number in zip(spans, answer, strict=True))
             group_commit.settle((waiting.answer, [next(stored) for _ in waiting.spans]) for waiting in batch)
-        self._look_again()
+        self._continue()
 
-    def _look_again(self) -> None:
+    def _continue(self) -> None:
         if self.waiting:
-            self._look()
+            self._send_waiting()
         if self.ending:
             self._end()
 
-    def _store_by_thread(self, batch: Sequence[_Waiting], how: group_commit.Store) -> None:
+    def _store_by_thread(self, batch: Sequence[_Waiting], store: group_commit.Store) -> None:
         wanted = [waiting for waiting in batch if not waiting.answer.cancelled()]
         if not wanted:
             return
         self.jobs += 1
         try:
-            job = self.threads.submit(how, [waiting.spans for waiting in wanted])
+            job = self.threads.submit(store, [waiting.spans for waiting in wanted])
         except RuntimeError:  # the threads have ended
             self._stored(wanted, [StoreError("this store is closed") for _ in wanted])
             return
@@ -230,30 +232,30 @@ class _OfLoop:
     def _stored(self, batch: Sequence[_Waiting], answers: Sequence[group_commit.Answer]) -> None:
         self.jobs -= 1
         group_commit.settle((waiting.answer, answer) for waiting, answer in zip(batch, answers, strict=True))
-        self._look_again()
+        self._continue()
 
     def _connect(self) -> None:
         """Let a thread make one more connection, unless one is being made."""
-        if not self.may_connect or self.connecting is not None or len(self.lines) == _LINES:
+        if not self.may_connect or self.connecting is not None or len(self.connections) == _CONNECTIONS_PER_LOOP:
             return
         if time.monotonic() < self.not_before:
             return
         with suppress(RuntimeError):  # the threads have ended
-            self.connecting = job = self.threads.submit(_connected, self.ways.connect)
+            self.connecting = job = self.threads.submit(_connected, self.functions.connect)
             job.add_done_callback(lambda _: self._call(self._attach))
 
     def _attach(self) -> None:
         job, self.connecting = self.connecting, None
-        line = None if job is None else job.result()
-        if line is None:  # or the connection could not be made
+        connection = None if job is None else job.result()
+        if connection is None:  # or the connection could not be made
             self.not_before = time.monotonic() + _PAUSE
             return
         try:
-            line.attach(self.loop)
-            self.lines.append(line)
+            connection.attach(self.loop)
+            self.connections.append(connection)
         except NotImplementedError:  # for example on Windows
             self.may_connect = False
-            line.close()
+            connection.close()
 
     def _call(self, work: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop is closed, and has no waiting callers
@@ -264,9 +266,9 @@ class _OfLoop:
         self.may_connect = False
         self.ending = True
         left, self.waiting = self.waiting, []
-        for one in left:
-            if not self.loop.is_closed() and not one.answer.done():
-                one.answer.set_exception(StoreError("this store is closed"))
+        for caller in left:
+            if not self.loop.is_closed() and not caller.answer.done():
+                caller.answer.set_exception(StoreError("this store is closed"))
         self._end()
 
     def _end(self) -> None:
@@ -275,9 +277,9 @@ class _OfLoop:
         job, self.connecting = self.connecting, None
         if job is not None:
             job.add_done_callback(lambda done: _close(done.result()))
-        lines, self.lines = self.lines, []
-        for line in lines:
-            line.close()
+        connections, self.connections = self.connections, []
+        for connection in connections:
+            connection.close()
         self.ended.set()
 
 
@@ -290,9 +292,9 @@ def _answers(job: "Future[list[group_commit.Answer]]", callers: int) -> list[gro
     return [answer for _ in range(callers)]
 
 
-def _close(line: SpanConnection | None) -> None:
-    if line is not None:
-        line.close()
+def _close(connection: SpanConnection | None) -> None:
+    if connection is not None:
+        connection.close()
 
 
 def _connected(connect: "Callable[[], psycopg.Connection[object]]") -> SpanConnection | None:

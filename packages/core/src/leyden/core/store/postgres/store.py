@@ -35,13 +35,13 @@ R = TypeVar("R")
 
 RECHECK = 5.0
 """Seconds after which a waiting caller looks again, for the rare case of a missed notification."""
-_REMEMBER = 0.5
+_RECENT_SECONDS = 0.5
 """Seconds for which a cached attempt may be out of date after a change by another process."""
 _WRITERS, _READERS = 4, 2
 _MOST_RUNNING = 10_000
 _CHECKED_SECONDS = 2.0
 """Seconds for which overdue rollouts that other transactions have locked are waited for."""
-_MOST_TOLD = 7000
+_MOST_PAYLOAD_BYTES = 7000
 """Largest payload of a notification in bytes; PostgreSQL's limit is 8000."""
 
 
@@ -53,7 +53,7 @@ class _CommitNotice(msgspec.Struct, frozen=True, array_like=True):
     """Topics to notify; None stands for all."""
 
 
-_TOLD = msgspec.json.Decoder(_CommitNotice)
+_NOTICE = msgspec.json.Decoder(_CommitNotice)
 
 
 class PostgresStore(LocalStore):
@@ -71,10 +71,12 @@ class PostgresStore(LocalStore):
         """Id by which the store recognises its own notifications."""
         self._listening = threading.Lock()
         self._listener: Listener | None = None
-        ways = StoreFunctions(clock, database.connect_to_write, self._store_spans, self._settle_spans, self._run_now)
-        self._spans = SpanConnections(ways, self._latest_calls, self._writers)
-        self._recent = RecentAttempts(_REMEMBER)
-        self._ran: set[AttemptKey] = set()
+        functions = StoreFunctions(
+            clock, database.connect_to_write, self._store_spans, self._settle_spans, self._note_begun
+        )
+        self._spans = SpanConnections(functions, self._recent_calls, self._writers)
+        self._recent = RecentAttempts(_RECENT_SECONDS)
+        self._begun_attempts: set[AttemptKey] = set()
         """Attempts that are known to have begun to run."""
 
     @classmethod
@@ -125,16 +127,16 @@ class PostgresStore(LocalStore):
         holds those of overdue rollouts.
         """
 
-        def asked(rows: PostgresRows, work: Callable[[Rows], R]) -> R:
+        def prepared(rows: PostgresRows, work: Callable[[Rows], R]) -> R:
             rows.expect_deadline()
             if ahead is not None:
                 ahead(rows)
             return work(rows)
 
         give_up = time.monotonic() + _CHECKED_SECONDS
-        while (done := self._run(lambda rows: asked(rows, unless_due(work)), write)) is None:
+        while (done := self._run(lambda rows: prepared(rows, unless_due(work)), write)) is None:
             if time.monotonic() > give_up:
-                return self._run(lambda rows: asked(rows, work), write)
+                return self._run(lambda rows: prepared(rows, work), write)
             # it skips locked rollouts, whose transactions may be the same check, so the next round looks again
             self._run(check_health, True)
         return done[0]
@@ -142,30 +144,30 @@ class PostgresStore(LocalStore):
     def _run(self, work: Callable[[PostgresRows], T], write: bool) -> T:
         result, rows = self._database.run(work, self._payload, writes=write)
         self._recent.forget(rows.changed)
-        self._bell.ring(rows.rung)
+        self._notifier.notify(rows.topics)
         return result
 
     def _payload(self, rows: PostgresRows) -> str | None:
         """Return the notification for other processes, with all topics where these are too many; None for no topics."""
-        topics = rows.rung - {CLOCK} if rows.is_no_sooner() else rows.rung
+        topics = rows.topics - {CLOCK} if rows.is_no_sooner() else rows.topics
         if not topics:
             return None
         payload = msgspec.json.encode(_CommitNotice(self._name, sorted(topics)))
         return (
-            payload if len(payload) <= _MOST_TOLD else msgspec.json.encode(_CommitNotice(self._name, None))
+            payload if len(payload) <= _MOST_PAYLOAD_BYTES else msgspec.json.encode(_CommitNotice(self._name, None))
         ).decode()
 
-    def _heard(self, payload: str) -> None:
+    def _on_message(self, payload: str) -> None:
         try:
-            told = _TOLD.decode(payload)
+            notice = _NOTICE.decode(payload)
         except msgspec.DecodeError:  # sent by another application or a later version
-            self._bell.ring_all()
+            self._notifier.notify_all()
             return
-        if told.topics is None:
-            self._bell.ring_all()
-        elif told.store != self._name:
-            self._recent.forget(told.topics)
-            self._bell.ring(told.topics)
+        if notice.topics is None:
+            self._notifier.notify_all()
+        elif notice.store != self._name:
+            self._recent.forget(notice.topics)
+            self._notifier.notify(notice.topics)
 
     async def _wait(
         self, look: Callable[[], Awaitable[T | None]], topics: Iterable[str], timeout: float | None
@@ -173,7 +175,7 @@ class PostgresStore(LocalStore):
         """Wait, and start the listener if it does not run yet."""
         with self._listening:
             if self._listener is None and not self._closed:
-                self._listener = Listener(self._database.connect, CHANNEL, self._heard, self._bell.ring_all)
+                self._listener = Listener(self._database.connect, CHANNEL, self._on_message, self._notifier.notify_all)
         return await super()._wait(look, topics, timeout)
 
     async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
@@ -198,14 +200,14 @@ class PostgresStore(LocalStore):
         except Exception as error:
             return one_by_one(batches, error, self._store_spans)
 
-    def _run_now(self, keys: Set[AttemptKey]) -> None:
+    def _note_begun(self, keys: Set[AttemptKey]) -> None:
         """Record that attempts have begun to run, and remove cached rollouts of those that were not recorded before."""
-        if keys <= self._ran:
+        if keys <= self._begun_attempts:
             return
-        self._recent.forget({rollout_id for rollout_id, _ in keys - self._ran})
-        if len(self._ran) >= _MOST_RUNNING:
-            self._ran.clear()
-        self._ran |= keys
+        self._recent.forget({rollout_id for rollout_id, _ in keys - self._begun_attempts})
+        if len(self._begun_attempts) >= _MOST_RUNNING:
+            self._begun_attempts.clear()
+        self._begun_attempts |= keys
 
     def _settle_spans(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
         return [self._settled(batch) for batch in batches]

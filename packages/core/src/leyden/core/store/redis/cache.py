@@ -16,7 +16,7 @@ class CachedWorker(msgspec.Struct, frozen=True, kw_only=True):
     """Cached entry of a worker and its open attempts."""
 
     version: str = ABSENT
-    place: int = 0
+    position: int = 0
     row: WorkerRow | None = None
     open: dict[AttemptKey, int] = {}
     """Positions of the newest of its open attempts."""
@@ -38,8 +38,8 @@ class RedisCache:
 
     def __init__(self) -> None:
         self.rollouts: dict[str, RolloutAtRest] = {}
-        self.benches: dict[str, CachedWorker] = {}
-        self.shelf: CachedResources | None = None
+        self.workers: dict[str, CachedWorker] = {}
+        self.resources: CachedResources | None = None
         self._bytes = 0
 
     def keep(self, rollout: RolloutAtRest) -> None:
@@ -52,17 +52,17 @@ class RedisCache:
             self.rollouts.clear()
             self._bytes = 0
 
-    def keep_bench(self, worker_id: str, bench: CachedWorker) -> None:
+    def keep_worker(self, worker_id: str, cached_worker: CachedWorker) -> None:
         """Add a worker."""
-        if len(self.benches) >= MOST:
-            self.benches.clear()
-        self.benches[worker_id] = bench
+        if len(self.workers) >= MOST:
+            self.workers.clear()
+        self.workers[worker_id] = cached_worker
 
     def forget_all(self) -> None:
         """Clear the cache."""
         self.rollouts.clear()
-        self.benches.clear()
-        self.shelf = None
+        self.workers.clear()
+        self.resources = None
         self._bytes = 0
 
 

@@ -14,7 +14,7 @@ from leyden.core.store.redis.codec import (
     member,
     pack_row,
     pack_span,
-    place,
+    position_argument,
 )
 from leyden.core.store.redis.rows import RedisRows
 from leyden.core.store.redis.scripts import FIRST_ARGUMENT, CommitHead, CommitMessage, chunks
@@ -41,10 +41,10 @@ def message(first: Sequence[str | bytes], rows: RedisRows, *, keep: bool, asks_f
                 flat.append(argument)
     head = CommitHead(
         checks=_checks(rows),
-        absent=_absent(rows) if rows.believes and keep else [],
+        absent=_absent(rows) if rows.uses_cache and keep else [],
         lengths=[len(change) for change in changes],
         serials=serials,
-        fresh=rows.fresh,
+        fresh=rows.new_positions,
         asks_file=asks_file,
         ahead=[(name, len(packed)) for name, packed in ahead.items()],
     )
@@ -56,31 +56,31 @@ def message(first: Sequence[str | bytes], rows: RedisRows, *, keep: bool, asks_f
 
 def is_empty(rows: RedisRows) -> bool:
     """Whether the transaction wrote nothing."""
-    return not (rows.written or rows.written_benches or rows.written_shelf or rows.record_changes)
+    return not (rows.written or rows.written_workers or rows.written_resources or rows.record_changes)
 
 
-def remember(rows: RedisRows, memory: RedisCache, base: int) -> None:
+def update_cache(rows: RedisRows, cache: RedisCache, base: int) -> None:
     """Add what was read and written to the cache, with the positions that the commit assigned from `base` on."""
     for rollout in rows.seen.values():
         if rollout is not None and rollout.row.rollout_id not in rows.written:
-            memory.keep(rollout)
+            cache.keep(rollout)
     for rollout in rows.written.values():
-        memory.keep(_placed(rollout, base))
-    for worker_id, bench in {**rows.seen_benches, **rows.written_benches}.items():
-        memory.keep_bench(worker_id, _placed_bench(bench, base))
-    memory.shelf = rows.written_shelf or rows.seen_shelf or memory.shelf
+        cache.keep(_placed(rollout, base))
+    for worker_id, cached_worker in {**rows.seen_workers, **rows.written_workers}.items():
+        cache.keep_worker(worker_id, _placed_worker(cached_worker, base))
+    cache.resources = rows.written_resources or rows.seen_resources or cache.resources
 
 
 def _placed(rollout: RolloutAtRest, base: int) -> RolloutAtRest:
-    if rollout.place >= 0 and all(number >= 0 for number in rollout.places.values()):
+    if rollout.position >= 0 and all(number >= 0 for number in rollout.positions.values()):
         return rollout
-    places = {name: _given(number, base) for name, number in rollout.places.items()}
-    return replace(rollout, place=_given(rollout.place, base), places=places)
+    positions = {name: _given(number, base) for name, number in rollout.positions.items()}
+    return replace(rollout, position=_given(rollout.position, base), positions=positions)
 
 
-def _placed_bench(bench: CachedWorker, base: int) -> CachedWorker:
-    held = {key: _given(number, base) for key, number in bench.open.items()}
-    return replace(bench, place=_given(bench.place, base), open=held)
+def _placed_worker(cached_worker: CachedWorker, base: int) -> CachedWorker:
+    held = {key: _given(number, base) for key, number in cached_worker.open.items()}
+    return replace(cached_worker, position=_given(cached_worker.position, base), open=held)
 
 
 def _given(number: int, base: int) -> int:
@@ -89,10 +89,10 @@ def _given(number: int, base: int) -> int:
 
 def _checks(rows: RedisRows) -> list[tuple[str, str]]:
     checks = [(rows.keys.rollout + name, "" if seen is None else seen.version) for name, seen in rows.seen.items()]
-    checks += [(rows.keys.worker + name, seen.version) for name, seen in rows.seen_benches.items()]
+    checks += [(rows.keys.worker + name, seen.version) for name, seen in rows.seen_workers.items()]
     checks += [(rows.keys.run + name, version) for name, version in rows.seen_runs.items()]
-    if rows.seen_shelf is not None:
-        checks.append((rows.keys.resources, rows.seen_shelf.version))
+    if rows.seen_resources is not None:
+        checks.append((rows.keys.resources, rows.seen_resources.version))
     return checks
 
 
@@ -119,8 +119,8 @@ def _changes(rows: RedisRows, ahead: Mapping[str, Sequence[bytes]]) -> list[Chan
         changes.append(("HINCRBY", rows.keys.counts, "attempts", str(attempts)))
     changes += _queue_changes(rows)
     changes += _span_changes(rows, ahead)
-    for worker_id, bench in rows.written_benches.items():
-        changes += _bench_changes(rows, worker_id, rows.seen_benches[worker_id], bench)
+    for worker_id, cached_worker in rows.written_workers.items():
+        changes += _worker_changes(rows, worker_id, rows.seen_workers[worker_id], cached_worker)
     return [*changes, *_resources_changes(rows), *rows.record_changes]
 
 
@@ -129,11 +129,11 @@ def _rollout_changes(rows: RedisRows, name: str, old: RolloutAtRest | None, new:
     fields = changed_fields(old, new)
     changes: list[Change] = [("HSET", keys.rollout + name, *(part for field in fields.items() for part in field))]
     if before is None:
-        changes.append(("ZADD", keys.rollouts, place(new.place), name))
+        changes.append(("ZADD", keys.rollouts, position_argument(new.position), name))
     if before is None or before.status != row.status:
         if before is not None:
             changes.append(("ZREM", keys.status(before.status), name))
-        changes.append(("ZADD", keys.status(row.status), place(new.place), name))
+        changes.append(("ZADD", keys.status(row.status), position_argument(new.position), name))
     if row.deadline is not None and (before is None or before.deadline != row.deadline):
         changes.append(("ZADD", keys.deadlines, repr(row.deadline), name))
     elif row.deadline is None and before is not None and before.deadline is not None:
@@ -145,7 +145,9 @@ def _queue_changes(rows: RedisRows) -> list[Change]:
     changes: list[Change] = []
     for chunk in chunks(sorted(rows.dropped)):
         changes += [("ZREM", rows.keys.queue, *chunk), ("HDEL", rows.keys.held, *chunk)]
-    return changes + [("ZADD", rows.keys.queue, "NX", place(number), name) for name, number in rows.queued.items()]
+    return changes + [
+        ("ZADD", rows.keys.queue, "NX", position_argument(number), name) for name, number in rows.queued.items()
+    ]
 
 
 def _span_changes(rows: RedisRows, ahead: Mapping[str, Sequence[bytes]]) -> list[Change]:
@@ -154,7 +156,7 @@ def _span_changes(rows: RedisRows, ahead: Mapping[str, Sequence[bytes]]) -> list
         if rows.keys.spans + name not in ahead:
             packed = [pack_span(row) for row in spans]
             changes += [("RPUSH", rows.keys.spans + name, *chunk) for chunk in chunks(packed)]
-        if not rows.believes:  # otherwise the script adds those that it has not found
+        if not rows.uses_cache:  # otherwise the script adds those that it has not found
             changes += [("SADD", rows.keys.span_ids + name, *part) for part in chunks(_members(rows, name, spans))]
     stored = sum(map(len, rows.new_spans.values())) - sum(rows.gone_spans.values())
     return [*changes, ("HINCRBY", rows.keys.counts, "spans", str(stored))] if stored else []
@@ -168,21 +170,21 @@ def _large_spans(rows: RedisRows) -> dict[str, list[bytes]]:
     return {rows.keys.spans + name: [pack_span(row) for row in spans] for name, spans in rows.new_spans.items()}
 
 
-def _bench_changes(rows: RedisRows, worker_id: str, old: CachedWorker, new: CachedWorker) -> list[Change]:
+def _worker_changes(rows: RedisRows, worker_id: str, old: CachedWorker, new: CachedWorker) -> list[Change]:
     keys = rows.keys
     fields: list[Argument] = ["v", new.version]
     changes: list[Change] = []
     if new.row is not None and new.row is not old.row:
         fields += ["row", pack_row(new.row)]
     if new.row is not None and old.row is None:
-        fields += ["n", place(new.place)]
-        changes.append(("ZADD", keys.workers, place(new.place), worker_id))
+        fields += ["n", position_argument(new.position)]
+        changes.append(("ZADD", keys.workers, position_argument(new.position), worker_id))
     changes.append(("HSET", keys.worker + worker_id, *fields))
     for key in old.open.keys() - new.open.keys():
         changes.append(("ZREM", keys.open + worker_id, BETWEEN.join(key)))
     for key, number in new.open.items():
         if key not in old.open:
-            changes.append(("ZADD", keys.open + worker_id, place(number), BETWEEN.join(key)))
+            changes.append(("ZADD", keys.open + worker_id, position_argument(number), BETWEEN.join(key)))
     return changes
 
 
@@ -192,6 +194,6 @@ def _resources_changes(rows: RedisRows) -> list[Change]:
     for row, number in rows.new_resources:
         packed = pack_row(row)
         changes.append(("HSET", keys.versions + row.resources_id, str(row.version), packed, "current", packed))
-        changes.append(("ZADD", keys.shelf, place(number), row.resources_id))
+        changes.append(("ZADD", keys.resources_ids, position_argument(number), row.resources_id))
         changes.append(("HSET", keys.resources, "v", rows.version, "row", packed))
     return changes

@@ -27,13 +27,13 @@ class RolloutAtRest(msgspec.Struct, frozen=True, kw_only=True):
 
     version: str
     """Id of the commit that wrote it last."""
-    place: int
+    position: int
     """Position in the order of creation; below 0 until the commit that creates it."""
     row: RolloutRow
     attempts: dict[str, AttemptRow]
     """Attempts by id, in the order of creation."""
-    places: dict[str, int]
-    """Positions of the attempts, like `place`."""
+    positions: dict[str, int]
+    """Positions of the attempts, like `position`."""
     counter: int = 0
     """Highest span number, reserved or stored."""
     tail: int = 0
@@ -56,10 +56,10 @@ def read_rollout(rollout_id: str, flat: Sequence[bytes]) -> RolloutAtRest | None
     bodies: dict[str, Any] = {name: found[name.encode()] for name in _BODIES}
     return RolloutAtRest(
         version=found[b"v"].decode(),
-        place=int(found[b"n"]),
+        position=int(found[b"n"]),
         row=RolloutRow(rollout_id=rollout_id, **read_state(found[b"state"]), **bodies),
         attempts={row.attempt_id: row for row in attempts},
-        places={name[2:].decode(): int(value) for name, value in found.items() if name.startswith(b"n:")},
+        positions={name[2:].decode(): int(value) for name, value in found.items() if name.startswith(b"n:")},
         counter=int(found[b"counter"]),
         tail=int(found[b"tail"]),
     )
@@ -79,7 +79,7 @@ def changed_fields(old: RolloutAtRest | None, new: RolloutAtRest) -> dict[str, b
     """Return the fields of the hash to be written; an int is a position that the commit will assign."""
     fields: dict[str, bytes | str | int] = {"v": new.version}
     if old is None:
-        fields["n"] = place(new.place)
+        fields["n"] = position_argument(new.position)
     for name in _BODIES:
         if old is None or getattr(old.row, name) != getattr(new.row, name):
             fields[name] = getattr(new.row, name)
@@ -91,8 +91,8 @@ def changed_fields(old: RolloutAtRest | None, new: RolloutAtRest) -> dict[str, b
     for attempt_id, attempt in new.attempts.items():
         if old is None or old.attempts.get(attempt_id) is not attempt:
             fields[f"a:{attempt_id}"] = pack_attempt(attempt)
-        if old is None or attempt_id not in old.places:
-            fields[f"n:{attempt_id}"] = place(new.places[attempt_id])
+        if old is None or attempt_id not in old.positions:
+            fields[f"n:{attempt_id}"] = position_argument(new.positions[attempt_id])
     return fields
 
 
@@ -101,7 +101,7 @@ def pack_attempt(row: AttemptRow) -> bytes:
     return _pack([getattr(row, name) for name in _ATTEMPT])
 
 
-def place(number: int) -> str | int:
+def position_argument(number: int) -> str | int:
     """Return a position as an argument of a commit: an int is relative to the commit's first serial number."""
     return -1 - number if number < 0 else str(number)
 

@@ -32,7 +32,7 @@ T = TypeVar("T")
 RETRY_SECONDS = 10.0
 """Seconds after a lost connection for which calls are repeated; later calls fail at once until a server answers."""
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.25
-_SILENCE, _CONNECT = 30.0, 3.0
+_ANSWER_SECONDS, _CONNECT_SECONDS = 30.0, 3.0
 """Seconds without an answer, and seconds for connecting, after which the connection is given up."""
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SHAPE = "redis://[user:password@]host[:port][/number][?namespace=name]"
@@ -101,16 +101,16 @@ def address_of(uri: str) -> RedisAddress:
     login = {
         name: unquote(value) for name, value in (("username", parts.username), ("password", parts.password)) if value
     }
-    kind, place = Connection, {"host": parts.hostname or "localhost", "port": port or 6379}
+    kind, target = Connection, {"host": parts.hostname or "localhost", "port": port or 6379}
     if is_socket:
-        kind, place = UnixDomainSocketConnection, {"path": where}
+        kind, target = UnixDomainSocketConnection, {"path": where}
     elif parts.scheme == "rediss":
         kind = SSLConnection
     make: Any = kind
     text = f"{parts.scheme}://{where}" + (f"?db={number}" if is_socket else f"/{number}")
     return RedisAddress(
         text=text,
-        make=lambda: cast("RedisConnection", make(**place, **login, db=int(number), **_SETTINGS)),
+        make=lambda: cast("RedisConnection", make(**target, **login, db=int(number), **_SETTINGS)),
         namespace=namespace,
         database=int(number),
         allows_loss=loss == "allow",
@@ -119,8 +119,8 @@ def address_of(uri: str) -> RedisAddress:
 
 _SETTINGS: dict[str, Any] = {
     "protocol": 2,
-    "socket_timeout": _SILENCE,
-    "socket_connect_timeout": _CONNECT,
+    "socket_timeout": _ANSWER_SECONDS,
+    "socket_connect_timeout": _CONNECT_SECONDS,
     "retry": Retry(NoBackoff(), 0),
     "driver_info": None,
 }
@@ -150,16 +150,16 @@ class RedisLink:
 
     def __init__(self, address: RedisAddress, outage: Outage, closing: threading.Event) -> None:
         self._address, self._outage, self._closing = address, outage, closing
-        self._wire: RedisConnection | None = None
+        self._connection: RedisConnection | None = None
         self._scripts: dict[str, str] = {}
 
     def call(self, *arguments: bytes | str) -> Any:
         """Send a command and return the answer; repeated after a lost connection."""
-        return self._patiently(lambda: self.once(*arguments))
+        return self._with_retries(lambda: self.call_once(*arguments))
 
     def run(self, script: str, *arguments: bytes | str) -> Any:
         """Run a script and return the answer; repeated after a lost connection."""
-        return self._patiently(lambda: self._run_once(script, arguments))
+        return self._with_retries(lambda: self._run_once(script, arguments))
 
     def run_behind(self, ahead: Sequence[Sequence[bytes | str]], script: str, *arguments: bytes | str) -> Any:
         """Run a script like `run`, in one transaction with the commands `ahead` of it.
@@ -168,7 +168,7 @@ class RedisLink:
         alone.
         """
         commands = [("MULTI",), *ahead, ("EVAL", script, "0", *arguments), ("EXEC",)]
-        return self._patiently(lambda: _last(self._exchanged(*commands)))
+        return self._with_retries(lambda: _last(self._exchange(*commands)))
 
     def load(self, *scripts: str) -> None:
         """Load scripts into Redis."""
@@ -177,43 +177,43 @@ class RedisLink:
 
     def run_soon(self, seconds: float, script: str, *arguments: bytes | str) -> Any | None:
         """Run a loaded script; return None where no answer arrives within `seconds`."""
-        if self._wire is None or script not in self._scripts:
+        if self._connection is None or script not in self._scripts:
             return None
         try:
             command = packed(("EVALSHA", self._scripts[script], "0", *arguments))
-            self._wire.send_packed_command([command], check_health=False)
-            if self._wire.can_read(seconds):
-                return self._wire.read_response()
+            self._connection.send_packed_command([command], check_health=False)
+            if self._connection.can_read(seconds):
+                return self._connection.read_response()
         except (RedisError, OSError):
             pass
         self.drop()  # an answer may still arrive
         return None
 
-    def once(self, *arguments: bytes | str) -> Any:
+    def call_once(self, *arguments: bytes | str) -> Any:
         """Send a command and return the answer; raises the driver's own errors."""
-        return self._exchanged(arguments)
+        return self._exchange(arguments)
 
-    def _exchanged(self, *commands: Sequence[bytes | str]) -> Any:
+    def _exchange(self, *commands: Sequence[bytes | str]) -> Any:
         """Send commands together and return the last one's answer; raises the first error among all answers."""
-        if self._wire is None:
-            wire = self._address.make()
-            wire.connect()
-            self._wire = wire
-        self._wire.send_packed_command([packed(*commands)], check_health=False)
+        if self._connection is None:
+            connection = self._address.make()
+            connection.connect()
+            self._connection = connection
+        self._connection.send_packed_command([packed(*commands)], check_health=False)
         for _ in commands[1:]:
-            self._wire.read_response()
-        return self._wire.read_response()
+            self._connection.read_response()
+        return self._connection.read_response()
 
     def _run_once(self, script: str, arguments: Sequence[bytes | str]) -> Any:
         if script not in self._scripts:
-            self._scripts[script] = self.once("SCRIPT", "LOAD", script).decode()
+            self._scripts[script] = self.call_once("SCRIPT", "LOAD", script).decode()
         try:
-            return self.once("EVALSHA", self._scripts[script], "0", *arguments)
+            return self.call_once("EVALSHA", self._scripts[script], "0", *arguments)
         except NoScriptError:  # another server, or the same one after a restart
-            self.once("SCRIPT", "LOAD", script)
-            return self.once("EVALSHA", self._scripts[script], "0", *arguments)
+            self.call_once("SCRIPT", "LOAD", script)
+            return self.call_once("EVALSHA", self._scripts[script], "0", *arguments)
 
-    def _patiently(self, work: Callable[[], T]) -> T:
+    def _with_retries(self, work: Callable[[], T]) -> T:
         pause = _PAUSE
         while True:
             try:
@@ -235,9 +235,9 @@ class RedisLink:
 
     def drop(self) -> None:
         """Close the connection; the next call makes a new one."""
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            wire.disconnect()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.disconnect()
 
 
 @contextmanager
@@ -273,7 +273,7 @@ def connected(address: RedisAddress) -> RedisLink:
     link = RedisLink(address, Outage(), threading.Event())
     try:
         with closed_on_failure(link.drop):
-            link.once("PING")
+            link.call_once("PING")
     except AuthenticationError as error:
         raise UsageError(f"{address} refuses the password or user given in the URI: {error}") from error
     except ResponseError as error:

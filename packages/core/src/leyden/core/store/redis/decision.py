@@ -43,7 +43,7 @@ class TransactionResult(Generic[T]):
     @property
     def is_checked(self) -> bool:
         """Whether Redis must confirm that all data that were read are unchanged, at one moment."""
-        return self.keeps or self.rows.believes or self.rows.asked > 1
+        return self.keeps or self.rows.uses_cache or self.rows.queries > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,13 @@ class PreparedCommit(Generic[T]):
 
 
 class LinkSource:
-    """Reads over one link; raises Due where the health check must write first."""
+    """Reads over one link; raises HealthCheckDue where the health check must write first."""
 
     def __init__(self, link: RedisLink, keys: RedisKeys, now: str, name: str | None) -> None:
         """Claims are reserved under `name`; without a name, the queue is only read."""
         self._link, self._keys, self.now, self._name = link, keys, now, name
 
-    def ask(self, commands: Sequence[Command]) -> list[Any]:
+    def query(self, commands: Sequence[Command]) -> list[Any]:
         """Return the answers to commands, all from one moment."""
         return _found(self._link.run(READ, self._keys.deadlines, self.now, msgspec.msgpack.encode(commands)))
 
@@ -74,7 +74,7 @@ class LinkSource:
         """Return the first rollouts of the queue, and reserve them."""
         keys = self._keys
         if self._name is None:
-            (found,) = self.ask([("EACH", "0", str(limit - 1), keys.rollout, keys.queue, "HGETALL")])
+            (found,) = self.query([("EACH", "0", str(limit - 1), keys.rollout, keys.queue, "HGETALL")])
             return found
         wanted = (keys.deadlines, keys.queue, keys.held, keys.rollout, self.now, str(limit), self._name)
         return _found(self._link.run(HOLD, *wanted, _HOLD_MILLISECONDS))
@@ -92,7 +92,7 @@ class EmptySource:
     def __init__(self, now: str) -> None:
         self.now = now
 
-    def ask(self, commands: Sequence[Command]) -> list[Any]:
+    def query(self, commands: Sequence[Command]) -> list[Any]:
         """Raise NotCached."""
         raise NotCached
 

@@ -14,7 +14,7 @@ from leyden.core.store.common.span_ingest import problem
 from leyden.core.store.redis.cache import RedisCache
 from leyden.core.store.redis.codec import RolloutAtRest, member, pack_attempt, pack_span
 from leyden.core.store.redis.scripts import RedisKeys
-from leyden.core.store.state_rules import heard
+from leyden.core.store.state_rules import latest_heartbeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class SingleSpanInsert:
     """Stored form of the span."""
 
     def arguments(self, keys: RedisKeys) -> list[bytes | str]:
-        """Return the arguments of the script `ONE_MORE` for the changes, with the version on which they are based."""
+        """Return the arguments of `INSERT_SPAN` for the changes, with the version on which they are based."""
         span, new = self.span, self.new
         rollout_id, attempt = span.rollout_id, new.attempts[span.attempt_id]
         return [
@@ -47,14 +47,14 @@ class SingleSpanInsert:
         ]
 
 
-def one_more(
-    memory: RedisCache, latest: RecentCalls, batches: Sequence[Sequence[Span]], size: int, now: float, version: str
+def single_span_insert(
+    cache: RedisCache, recent_calls: RecentCalls, batches: Sequence[Sequence[Span]], size: int, now: float, version: str
 ) -> SingleSpanInsert | None:
     """Return the changes for the only span of `batches`; None unless its attempt and its rollout are running."""
     if len(batches) != 1 or len(batches[0]) != 1:
         return None
     span = batches[0][0]
-    old = memory.rollouts.get(span.rollout_id)
+    old = cache.rollouts.get(span.rollout_id)
     attempt = None if old is None else old.attempts.get(span.attempt_id)
     if old is None or attempt is None or (old.row.status, attempt.status) != ("running", "running"):
         return None
@@ -67,6 +67,8 @@ def one_more(
     ):
         return None
     span = replace(span, sequence_id=number)
-    beaten = replace(attempt, last_heartbeat_time=heard(attempt.last_heartbeat_time, now))
-    new = replace(old, version=version, counter=number, tail=number, attempts={**old.attempts, span.attempt_id: beaten})
-    return SingleSpanInsert(span, old, new, pack_span(latest.row(span)))
+    with_heartbeat = replace(attempt, last_heartbeat_time=latest_heartbeat(attempt.last_heartbeat_time, now))
+    new = replace(
+        old, version=version, counter=number, tail=number, attempts={**old.attempts, span.attempt_id: with_heartbeat}
+    )
+    return SingleSpanInsert(span, old, new, pack_span(recent_calls.row(span)))

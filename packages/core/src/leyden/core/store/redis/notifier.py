@@ -34,11 +34,11 @@ class Listener:
     """Listens on a thread of its own, which starts at once."""
 
     def __init__(
-        self, address: RedisAddress, channel: str, name: str, bell: Notifier, closing: threading.Event
+        self, address: RedisAddress, channel: str, name: str, notifier: Notifier, closing: threading.Event
     ) -> None:
         self._address, self._channel, self._name = address, channel, name
-        self._bell, self._closing = bell, closing
-        self._wire = self._subscribed()
+        self._notifier, self._closing = notifier, closing
+        self._connection = self._subscribed()
         self._thread = threading.Thread(target=self._listen, name="leyden-store-listen", daemon=True)
         self._thread.start()
 
@@ -46,41 +46,41 @@ class Listener:
         """Return the message to publish."""
         return msgspec.msgpack.encode(CommitNotice(self._name, list(topics)))
 
-    def leave(self, link: RedisLink) -> None:
+    def stop(self, link: RedisLink) -> None:
         """Stop the thread; `closing` must be set before."""
         try:
-            link.once("PUBLISH", self._channel, self.message([]))
+            link.call_once("PUBLISH", self._channel, self.message([]))
         except (RedisError, OSError):
             link.drop()  # the thread detects the same failure
         self._thread.join(_LEAVE_SECONDS)
 
     def _subscribed(self) -> RedisConnection:
-        wire = self._address.make()
-        with closed_on_failure(wire.disconnect):
-            wire.connect()
-            wire.send_packed_command([packed(("SUBSCRIBE", self._channel))], check_health=False)
-            wire.read_response()
-        return wire
+        connection = self._address.make()
+        with closed_on_failure(connection.disconnect):
+            connection.connect()
+            connection.send_packed_command([packed(("SUBSCRIBE", self._channel))], check_health=False)
+            connection.read_response()
+        return connection
 
     def _listen(self) -> None:
         while not self._closing.is_set():
             try:
-                self._hear(self._wire.read_response())
+                self._on_message(self._connection.read_response())
             except (RedisError, OSError):  # a long silence also counts as a lost connection
-                self._wire.disconnect()
-                self._again()
-        self._wire.disconnect()
+                self._connection.disconnect()
+                self._reconnect()
+        self._connection.disconnect()
 
-    def _again(self) -> None:
+    def _reconnect(self) -> None:
         while not self._closing.wait(_PAUSE):
             try:
-                self._wire = self._subscribed()
+                self._connection = self._subscribed()
             except (RedisError, OSError):
                 continue
-            self._bell.ring_all()
+            self._notifier.notify_all()
             return
 
-    def _hear(self, answer: Any) -> None:
-        news = _READ.decode(answer[2])
-        if news.sender != self._name:
-            self._bell.ring(news.topics)
+    def _on_message(self, answer: Any) -> None:
+        notice = _READ.decode(answer[2])
+        if notice.sender != self._name:
+            self._notifier.notify(notice.topics)

@@ -13,7 +13,7 @@ from msgspec.structs import astuple
 from leyden.core.store.common.record_rows import MetricsRow, RunRow, VersionKey, VersionRow
 from leyden.core.store.common.rows import KEPT_SECONDS
 from leyden.core.store.query import Query, evaluate
-from leyden.core.store.redis.codec import ABSENT, place
+from leyden.core.store.redis.codec import ABSENT, position_argument
 from leyden.core.store.redis.scripts import chunks
 from leyden.core.store.redis.transaction import TransactionSnapshot
 
@@ -24,26 +24,26 @@ _unpack = msgspec.msgpack.Decoder(list[Any]).decode
 class RedisRecords(TransactionSnapshot):
     """The part of `RedisRows` that holds runs, and the results of requests with an id."""
 
-    def answered(self, request_id: str) -> bytes | None:
+    def recorded_answer(self, request_id: str) -> bytes | None:
         """Read the result's key."""
-        (found,) = self.ask(("GET", self.keys.request + request_id))
+        (found,) = self.query(("GET", self.keys.request + request_id))
         return found
 
-    def note_answer(self, request_id: str, answer: bytes) -> None:
+    def record_answer(self, request_id: str, answer: bytes) -> None:
         """Set the result's key, with an expiry time."""
         key, seconds = self.keys.request + request_id, str(round(KEPT_SECONDS))
         self.record_changes.append(("SET", key, answer, "EX", seconds))
 
     def run(self, run_id: str) -> RunRow | None:
         """Read the run's hash, and record its version for the commit's check."""
-        ((version, packed),) = self.ask(("HMGET", self.keys.run + run_id, "v", "row"))
+        ((version, packed),) = self.query(("HMGET", self.keys.run + run_id, "v", "row"))
         self.seen_runs.setdefault(run_id, ABSENT if version is None else version.decode())
         return None if packed is None else _read(RunRow, packed)
 
     def insert_run(self, row: RunRow) -> None:
         """Set the run's hash, and its position."""
         self.replace_run(row)
-        self.record_changes.append(("ZADD", self.keys.runs, place(self.new_place()), row.run_id))
+        self.record_changes.append(("ZADD", self.keys.runs, position_argument(self.new_position()), row.run_id))
 
     def replace_run(self, row: RunRow) -> None:
         """Set the run's hash."""
@@ -52,12 +52,12 @@ class RedisRecords(TransactionSnapshot):
 
     def select_runs(self, query: Query) -> tuple[list[RunRow], int]:
         """Read all runs, and evaluate the query."""
-        (found,) = self.ask(("EACH", "0", "-1", self.keys.run, self.keys.runs, "HGET", "row"))
+        (found,) = self.query(("EACH", "0", "-1", self.keys.run, self.keys.runs, "HGET", "row"))
         return evaluate([_read(RunRow, packed) for _, packed in found], query)
 
     def metrics(self, run_id: str, steps: Sequence[int]) -> dict[int, MetricsRow]:
         """Read each step's key."""
-        found = self.ask(*(("GET", self._step(run_id, step)) for step in steps))
+        found = self.query(*(("GET", self._step(run_id, step)) for step in steps))
         rows = [_read(MetricsRow, packed) for packed in found if packed is not None]
         return {row.step: row for row in rows}
 
@@ -79,10 +79,10 @@ class RedisRecords(TransactionSnapshot):
         if not _is_one_word(run_id):
             return [], 0
         if query.limit == 0:
-            return [], self.ask(("ZCARD", steps))[0]
+            return [], self.query(("ZCARD", steps))[0]
         first, last = _part(query)
         each = ("EACH", str(first), str(last), self._step(run_id, ""), steps, "GET")
-        found, total = self.ask(each, ("ZCARD", steps))
+        found, total = self.query(each, ("ZCARD", steps))
         rows = [_read(MetricsRow, packed) for _, packed in found]
         return rows[:: 1 if query.order == "asc" else -1], total
 
@@ -91,13 +91,13 @@ class RedisRecords(TransactionSnapshot):
 
     def policy_version(self, key: VersionKey) -> VersionRow | None:
         """Read the version's key."""
-        (packed,) = self.ask(("GET", self.keys.policy_version + _member(*key)))
+        (packed,) = self.query(("GET", self.keys.policy_version + _member(*key)))
         return None if packed is None else _read(VersionRow, packed)
 
     def insert_policy_version(self, row: VersionRow) -> None:
         """Set the version's key, and its positions among all versions and among those of its run."""
         self.replace_policy_version(row)
-        number, member = place(self.new_place()), _member(row.run_id, row.policy, row.version)
+        number, member = position_argument(self.new_position()), _member(row.run_id, row.policy, row.version)
         for name in (self.keys.policy_versions, self._versions_of(row.run_id)):
             self.record_changes.append(("ZADD", name, number, member))
 
@@ -112,7 +112,7 @@ class RedisRecords(TransactionSnapshot):
         if run_id is not None and not _is_one_word(run_id):
             return [], 0
         names = self.keys.policy_versions if run_id is None else self._versions_of(run_id)
-        (found,) = self.ask(("EACH", "0", "-1", self.keys.policy_version, names, "GET"))
+        (found,) = self.query(("EACH", "0", "-1", self.keys.policy_version, names, "GET"))
         return evaluate([_read(VersionRow, packed) for _, packed in found], query)
 
     def _versions_of(self, run_id: str) -> str:
@@ -121,7 +121,7 @@ class RedisRecords(TransactionSnapshot):
     def forget_after(self, run_id: str, step: int) -> None:
         """Delete the keys of later steps and versions, with their positions."""
         steps, versions = self.keys.steps + run_id, self._versions_of(run_id)
-        later, members = self.ask(("ZRANGEBYSCORE", steps, f"({step}", "+inf"), ("ZRANGE", versions, "0", "-1"))
+        later, members = self.query(("ZRANGEBYSCORE", steps, f"({step}", "+inf"), ("ZRANGE", versions, "0", "-1"))
         gone = [name.decode() for name in later]
         for chunk in chunks(gone):
             self.record_changes += [("ZREM", steps, *chunk), ("DEL", *(self._step(run_id, name) for name in chunk))]

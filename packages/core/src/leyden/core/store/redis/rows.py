@@ -28,20 +28,20 @@ from leyden.core.store.redis.codec import (
 from leyden.core.store.redis.records import RedisRecords
 from leyden.core.store.redis.scripts import chunks
 from leyden.core.store.redis.select import page_of_rollouts
-from leyden.core.store.state_rules import heard
+from leyden.core.store.state_rules import latest_heartbeat
 
-_PULSE = frozenset({"last_heartbeat_time", "deadline"})
+_HEARTBEAT_FIELDS = frozenset({"last_heartbeat_time", "deadline"})
 """Fields that change with every span and do not concern the status."""
 
 
 class RedisRows(RedisRecords):
-    """Rows in Redis: reads through `ask`, and collects writes for one commit."""
+    """Rows in Redis: reads through `query`, and collects writes for one commit."""
 
     def counts(self) -> dict[str, int]:
         """Read the sizes of sorted sets, and two counters."""
         keys = self.keys
-        *sizes, counted = self.ask(
-            *(("ZCARD", key) for key in (keys.rollouts, keys.shelf, keys.workers, keys.queue)),
+        *sizes, counted = self.query(
+            *(("ZCARD", key) for key in (keys.rollouts, keys.resources_ids, keys.workers, keys.queue)),
             ("HMGET", keys.counts, "attempts", "spans"),
         )
         attempts, spans = (int(value or 0) for value in counted)
@@ -67,36 +67,40 @@ class RedisRows(RedisRecords):
     def insert_rollouts(self, rows: Sequence[RolloutRow]) -> None:
         """Add one hash for each rollout."""
         for row in rows:
-            rollout = RolloutAtRest(version=self.version, place=self.new_place(), row=row, attempts={}, places={})
+            rollout = RolloutAtRest(
+                version=self.version, position=self.new_position(), row=row, attempts={}, positions={}
+            )
             self.write(rollout)
 
     def update_rollout(self, rollout_id: str, changes: Changes) -> None:
         """Replace the row."""
-        if not _PULSE.issuperset(changes):
+        if not _HEARTBEAT_FIELDS.issuperset(changes):
             self.changed.add(rollout_id)
         rollout = self.known(rollout_id)
         self.write(replace(rollout, version=self.version, row=replace(rollout.row, **changes)))
 
     def overdue(self) -> list[RolloutRow]:
         """Read the sorted set of deadlines, without rollouts that another process has handled in the meantime."""
-        if not self.cures:
+        if not self.checks_health:
             return []
-        (due,) = self.ask(("ZRANGEBYSCORE", self.keys.deadlines, "-inf", repr(self.now)))
+        (due,) = self.query(("ZRANGEBYSCORE", self.keys.deadlines, "-inf", repr(self.now)))
         found = self.at_rest([name.decode() for name in due]).values()
         still = [
-            (rollout.row.deadline, rollout.place, rollout.row) for rollout in found if rollout.row.deadline is not None
+            (rollout.row.deadline, rollout.position, rollout.row)
+            for rollout in found
+            if rollout.row.deadline is not None
         ]
         return [row for deadline, _, row in sorted(still, key=lambda each: each[:2]) if deadline <= self.now]
 
     def next_deadline(self) -> float | None:
         """Read the first entry of the sorted set of deadlines."""
-        (first,) = self.ask(("ZRANGE", self.keys.deadlines, "0", "0", "WITHSCORES"))
+        (first,) = self.query(("ZRANGE", self.keys.deadlines, "0", "0", "WITHSCORES"))
         return float(first[1]) if first else None
 
     def push(self, rollout_ids: Sequence[str]) -> None:
         """Reserve positions in the queue."""
         for name in rollout_ids:
-            self.queued[name] = self.new_place()
+            self.queued[name] = self.new_position()
 
     def drop(self, rollout_id: str) -> None:
         """Remove the rollout from the queue."""
@@ -134,35 +138,35 @@ class RedisRows(RedisRecords):
     def insert_attempt(self, row: AttemptRow) -> None:
         """Add the attempt to the hash of its rollout."""
         rollout = self.known(row.rollout_id)
-        number = self.new_place()
+        number = self.new_position()
         self.write(
             replace(
                 rollout,
                 version=self.version,
                 attempts={**rollout.attempts, row.attempt_id: row},
-                places={**rollout.places, row.attempt_id: number},
+                positions={**rollout.positions, row.attempt_id: number},
             )
         )
         self.note_open(None, row, number)
 
     def update_attempt(self, key: AttemptKey, changes: Changes) -> None:
         """Replace the attempt's row."""
-        if not _PULSE.issuperset(changes):
+        if not _HEARTBEAT_FIELDS.issuperset(changes):
             self.changed.add(key[0])
         rollout = self.known(key[0])
         old = rollout.attempts[key[1]]
         new = replace(old, **changes)
         self.write(replace(rollout, version=self.version, attempts={**rollout.attempts, key[1]: new}))
-        self.note_open(old, new, rollout.places[key[1]])
+        self.note_open(old, new, rollout.positions[key[1]])
 
     def open_attempt_of(self, worker_id: str) -> AttemptRow | None:
         """Read the sorted set of the worker's open attempts."""
-        bench = self.bench(worker_id)
-        if not bench.open and not bench.whole:
-            bench = self.whole_bench(worker_id)
-        if not bench.open:
+        cached_worker = self.cached_worker(worker_id)
+        if not cached_worker.open and not cached_worker.whole:
+            cached_worker = self.whole_worker(worker_id)
+        if not cached_worker.open:
             return None
-        key = max(bench.open, key=lambda name: _newness(bench.open[name]))
+        key = max(cached_worker.open, key=lambda name: _newness(cached_worker.open[name]))
         return self.attempts([key])[key]
 
     # --- Spans
@@ -180,35 +184,35 @@ class RedisRows(RedisRecords):
                 )
         return targets
 
-    def beat(self, keys: Sequence[AttemptKey]) -> None:
+    def record_heartbeats(self, keys: Sequence[AttemptKey]) -> None:
         """Replace each attempt's heartbeat time."""
         for key in keys:
             before = self.known(key[0]).attempts[key[1]].last_heartbeat_time
-            self.update_attempt(key, {"last_heartbeat_time": heard(before, self.now)})
+            self.update_attempt(key, {"last_heartbeat_time": latest_heartbeat(before, self.now)})
 
     def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
         """Read the counters in the hashes."""
         return {name: rollout.counter for name, rollout in self.at_rest(rollout_ids).items()}
 
-    def give_out(self, counters: Mapping[str, int]) -> None:
+    def record_numbers(self, counters: Mapping[str, int]) -> None:
         """Replace the counters in the hashes."""
         for name, rollout in self.at_rest(list(counters)).items():
             self.write(replace(rollout, version=self.version, counter=counters[name]))
 
     def stored_spans(self, keys: Sequence[SpanKey]) -> set[SpanKey]:
-        """Read each rollout's set of span ids; with `believes`, the commit checks instead."""
-        if self.believes:
+        """Read each rollout's set of span ids; with `uses_cache`, the commit checks instead."""
+        if self.uses_cache:
             return set()
         rollouts = self.at_rest([key[0] for key in keys])
         wanted: dict[str, list[SpanKey]] = {}
         for key in keys:
             wanted.setdefault(key[0], []).append(key)
-        parts = [(name, part) for name, mine in wanted.items() for part in chunks(mine)]
+        parts = [(name, part) for name, keys_of_rollout in wanted.items() for part in chunks(keys_of_rollout)]
         commands = [
             ("SMISMEMBER", self.keys.span_ids + name, *(member(rollouts[name], *key[1:]) for key in part))
             for name, part in parts
         ]
-        found = zip(parts, self.ask(*commands), strict=True)
+        found = zip(parts, self.query(*commands), strict=True)
         return {key for (_, part), known in found for key, is_in in zip(part, known, strict=True) if is_in}
 
     def insert_spans(self, rows: Sequence[SpanRow]) -> None:
@@ -232,7 +236,7 @@ class RedisRows(RedisRecords):
 
     def delete_spans(self, rollout_id: str) -> int:
         """Delete the list of spans and the set of their ids."""
-        (count,) = self.ask(("LLEN", self.keys.spans + rollout_id))
+        (count,) = self.query(("LLEN", self.keys.spans + rollout_id))
         self.write(replace(self.at_rest([rollout_id])[rollout_id], version=self.version, tail=0))
         self.gone_spans[rollout_id] = count
         return count
@@ -242,14 +246,14 @@ class RedisRows(RedisRecords):
         rollout_id = query.within["rollout_id"]
         key = self.keys.spans + rollout_id
         first, last = _part(query)
-        (tail,), total, packed = self.ask(
+        (tail,), total, packed = self.query(
             ("HMGET", self.keys.rollout + rollout_id, "tail"), ("LLEN", key), ("LRANGE", key, str(first), str(last))
         )
         if (first, last) == (0, -1):
             return evaluate([read_span(rollout_id, span) for span in packed], query)
         if tail is None or int(tail) != UNORDERED:
             return [read_span(rollout_id, span) for span in packed], total
-        (packed,) = self.ask(("LRANGE", key, "0", "-1"))
+        (packed,) = self.query(("LRANGE", key, "0", "-1"))
         return evaluate([read_span(rollout_id, span) for span in packed], query)
 
     # --- Resources and workers
@@ -257,43 +261,43 @@ class RedisRows(RedisRecords):
     def resources(self, resources_id: str | None, version: int | None = None) -> ResourcesRow | None:
         """Read a field of a hash."""
         if resources_id is not None and version is not None:
-            (packed,) = self.ask(("HGET", self.keys.versions + resources_id, str(version)))
+            (packed,) = self.query(("HGET", self.keys.versions + resources_id, str(version)))
             return None if packed is None else read_resources(packed)
-        shelf = self.shelf(resources_id)
-        return shelf.latest if resources_id is None else shelf.current[resources_id]
+        cached_resources = self.cached_resources(resources_id)
+        return cached_resources.latest if resources_id is None else cached_resources.current[resources_id]
 
     def insert_resources(self, row: ResourcesRow) -> None:
         """Add the version to the hash of its id."""
-        shelf = self.shelf(row.resources_id)
-        self.new_resources.append((row, self.new_place()))
-        current = {**shelf.current, row.resources_id: row}
-        self.written_shelf = CachedResources(version=self.version, latest=row, current=current)
+        cached_resources = self.cached_resources(row.resources_id)
+        self.new_resources.append((row, self.new_position()))
+        current = {**cached_resources.current, row.resources_id: row}
+        self.written_resources = CachedResources(version=self.version, latest=row, current=current)
 
     def select_resources(self, query: Query) -> tuple[list[ResourcesRow], int]:
         """Read all current versions, and evaluate the query."""
         keys = self.keys
-        (found,) = self.ask(("EACH", "0", "-1", keys.versions, keys.shelf, "HGET", "current"))
+        (found,) = self.query(("EACH", "0", "-1", keys.versions, keys.resources_ids, "HGET", "current"))
         return evaluate([read_resources(packed) for _, packed in found], query)
 
     def worker(self, worker_id: str) -> WorkerRow | None:
         """Read the worker's hash."""
-        return self.bench(worker_id).row
+        return self.cached_worker(worker_id).row
 
     def put_worker(self, row: WorkerRow) -> None:
         """Replace the worker's row."""
-        bench = self.bench(row.worker_id)
-        number = self.new_place() if bench.row is None else bench.place
-        self.write_bench(row.worker_id, bench, row=row, place=number)
+        cached_worker = self.cached_worker(row.worker_id)
+        number = self.new_position() if cached_worker.row is None else cached_worker.position
+        self.write_worker(row.worker_id, cached_worker, row=row, position=number)
 
     def select_workers(self, query: Query) -> tuple[list[WorkerRow], int]:
         """Read all workers, and evaluate the query."""
         keys = self.keys
-        (found,) = self.ask(("EACH", "0", "-1", keys.worker, keys.workers, "HGET", "row"))
+        (found,) = self.query(("EACH", "0", "-1", keys.worker, keys.workers, "HGET", "row"))
         return evaluate([read_worker(packed) for _, packed in found], query)
 
 
-def _newness(place: int) -> tuple[bool, int]:
-    return place < 0, abs(place)
+def _newness(position: int) -> tuple[bool, int]:
+    return position < 0, abs(position)
 
 
 def _part(query: Query) -> tuple[int, int]:

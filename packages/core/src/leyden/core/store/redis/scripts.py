@@ -43,10 +43,10 @@ class RedisKeys:
         self.rollouts = f"{prefix}rollouts"
         """Sorted set of ids by position.
 
-        So are `workers`, and `shelf`, the ids of resources by the position of the last version.
+        So are `workers`, and `resources_ids`, by the position of the last version.
         """
         self.workers = f"{prefix}workers"
-        self.shelf = f"{prefix}shelf"
+        self.resources_ids = f"{prefix}shelf"
         self.resources = f"{prefix}resources"
         """Hash: `v` and the row of the resources stored last."""
         self.queue = f"{prefix}queue"
@@ -250,7 +250,7 @@ return answer
 # the last commit of this store; number of the commit; current time; the rollout's key; its expected version and its new
 # version; the attempt's field and value; number of the span; keys of the set of ids, of the spans and of the counts;
 # the member for the span; the span; whether to answer if the file is not yet written.
-ONE_MORE = (
+INSERT_SPAN = (
     _WAITS
     + """
 local last = redis.call('GET', ARGV[2])

@@ -19,7 +19,7 @@ def page_of_rollouts(rows: TransactionSnapshot, query: Query) -> Page:
         tests = {test.field: test for test in query.conditions if test.test == "one of"}
     if "rollout_id" in tests:
         found = rows.at_rest(sorted(tests["rollout_id"].value)).values()
-        return evaluate([rollout.row for rollout in sorted(found, key=lambda rollout: rollout.place)], query)
+        return evaluate([rollout.row for rollout in sorted(found, key=lambda rollout: rollout.position)], query)
     sets = [rows.keys.rollouts]
     if "status" in tests:
         sets = [rows.keys.status(status) for status in ROLLOUT_MOVES if status in tests["status"].value]
@@ -35,8 +35,8 @@ def _in_order(rows: TransactionSnapshot, query: Query, sets: list[str]) -> Page:
     first, last = query.offset, -1 if query.limit < 0 else query.offset + query.limit - 1
     sizes = [("ZCARD", name) for name in sets]
     if query.limit == 0:
-        return [], sum(rows.ask(*sizes))
-    found, *counted = rows.ask(("EACH", str(first), str(last), rows.keys.rollout, " ".join(sets), "HGETALL"), *sizes)
+        return [], sum(rows.query(*sizes))
+    found, *counted = rows.query(("EACH", str(first), str(last), rows.keys.rollout, " ".join(sets), "HGETALL"), *sizes)
     ids = [name.decode() for name, _ in found]
     for name, (_, flat) in zip(ids, found, strict=True):
         rows.note(name, flat)
@@ -46,7 +46,7 @@ def _in_order(rows: TransactionSnapshot, query: Query, sets: list[str]) -> Page:
 
 def _evaluated(rows: TransactionSnapshot, query: Query, sets: list[str]) -> Page:
     """Read the fields for filters and sorting of all rollouts, then read the page."""
-    (found,) = rows.ask(("EACH", "0", "-1", rows.keys.rollout, " ".join(sets), "HMGET", "v", "state"))
+    (found,) = rows.query(("EACH", "0", "-1", rows.keys.rollout, " ".join(sets), "HMGET", "v", "state"))
     versions = {name.decode(): version.decode() for name, (version, _) in found}
     states = [row_without_bodies(name.decode(), state) for name, (_, state) in found]
     page, total = evaluate(states, query)

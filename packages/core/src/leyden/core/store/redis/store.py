@@ -33,14 +33,14 @@ from leyden.core.store.common.reading import finding_attempt
 from leyden.core.store.common.rows import Rows
 from leyden.core.store.common.writing_thread import WritingThread
 from leyden.core.store.redis.cache import RedisCache
-from leyden.core.store.redis.changes import message, remember
+from leyden.core.store.redis.changes import message, update_cache
 from leyden.core.store.redis.connection import Outage, RedisAddress, RedisLink, address_of, connected
 from leyden.core.store.redis.decision import EmptySource, LinkSource, NotCached, PreparedCommit, TransactionResult
-from leyden.core.store.redis.fast_insert import one_more
+from leyden.core.store.redis.fast_insert import single_span_insert
 from leyden.core.store.redis.notifier import Listener
 from leyden.core.store.redis.opening import check_server, claim_namespace, is_durable
 from leyden.core.store.redis.rows import RedisRows
-from leyden.core.store.redis.scripts import COMMIT, ONE_MORE, CommitMessage, HealthCheckDue, RedisKeys, StaleData
+from leyden.core.store.redis.scripts import COMMIT, INSERT_SPAN, CommitMessage, HealthCheckDue, RedisKeys, StaleData
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ _READERS = 2
 _GIVE_UP_SECONDS = 20.0
 """Seconds for which a transaction is repeated because others write the same data."""
 _LONGEST_PAUSE = 0.05
-_LITTLE_BYTES = 16 << 10
+_SMALL_BYTES = 16 << 10
 """Largest commit that an event loop's thread sends; a larger one takes Redis longer than a switch of threads."""
 _SOON_SECONDS = 0.02
 """Longest wait of an event loop for an answer."""
@@ -85,20 +85,20 @@ class RedisStore(LocalStore):
             claim_namespace(link, address, self._keys)
         finally:
             link.drop()
-        self._memory, self._commits = RedisCache(), 0
+        self._cache, self._commits = RedisCache(), 0
         self._writer = WritingThread()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="leyden-store-read")
         self._write_link, self._idle_links = self._link(), [self._link() for _ in range(_READERS)]
-        self._write_link.load(COMMIT, ONE_MORE)
-        self._listener = Listener(address, self._channel, self._name, self._bell, self._closing)
-        self._turn = threading.Lock()
+        self._write_link.load(COMMIT, INSERT_SPAN)
+        self._listener = Listener(address, self._channel, self._name, self._notifier, self._closing)
+        self._write_lock = threading.Lock()
         """Held by the writer, on any thread."""
         self._unfinished: tuple[object, PreparedCommit[Any], bytes | None] | None = None
         """Owner and content of a commit that was not done at once; its answer, where only the file is not yet written.
         """
-        self._late: tuple[object, Any] | None = None
+        self._finished_commit: tuple[object, Any] | None = None
         """Owner and result of such a commit after it was finished."""
-        self._took: deque[float] = deque(maxlen=_NEAR_ANSWERS)
+        self._answer_seconds: deque[float] = deque(maxlen=_NEAR_ANSWERS)
         """Durations of the last answers that an event loop waited for."""
         self._near_from = 0.0
         self._spans = GroupCommit(self._store_spans, self._store_spans_here, self._writer.submit)
@@ -143,12 +143,12 @@ class RedisStore(LocalStore):
             self._idle_links.append(link)
 
     def _write_now(self, work: Callable[[Rows], T]) -> T:
-        with self._turn:
+        with self._write_lock:
             self._finish()
-            late = self._late
-            if late is not None and late[0] is work:
-                self._late = None
-                return late[1]
+            finished = self._finished_commit
+            if finished is not None and finished[0] is work:
+                self._finished_commit = None
+                return finished[1]
             return self._run(self._write_link, work, write=True)
 
     def _run(self, link: RedisLink, work: Callable[[Rows], T], *, write: bool) -> T:
@@ -157,12 +157,12 @@ class RedisStore(LocalStore):
         tries = 0
         while True:
             try:
-                return self._try(link, work, write=write, believes=write and tries == 0)
+                return self._try(link, work, write=write, uses_cache=write and tries == 0)
             except HealthCheckDue:
                 if write:
-                    self._check(link)
+                    self._run_health_check(link)
                 else:
-                    self._writer.submit(self._check_now).result()
+                    self._writer.submit(self._run_health_check_now).result()
             except StaleData:
                 if time.monotonic() > give_up:
                     raise StoreError(f"{self._address}: others write the same all the time") from None
@@ -170,27 +170,29 @@ class RedisStore(LocalStore):
                     time.sleep(random.random() * min(0.0005 * 2**tries, _LONGEST_PAUSE))
             tries += 1
 
-    def _check_now(self) -> None:
-        with self._turn:
+    def _run_health_check_now(self) -> None:
+        with self._write_lock:
             self._finish()
-            self._check(self._write_link)
+            self._run_health_check(self._write_link)
 
-    def _check(self, link: RedisLink) -> None:
+    def _run_health_check(self, link: RedisLink) -> None:
         """Run the health check, unless another process has just run it."""
         with suppress(StaleData):
-            self._try(link, check_health, write=True, believes=False, cures=True)
+            self._try(link, check_health, write=True, uses_cache=False, checks_health=True)
 
     def _try(
-        self, link: RedisLink, work: Callable[[Rows], T], *, write: bool, believes: bool, cures: bool = False
+        self, link: RedisLink, work: Callable[[Rows], T], *, write: bool, uses_cache: bool, checks_health: bool = False
     ) -> T:
         now = self._clock()
-        source = LinkSource(link, self._keys, "" if cures else repr(now), self._name if write else None)
-        decided = self._decide(now, source, work, write=write, believes=believes, cures=cures)
-        if decided.is_checked:
-            self._settle(decided, self._committed(link, _sent(link, decided.message)))
-        if decided.problem is not None:
-            raise decided.problem
-        return cast("T", decided.result)
+        source = LinkSource(link, self._keys, "" if checks_health else repr(now), self._name if write else None)
+        transaction_result = self._decide(
+            now, source, work, write=write, uses_cache=uses_cache, checks_health=checks_health
+        )
+        if transaction_result.is_checked:
+            self._settle(transaction_result, self._committed(link, _send(link, transaction_result.message)))
+        if transaction_result.problem is not None:
+            raise transaction_result.problem
+        return cast("T", transaction_result.result)
 
     def _decide(
         self,
@@ -199,105 +201,112 @@ class RedisStore(LocalStore):
         work: Callable[[Rows], T],
         *,
         write: bool,
-        believes: bool,
-        cures: bool = False,
+        uses_cache: bool,
+        checks_health: bool = False,
     ) -> TransactionResult[T]:
         """Do `work`, and return its result with what must be committed."""
         version = f"{self._name}.{self._commits + 1}"
-        rows = RedisRows(now, self._keys, source, self._memory, version, believes=believes, cures=cures)
-        decided = TransactionResult[T](rows, write)
+        rows = RedisRows(
+            now, self._keys, source, self._cache, version, uses_cache=uses_cache, checks_health=checks_health
+        )
+        transaction_result = TransactionResult[T](rows, write)
         try:
-            decided.result = work(rows)
+            transaction_result.result = work(rows)
         except (HealthCheckDue, StaleData, NotCached):
             raise
         except Exception as error:
-            decided.problem = error
-        if decided.is_checked:
-            decided.message = self._message(decided, source.now)
-        return decided
+            transaction_result.problem = error
+        if transaction_result.is_checked:
+            transaction_result.message = self._message(transaction_result, source.now)
+        return transaction_result
 
-    def _message(self, decided: TransactionResult[Any], now: str) -> CommitMessage:
+    def _message(self, transaction_result: TransactionResult[Any], now: str) -> CommitMessage:
         """Return a commit, or a check that what was read is unchanged."""
-        keys, rows = self._keys, decided.rows
-        news, number = b"", "0"
-        if decided.keeps:
+        keys, rows = self._keys, transaction_result.rows
+        notice, number = b"", "0"
+        if transaction_result.keeps:
             self._commits += 1
             number = str(self._commits)
-            news = self._listener.message(sorted(rows.rung)) if rows.rung else b""
-        first = (keys.deadlines, keys.serial, keys.last + self._name, number, now, self._channel, news)
-        return message(first, rows, keep=decided.keeps, asks_file=self._asks_file)
+            notice = self._listener.message(sorted(rows.topics)) if rows.topics else b""
+        first = (keys.deadlines, keys.serial, keys.last + self._name, number, now, self._channel, notice)
+        return message(first, rows, keep=transaction_result.keeps, asks_file=self._asks_file)
 
     def _committed(self, link: RedisLink, answer: bytes) -> int:
         """Return the first assigned position, once the answered data can no longer be lost."""
-        became, _, base = answer.partition(b" ")
-        if became == b"due":
+        status, _, base = answer.partition(b" ")
+        if status == b"due":
             raise HealthCheckDue
-        if became == b"stale":
+        if status == b"stale":
             raise StaleData
-        if became == b"wait" and self._asks_file:
+        if status == b"wait" and self._asks_file:
             give_up = time.monotonic() + _FILE_SECONDS
             while _WAITS.search(link.call("INFO", "persistence")) and time.monotonic() < give_up:
                 time.sleep(0.001)
         return int(base)
 
-    def _settle(self, decided: TransactionResult[Any], base: int) -> None:
-        if decided.writes and decided.problem is None:
-            remember(decided.rows, self._memory, base)
-            self._recent.forget(decided.rows.changed)
-            self._bell.ring(decided.rows.rung)
+    def _settle(self, transaction_result: TransactionResult[Any], base: int) -> None:
+        if transaction_result.writes and transaction_result.problem is None:
+            update_cache(transaction_result.rows, self._cache, base)
+            self._recent.forget(transaction_result.rows.changed)
+            self._notifier.notify(transaction_result.rows.topics)
 
     # --- Fast paths for every model call
 
-    def _at_once(self, decide: Callable[[], PreparedCommit[T] | None], name: object) -> PreparedCommit[T] | None:
+    def _on_calling_thread(
+        self, decide: Callable[[], PreparedCommit[T] | None], name: object
+    ) -> PreparedCommit[T] | None:
         """Decide from the cache and commit on the calling thread; None where the writing thread must do it.
 
         A commit that was sent, but not done at once, is finished there; `name` identifies its owner.
         """
-        if self._writer.is_busy or time.monotonic() < self._near_from or not self._turn.acquire(blocking=False):
+        if self._writer.is_busy or time.monotonic() < self._near_from or not self._write_lock.acquire(blocking=False):
             return None
         try:
             if self._closed or self._unfinished is not None:
                 return None
-            ready = decide()
-            return ready if ready is not None and self._commit_soon(ready, name) else None
+            prepared = decide()
+            return prepared if prepared is not None and self._commit_soon(prepared, name) else None
         except Exception:  # the other thread raises the error again; mostly it is `NotCached`
             return None
         finally:
-            self._turn.release()
+            self._write_lock.release()
 
-    def _from_memory(self, work: Callable[[Rows], T]) -> PreparedCommit[T] | None:
+    def _from_cache(self, work: Callable[[Rows], T]) -> PreparedCommit[T] | None:
         now = self._clock()
-        decided = self._decide(now, EmptySource(repr(now)), work, write=True, believes=True)
-        if not decided.keeps or decided.message.ahead:
+        transaction_result = self._decide(now, EmptySource(repr(now)), work, write=True, uses_cache=True)
+        if not transaction_result.keeps or transaction_result.message.ahead:
             return None
         return PreparedCommit(
-            COMMIT, decided.message.arguments, cast("T", decided.result), partial(self._settle, decided)
+            COMMIT,
+            transaction_result.message.arguments,
+            cast("T", transaction_result.result),
+            partial(self._settle, transaction_result),
         )
 
-    def _one_more(self, batches: Sequence[Sequence[Span]], size: int) -> PreparedCommit[list[Answer]] | None:
+    def _insert_single_span(self, batches: Sequence[Sequence[Span]], size: int) -> PreparedCommit[list[Answer]] | None:
         now, number = self._clock(), str(self._commits + 1)
-        added = one_more(self._memory, self._latest_calls, batches, size, now, f"{self._name}.{number}")
+        added = single_span_insert(self._cache, self._recent_calls, batches, size, now, f"{self._name}.{number}")
         if added is None:
             return None
         self._commits += 1
         first = (self._keys.deadlines, self._keys.last + self._name, number, repr(now))
         arguments = [*first, *added.arguments(self._keys), "1" if self._asks_file else "0"]
-        return PreparedCommit(ONE_MORE, arguments, [[added.span]], lambda _base: self._memory.keep(added.new))
+        return PreparedCommit(INSERT_SPAN, arguments, [[added.span]], lambda _base: self._cache.keep(added.new))
 
-    def _commit_soon(self, ready: PreparedCommit[Any], name: object) -> bool:
+    def _commit_soon(self, prepared: PreparedCommit[Any], name: object) -> bool:
         began = time.monotonic()
-        answer = self._write_link.run_soon(_SOON_SECONDS, ready.script, *ready.arguments)
+        answer = self._write_link.run_soon(_SOON_SECONDS, prepared.script, *prepared.arguments)
         if answer is None or answer.startswith(b"wait"):
-            self._unfinished = (name, ready, answer)
+            self._unfinished = (name, prepared, answer)
             if answer is None:
                 self._near_from = time.monotonic() + _FAR_SECONDS
             return False
-        self._took.append(time.monotonic() - began)
-        if len(self._took) == _NEAR_ANSWERS and min(self._took) > _NEAR_SECONDS:
-            self._took.clear()
+        self._answer_seconds.append(time.monotonic() - began)
+        if len(self._answer_seconds) == _NEAR_ANSWERS and min(self._answer_seconds) > _NEAR_SECONDS:
+            self._answer_seconds.clear()
             self._near_from = time.monotonic() + _FAR_SECONDS
         if answer.startswith(b"done"):
-            ready.settle(self._committed(self._write_link, answer))
+            prepared.settle(self._committed(self._write_link, answer))
             return True
         return False
 
@@ -306,18 +315,18 @@ class RedisStore(LocalStore):
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is None:
             return
-        name, ready, answer = unfinished
+        name, prepared, answer = unfinished
         try:
-            answer = answer or self._write_link.run(ready.script, *ready.arguments)
-            ready.settle(self._committed(self._write_link, answer))
+            answer = answer or self._write_link.run(prepared.script, *prepared.arguments)
+            prepared.settle(self._committed(self._write_link, answer))
         except (HealthCheckDue, StaleData):
             return  # it was not made, and is decided again
-        self._late = (name, ready.result)
+        self._finished_commit = (name, prepared.result)
 
-    async def _write_little(self, work: Callable[[Rows], T]) -> T:
+    async def _write_small(self, work: Callable[[Rows], T]) -> T:
         """Write on the calling thread where Redis is near: a switch of threads costs more than a few rows."""
         self._check_open()
-        done = self._at_once(lambda: self._from_memory(work), work)
+        done = self._on_calling_thread(lambda: self._from_cache(work), work)
         return await self._write(work) if done is None else done.result
 
     async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
@@ -332,35 +341,39 @@ class RedisStore(LocalStore):
         return await self._spans.add(spans)
 
     def _store_spans_here(self, batches: Sequence[Sequence[Span]], size: int) -> list[Answer] | None:
-        if size > _LITTLE_BYTES:
+        if size > _SMALL_BYTES:
             return None
-        done = self._at_once(
-            lambda: self._one_more(batches, size) or self._from_memory(lambda rows: self._add(rows, batches, size)),
+        done = self._on_calling_thread(
+            lambda: (
+                self._insert_single_span(batches, size) or self._from_cache(lambda rows: self._add(rows, batches, size))
+            ),
             batches,
         )
         return None if done is None else done.result
 
     def _store_spans(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
         try:
-            with self._turn:
+            with self._write_lock:
                 self._finish()
-                late, self._late = self._late, None
+                finished, self._finished_commit = self._finished_commit, None
         except Exception as error:
             return [error] * len(batches)
         known: dict[int, Answer] = {}
-        if late is not None and isinstance(late[0], list):
-            known = {id(batch): answer for batch, answer in zip(cast("list[Any]", late[0]), late[1], strict=True)}
+        if finished is not None and isinstance(finished[0], list):
+            known = {
+                id(batch): answer for batch, answer in zip(cast("list[Any]", finished[0]), finished[1], strict=True)
+            }
         rest = [batch for batch in batches if id(batch) not in known]
-        answers = iter(self._store_asked(rest) if rest else [])
+        answers = iter(self._store_now(rest) if rest else [])
         return [known[id(batch)] if id(batch) in known else next(answers) for batch in batches]
 
-    def _store_asked(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
+    def _store_now(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
         try:
             return self._write_now(lambda rows: self._add(rows, batches))
         except Exception as error:
             if isinstance(error, StoreError):
                 return [error] * len(batches)
-            return one_by_one(batches, error, self._store_asked)
+            return one_by_one(batches, error, self._store_now)
 
     async def _release(self) -> None:
         await asyncio.to_thread(self._shut_down)
@@ -369,13 +382,13 @@ class RedisStore(LocalStore):
         self._closing.set()  # callers that wait for a lost connection give up
         self._readers.shutdown(wait=True)
         self._writer.shutdown()
-        with self._turn:
-            self._listener.leave(self._write_link)
+        with self._write_lock:
+            self._listener.stop(self._write_link)
             for link in (self._write_link, *self._idle_links):
                 link.drop()
 
 
-def _sent(link: RedisLink, commit: CommitMessage) -> Any:
+def _send(link: RedisLink, commit: CommitMessage) -> Any:
     """Send a commit and return the answer."""
     if commit.ahead:
         return link.run_behind(commit.ahead, COMMIT, *commit.arguments)

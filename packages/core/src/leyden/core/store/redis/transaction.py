@@ -30,7 +30,7 @@ _NEWEST = 64
 class RedisSource(Protocol):
     """A source of data in Redis."""
 
-    def ask(self, commands: Sequence[Command]) -> list[Any]:
+    def query(self, commands: Sequence[Command]) -> list[Any]:
         """Return the answers to commands, all from one moment."""
         ...
 
@@ -42,8 +42,8 @@ class RedisSource(Protocol):
 class TransactionSnapshot(Rows):
     """The state of a transaction.
 
-    With `believes`, cached data are used without a query, spans are assumed to be new, and only the commit checks both.
-    Without `cures`, nothing counts as overdue here; the source or the commit checks that.
+    With `uses_cache`, cached data are used without a query, and spans are assumed to be new; the commit checks both.
+    Without `checks_health`, nothing counts as overdue here; the source or the commit checks that.
     """
 
     def __init__(
@@ -51,29 +51,29 @@ class TransactionSnapshot(Rows):
         now: float,
         keys: RedisKeys,
         source: RedisSource,
-        memory: RedisCache,
+        cache: RedisCache,
         version: str,
         *,
-        believes: bool,
-        cures: bool,
+        uses_cache: bool,
+        checks_health: bool,
     ) -> None:
         super().__init__(now)
-        self.keys, self._source, self._memory = keys, source, memory
+        self.keys, self._source, self._cache = keys, source, cache
         self.version = version
         """Id of the commit that will write the data."""
-        self.believes, self.cures = believes, cures
-        self.asked = 0
+        self.uses_cache, self.checks_health = uses_cache, checks_health
+        self.queries = 0
         """Number of queries, each of a moment of its own."""
-        self.fresh = 0
+        self.new_positions = 0
         """Number of positions that the commit will assign."""
         self.changed: set[str] = set()
-        """Rollouts that were changed, or whose attempts were, in other fields than the pulse."""
+        """Rollouts that were changed, or whose attempts were, in other fields than `_HEARTBEAT_FIELDS`."""
         self.seen: dict[str, RolloutAtRest | None] = {}
         self.written: dict[str, RolloutAtRest] = {}
-        self.seen_benches: dict[str, CachedWorker] = {}
-        self.written_benches: dict[str, CachedWorker] = {}
-        self.seen_shelf: CachedResources | None = None
-        self.written_shelf: CachedResources | None = None
+        self.seen_workers: dict[str, CachedWorker] = {}
+        self.written_workers: dict[str, CachedWorker] = {}
+        self.seen_resources: CachedResources | None = None
+        self.written_resources: CachedResources | None = None
         self.new_resources: list[tuple[ResourcesRow, int]] = []
         self.new_spans: dict[str, list[SpanRow]] = {}
         self.gone_spans: dict[str, int] = {}
@@ -86,26 +86,26 @@ class TransactionSnapshot(Rows):
         self.record_changes: list[Sequence[bytes | str | int]] = []
         """Commands that write runs and their data."""
 
-    def ask(self, *commands: Command) -> list[Any]:
+    def query(self, *commands: Command) -> list[Any]:
         """Send commands to Redis and return the answers."""
         if not commands:
             return []
-        self.asked += 1
-        return self._source.ask(commands)
+        self.queries += 1
+        return self._source.query(commands)
 
     def hold(self, limit: int) -> list[str]:
         """Reserve the first rollouts of the queue, and return their ids."""
-        self.asked += 1
+        self.queries += 1
         ids: list[str] = []
         for name, flat in self._source.hold(limit):
             ids.append(name.decode())
             self.note(ids[-1], flat)
         return ids
 
-    def new_place(self) -> int:
+    def new_position(self) -> int:
         """Reserve a position in the order of creation, which the commit will assign."""
-        self.fresh += 1
-        return -self.fresh
+        self.new_positions += 1
+        return -self.new_positions
 
     def note(self, rollout_id: str, flat: Sequence[bytes]) -> None:
         """Add the content of a rollout's hash to what was read."""
@@ -114,12 +114,12 @@ class TransactionSnapshot(Rows):
     def at_rest(self, rollout_ids: Sequence[str]) -> dict[str, RolloutAtRest]:
         """Return the rollouts among these ids that exist, with this transaction's changes."""
         unseen = [name for name in dict.fromkeys(rollout_ids) if name not in self.written and name not in self.seen]
-        if self.believes:
+        if self.uses_cache:
             for name in unseen:
-                if name in self._memory.rollouts:
-                    self.seen[name] = self._memory.rollouts[name]
+                if name in self._cache.rollouts:
+                    self.seen[name] = self._cache.rollouts[name]
             unseen = [name for name in unseen if name not in self.seen]
-        found = self.ask(*(("HGETALL", self.keys.rollout + name) for name in unseen))
+        found = self.query(*(("HGETALL", self.keys.rollout + name) for name in unseen))
         for name, flat in zip(unseen, found, strict=True):
             self.note(name, flat)
         known = ((name, self.written.get(name) or self.seen[name]) for name in rollout_ids)
@@ -140,66 +140,68 @@ class TransactionSnapshot(Rows):
             return
         key = (new.rollout_id, new.attempt_id)
         for worker_id in {before, after} - {None, ""}:
-            bench = self.bench(str(worker_id))
-            others = {name: place for name, place in bench.open.items() if name != key}
-            self.write_bench(str(worker_id), bench, open={**others, key: number} if worker_id == after else others)
+            cached_worker = self.cached_worker(str(worker_id))
+            others = {name: position for name, position in cached_worker.open.items() if name != key}
+            self.write_worker(
+                str(worker_id), cached_worker, open={**others, key: number} if worker_id == after else others
+            )
 
-    def bench(self, worker_id: str) -> CachedWorker:
+    def cached_worker(self, worker_id: str) -> CachedWorker:
         """Return a worker with its open attempts."""
-        if worker_id in self.written_benches:
-            return self.written_benches[worker_id]
-        if self.believes and worker_id in self._memory.benches:
-            self.seen_benches.setdefault(worker_id, self._memory.benches[worker_id])
-        if worker_id not in self.seen_benches:
-            (version, number, packed), flat = self.ask(
+        if worker_id in self.written_workers:
+            return self.written_workers[worker_id]
+        if self.uses_cache and worker_id in self._cache.workers:
+            self.seen_workers.setdefault(worker_id, self._cache.workers[worker_id])
+        if worker_id not in self.seen_workers:
+            (version, number, packed), flat = self.query(
                 ("HMGET", self.keys.worker + worker_id, "v", "n", "row"), self._open(worker_id, _NEWEST - 1)
             )
-            self.seen_benches[worker_id] = CachedWorker(
+            self.seen_workers[worker_id] = CachedWorker(
                 version=(version or b"").decode(),
-                place=int(number or 0),
+                position=int(number or 0),
                 row=None if packed is None else read_worker(packed),
                 open=_read_open(flat),
                 whole=len(flat) < 2 * _NEWEST,
             )
-        return self.seen_benches[worker_id]
+        return self.seen_workers[worker_id]
 
     def _open(self, worker_id: str, last: int) -> Command:
         return ("ZREVRANGE", self.keys.open + worker_id, "0", str(last), "WITHSCORES")
 
-    def whole_bench(self, worker_id: str) -> CachedWorker:
+    def whole_worker(self, worker_id: str) -> CachedWorker:
         """Return a worker with all open attempts, for the case that all cached ones are closed."""
-        bench, closed = self.written_benches[worker_id], self.seen_benches[worker_id].open
-        (flat,) = self.ask(self._open(worker_id, -1))
+        cached_worker, closed = self.written_workers[worker_id], self.seen_workers[worker_id].open
+        (flat,) = self.query(self._open(worker_id, -1))
         rest = {key: number for key, number in _read_open(flat).items() if key not in closed}
-        self.write_bench(worker_id, bench, open=rest, whole=True)
-        return self.written_benches[worker_id]
+        self.write_worker(worker_id, cached_worker, open=rest, whole=True)
+        return self.written_workers[worker_id]
 
-    def write_bench(self, worker_id: str, bench: CachedWorker, **changes: Any) -> None:
+    def write_worker(self, worker_id: str, cached_worker: CachedWorker, **changes: Any) -> None:
         """Change a worker or its open attempts."""
-        self.written_benches[worker_id] = replace(bench, version=self.version, **changes)
+        self.written_workers[worker_id] = replace(cached_worker, version=self.version, **changes)
 
-    def shelf(self, resources_id: str | None) -> CachedResources:
+    def cached_resources(self, resources_id: str | None) -> CachedResources:
         """Return the resources' entry, with the current version of `resources_id`."""
-        if self.seen_shelf is None and self.believes:
-            self.seen_shelf = self._memory.shelf
-        shelf = self.written_shelf or self.seen_shelf
-        if shelf is not None and (resources_id is None or resources_id in shelf.current):
-            return shelf
-        (version, latest), current = self.ask(
+        if self.seen_resources is None and self.uses_cache:
+            self.seen_resources = self._cache.resources
+        cached_resources = self.written_resources or self.seen_resources
+        if cached_resources is not None and (resources_id is None or resources_id in cached_resources.current):
+            return cached_resources
+        (version, latest), current = self.query(
             ("HMGET", self.keys.resources, "v", "row"),
             ("HGET", self.keys.versions + (resources_id or ""), "current"),
         )
         new = CachedResources(
             version=ABSENT if version is None else version.decode(),
             latest=None if latest is None else read_resources(latest),
-            current={} if shelf is None else shelf.current,
+            current={} if cached_resources is None else cached_resources.current,
         )
         if resources_id is not None:
             row = None if current is None else read_resources(current)
             new = replace(new, current={**new.current, resources_id: row})
-        if self.seen_shelf is not None and self.seen_shelf.version != new.version:
+        if self.seen_resources is not None and self.seen_resources.version != new.version:
             raise StaleData
-        self.seen_shelf = new
+        self.seen_resources = new
         return new
 
 

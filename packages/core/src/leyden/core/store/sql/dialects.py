@@ -58,7 +58,7 @@ def tuples_among(*columns: Column[Any]) -> ColumnElement[bool]:
     """Return a condition: the columns together equal one of the lists of texts in the JSON parameter `keys`."""
     keys = bindparam("keys", type_=Text)
     listed = _elements(keys).table_valued("value")
-    parts = [_part(listed.c.value, literal_column(str(place))) for place in range(len(columns))]
+    parts = [_part(listed.c.value, literal_column(str(position))) for position in range(len(columns))]
     return tuple_(*columns).in_(select(*parts).limit(_all(keys)))
 
 

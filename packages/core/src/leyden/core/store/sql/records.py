@@ -65,11 +65,11 @@ class SqlRecords(Rows):
     """The part of `SqlRows` that holds runs, and the results of requests with an id."""
 
     @abstractmethod
-    def _straight(self, statement: ClauseElement, **parameters: Any) -> Any:
+    def _run_compiled(self, statement: ClauseElement, **parameters: Any) -> Any:
         """Run a statement that was compiled once, and return its cursor."""
 
     @abstractmethod
-    def _straight_rows(self, kind: type[R], statement: ClauseElement, **parameters: Any) -> list[R]:
+    def _compiled_rows(self, kind: type[R], statement: ClauseElement, **parameters: Any) -> list[R]:
         """Run such a statement and return its rows."""
 
     @abstractmethod
@@ -80,20 +80,20 @@ class SqlRecords(Rows):
     def _page(self, kind: type[R], columns: Sequence[Any], query: Query) -> tuple[list[R], int]:
         """Select a page, and return it with the number of rows before paging."""
 
-    def answered(self, request_id: str) -> bytes | None:
+    def recorded_answer(self, request_id: str) -> bytes | None:
         """Select by the unique index."""
-        found = self._straight(ANSWER, key=request_id).fetchone()
+        found = self._run_compiled(ANSWER, key=request_id).fetchone()
         return None if found is None else bytes(found[0])
 
-    def note_answer(self, request_id: str, answer: bytes) -> None:
+    def record_answer(self, request_id: str, answer: bytes) -> None:
         """Insert the result; occasionally, delete old results."""
         self._insert(schema.requests, [RequestRow(request_id, self.now, answer)])
         if random.random() < _FORGETTING:
-            self._straight(FORGET_ANSWERS, first=self.now - KEPT_SECONDS)
+            self._run_compiled(FORGET_ANSWERS, first=self.now - KEPT_SECONDS)
 
     def run(self, run_id: str) -> RunRow | None:
         """Select by the unique index."""
-        return next(iter(self._straight_rows(RunRow, RUN_BY_ID, key=run_id)), None)
+        return next(iter(self._compiled_rows(RunRow, RUN_BY_ID, key=run_id)), None)
 
     def insert_run(self, row: RunRow) -> None:
         """Insert the row."""
@@ -101,7 +101,7 @@ class SqlRecords(Rows):
 
     def replace_run(self, row: RunRow) -> None:
         """Update by the unique index."""
-        self._straight(REPLACE_RUN, key=row.run_id, **_renamed(row))
+        self._run_compiled(REPLACE_RUN, key=row.run_id, **_renamed(row))
 
     def select_runs(self, query: Query) -> tuple[list[RunRow], int]:
         """Select the page with one statement, and count with another where the page is not all."""
@@ -111,7 +111,7 @@ class SqlRecords(Rows):
         """Select all steps from the first of these to the last, by the unique index."""
         if not steps:
             return {}
-        found = self._straight_rows(MetricsRow, STEPS_BETWEEN, key=run_id, first=min(steps), last=max(steps))
+        found = self._compiled_rows(MetricsRow, STEPS_BETWEEN, key=run_id, first=min(steps), last=max(steps))
         return {row.step: row for row in found}
 
     def insert_metrics(self, rows: Sequence[MetricsRow]) -> None:
@@ -121,7 +121,7 @@ class SqlRecords(Rows):
     def replace_metrics(self, rows: Sequence[MetricsRow]) -> None:
         """Update each by the unique index."""
         for row in rows:
-            self._straight(REPLACE_STEP, key=row.run_id, first=row.step, **_renamed(row))
+            self._run_compiled(REPLACE_STEP, key=row.run_id, first=row.step, **_renamed(row))
 
     def select_metrics(self, query: Query) -> tuple[list[MetricsRow], int]:
         """Select the page of steps."""
@@ -129,7 +129,7 @@ class SqlRecords(Rows):
 
     def policy_version(self, key: VersionKey) -> VersionRow | None:
         """Select by the unique index."""
-        found = self._straight_rows(VersionRow, VERSION_BY_KEY, key=key[0], policy_key=key[1], first=key[2])
+        found = self._compiled_rows(VersionRow, VERSION_BY_KEY, key=key[0], policy_key=key[1], first=key[2])
         return next(iter(found), None)
 
     def insert_policy_version(self, row: VersionRow) -> None:
@@ -139,7 +139,7 @@ class SqlRecords(Rows):
     def replace_policy_version(self, row: VersionRow) -> None:
         """Update by the unique index."""
         fields = _renamed(row)
-        self._straight(REPLACE_VERSION, key=row.run_id, policy_key=row.policy, first=row.version, **fields)
+        self._run_compiled(REPLACE_VERSION, key=row.run_id, policy_key=row.policy, first=row.version, **fields)
 
     def select_policy_versions(self, query: Query) -> tuple[list[VersionRow], int]:
         """Select the page of versions."""
@@ -148,7 +148,7 @@ class SqlRecords(Rows):
     def forget_after(self, run_id: str, step: int) -> None:
         """Delete by the unique indexes."""
         for statement in FORGET:
-            self._straight(statement, key=run_id, last=step)
+            self._run_compiled(statement, key=run_id, last=step)
 
 
 def _renamed(row: msgspec.Struct) -> dict[str, Any]:

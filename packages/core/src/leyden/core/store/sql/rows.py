@@ -47,7 +47,7 @@ def _renamed(changes: Changes) -> Changes:
     return {f"new_{name}": value for name, value in changes.items()}
 
 
-def made(kind: type[R], rows: Iterable[Sequence[Any]]) -> list[R]:
+def structs_of(kind: type[R], rows: Iterable[Sequence[Any]]) -> list[R]:
     """Return structs made from table rows, whose columns are in the order of the fields."""
     names = kind.__struct_fields__
     return [kind(**dict(zip(names, row, strict=True))) for row in rows]
@@ -57,7 +57,7 @@ def _count(table: FromClause) -> Select[int]:
     return select(func.count()).select_from(table)
 
 
-_PULSE = frozenset({"last_heartbeat_time", "deadline"})
+_HEARTBEAT_FIELDS = frozenset({"last_heartbeat_time", "deadline"})
 """Fields that change with every span and do not concern the status."""
 
 
@@ -66,19 +66,19 @@ class SqlRows(SqlRecords):
 
     _dialect = sql.SQLITE
 
-    def __init__(self, connection: Connection, driver: Any, now: float, *, believes: bool = False) -> None:
+    def __init__(self, connection: Connection, driver: Any, now: float, *, assumes_new_spans: bool = False) -> None:
         """`driver` is the driver's own connection of `connection`.
 
-        With `believes`, several spans are assumed to be new; an insert of a stored one raises an error.
+        With `assumes_new_spans`, several spans are assumed to be new; an insert of a stored one raises an error.
         """
         super().__init__(now)
-        self._connection, self._driver, self._believes = connection, driver, believes
+        self._connection, self._driver, self._assumes_new_spans = connection, driver, assumes_new_spans
         self._preparing: set[AttemptKey] = set()
         """Attempts that were read as preparing; no time of their spans serves as a heartbeat."""
         self.changed: set[str] = set()
-        """Rollouts that were changed, or whose attempts were, in other fields than `_PULSE`."""
+        """Rollouts that were changed, or whose attempts were, in other fields than `_HEARTBEAT_FIELDS`."""
 
-    def _straight(self, statement: ClauseElement, **parameters: Any) -> Any:
+    def _run_compiled(self, statement: ClauseElement, **parameters: Any) -> Any:
         """Run a statement that was compiled once, without SQLAlchemy's overhead for each run.
 
         For the few statements that every model call needs; none of their columns needs a conversion.
@@ -86,15 +86,15 @@ class SqlRows(SqlRecords):
         text, wanted = sql.compiled(statement, self._dialect)
         return self._driver.execute(text, [parameters.get(name, fixed) for name, fixed in wanted])
 
-    def _straight_rows(self, kind: type[R], statement: ClauseElement, **parameters: Any) -> list[R]:
-        return made(kind, self._straight(statement, **parameters))
+    def _compiled_rows(self, kind: type[R], statement: ClauseElement, **parameters: Any) -> list[R]:
+        return structs_of(kind, self._run_compiled(statement, **parameters))
 
     def _by_keys(self, pair: tuple[ClauseElement, ClauseElement], keys: Sequence[tuple[str, ...]], **more: Any) -> Any:
         """Run the first statement for a single key, the usual case, which is cheaper than a list; else the second."""
         one, several = pair
         if len(keys) == 1:
-            return self._straight(one, **dict(zip(sql.KEY_NAMES, keys[0], strict=False)), **more)
-        return self._straight(several, keys=json.dumps(keys), **more)
+            return self._run_compiled(one, **dict(zip(sql.KEY_NAMES, keys[0], strict=False)), **more)
+        return self._run_compiled(several, keys=json.dumps(keys), **more)
 
     def _rows(self, kind: type[R], statement: Select[Any], **parameters: Any) -> list[R]:
         return [kind(**row) for row in self._connection.execute(statement, parameters).mappings()]
@@ -139,9 +139,9 @@ class SqlRows(SqlRecords):
         if not rollout_ids:
             return {}
         if len(rollout_ids) == 1:
-            found = self._straight_rows(RolloutRow, sql.ROLLOUT_BY_ID, key=rollout_ids[0])
+            found = self._compiled_rows(RolloutRow, sql.ROLLOUT_BY_ID, key=rollout_ids[0])
         else:
-            found = self._straight_rows(RolloutRow, sql.ROLLOUTS_BY_ID, keys=json.dumps(rollout_ids))
+            found = self._compiled_rows(RolloutRow, sql.ROLLOUTS_BY_ID, keys=json.dumps(rollout_ids))
         return {row.rollout_id: row for row in found}
 
     def select_rollouts(self, query: Query) -> tuple[list[RolloutRow], int]:
@@ -154,18 +154,18 @@ class SqlRows(SqlRecords):
 
     def update_rollout(self, rollout_id: str, changes: Changes) -> None:
         """Update only the changed columns."""
-        if not _PULSE.issuperset(changes):
+        if not _HEARTBEAT_FIELDS.issuperset(changes):
             self.changed.add(rollout_id)
         if changes:
-            self._straight(sql.update_rollout(tuple(changes)), **_renamed(changes), key=rollout_id)
+            self._run_compiled(sql.update_rollout(tuple(changes)), **_renamed(changes), key=rollout_id)
 
     def overdue(self) -> list[RolloutRow]:
         """Select by the partial index of deadlines."""
-        return self._straight_rows(RolloutRow, sql.OVERDUE, now=self.now)
+        return self._compiled_rows(RolloutRow, sql.OVERDUE, now=self.now)
 
     def next_deadline(self) -> float | None:
         """Select by the partial index of deadlines."""
-        return self._straight(sql.NEXT_DEADLINE).fetchone()[0]
+        return self._run_compiled(sql.NEXT_DEADLINE).fetchone()[0]
 
     def push(self, rollout_ids: Sequence[str]) -> None:
         """Insert into the queue; the position is an automatic key."""
@@ -173,17 +173,17 @@ class SqlRows(SqlRecords):
 
     def drop(self, rollout_id: str) -> None:
         """Delete from the queue."""
-        self._straight(sql.DROP_FROM_QUEUE, key=rollout_id)
+        self._run_compiled(sql.DROP_FROM_QUEUE, key=rollout_id)
 
     def head(self, limit: int) -> list[str]:
         """Select by position."""
-        return [rollout_id for (rollout_id,) in self._straight(sql.HEAD_OF_QUEUE, limit=limit)]
+        return [rollout_id for (rollout_id,) in self._run_compiled(sql.HEAD_OF_QUEUE, limit=limit)]
 
     # --- Attempts
 
     def attempts(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, AttemptRow]:
         """Select by the unique index."""
-        rows = made(AttemptRow, self._by_keys(sql.ATTEMPTS_BY_KEY, keys))
+        rows = structs_of(AttemptRow, self._by_keys(sql.ATTEMPTS_BY_KEY, keys))
         found = {(row.rollout_id, row.attempt_id): row for row in rows}
         self._preparing.update(key for key, row in found.items() if row.status == "preparing")
         return {key: found[key] for key in keys if key in found}
@@ -193,12 +193,12 @@ class SqlRows(SqlRecords):
         ids = [row.rollout_id for row in rows if row.attempts]
         if not ids:
             return {}
-        found = self._straight_rows(AttemptRow, sql.ATTEMPTS_OF, keys=json.dumps(ids))
+        found = self._compiled_rows(AttemptRow, sql.ATTEMPTS_OF, keys=json.dumps(ids))
         return {row.rollout_id: row for row in found}
 
     def attempts_of(self, rollout_id: str) -> list[AttemptRow]:
         """Select by the unique index."""
-        return self._straight_rows(AttemptRow, sql.ATTEMPTS_OF, keys=json.dumps([rollout_id]))
+        return self._compiled_rows(AttemptRow, sql.ATTEMPTS_OF, keys=json.dumps([rollout_id]))
 
     def select_attempts(self, query: Query) -> tuple[list[AttemptRow], int]:
         """Select the page of attempts."""
@@ -210,30 +210,32 @@ class SqlRows(SqlRecords):
 
     def update_attempt(self, key: AttemptKey, changes: Changes) -> None:
         """Update only the changed columns, and the last span's heartbeat time where it is later."""
-        if not _PULSE.issuperset(changes):
+        if not _HEARTBEAT_FIELDS.issuperset(changes):
             self.changed.add(key[0])
         if changes:
-            self._straight(sql.update_attempt(tuple(changes)), **_renamed(changes), key=key[0], second_key=key[1])
-        heard = changes.get("last_heartbeat_time")
-        if heard is not None and key not in self._preparing:
-            self._straight(sql.OUTDATE_LAST_SPAN, key=key[0], second_key=key[1], now=heard)
+            self._run_compiled(sql.update_attempt(tuple(changes)), **_renamed(changes), key=key[0], second_key=key[1])
+        latest_heartbeat = changes.get("last_heartbeat_time")
+        if latest_heartbeat is not None and key not in self._preparing:
+            self._run_compiled(sql.OUTDATE_LAST_SPAN, key=key[0], second_key=key[1], now=latest_heartbeat)
         if "status" in changes:
             self._preparing.discard(key)
 
     def open_attempt_of(self, worker_id: str) -> AttemptRow | None:
         """Select by the index of workers' attempts."""
-        return next(iter(self._straight_rows(AttemptRow, sql.OPEN_ATTEMPT_OF, key=worker_id)), None)
+        return next(iter(self._compiled_rows(AttemptRow, sql.OPEN_ATTEMPT_OF, key=worker_id)), None)
 
-    def at_a_glance(self, key: AttemptKey) -> tuple[RolloutRow, AttemptRow] | None:
+    def rollout_and_latest_attempt(self, key: AttemptKey) -> tuple[RolloutRow, AttemptRow] | None:
         """Return a rollout and its latest attempt with one statement.
 
         Returns None where `key` is not the latest attempt, or the health check is due.
         """
-        found = self._straight(sql.AT_A_GLANCE, **dict(zip(sql.KEY_NAMES, key, strict=False))).fetchone()
+        found = self._run_compiled(
+            sql.ROLLOUT_AND_LATEST_ATTEMPT, **dict(zip(sql.KEY_NAMES, key, strict=False))
+        ).fetchone()
         if found is None or (found[-1] is not None and found[-1] <= self.now):
             return None
         columns = len(RolloutRow.__struct_fields__)
-        (row,), (attempt,) = made(RolloutRow, [found[:columns]]), made(AttemptRow, [found[columns:-1]])
+        (row,), (attempt,) = structs_of(RolloutRow, [found[:columns]]), structs_of(AttemptRow, [found[columns:-1]])
         return (row, attempt) if attempt.sequence_id == row.attempts else None
 
     # --- Spans
@@ -242,9 +244,9 @@ class SqlRows(SqlRecords):
         """Select all with one statement."""
         return {(row[0], row[1]): SpanTarget(*row[2:]) for row in self._by_keys(sql.TARGETS, keys)}
 
-    def beat(self, keys: Sequence[AttemptKey]) -> None:
+    def record_heartbeats(self, keys: Sequence[AttemptKey]) -> None:
         """Update all with one statement."""
-        self._by_keys(sql.BEAT, keys, now=self.now)
+        self._by_keys(sql.RECORD_HEARTBEATS, keys, now=self.now)
 
     def add_to_running(self, row: SpanRow) -> int | None:
         """Store a span of a running attempt, the usual case, with one statement; return its number.
@@ -252,7 +254,7 @@ class SqlRows(SqlRecords):
         Returns None where the span, its attempt or its rollout is no usual case; then nothing was stored.
         """
         # all rows, since the statement is committed only then
-        stored = self._straight(sql.ADD_SPAN, now=self.now, **asdict(row)).fetchall()
+        stored = self._run_compiled(sql.ADD_SPAN, now=self.now, **asdict(row)).fetchall()
         return stored[0][0] if stored else None
 
     def begin_to_run(self, key: AttemptKey) -> bool:
@@ -260,26 +262,26 @@ class SqlRows(SqlRecords):
 
         Returns False, without a change, where they are no usual case.
         """
-        begun = self._straight(sql.BEGIN_ATTEMPT, key=key[0], second_key=key[1], now=self.now).rowcount == 1
+        begun = self._run_compiled(sql.BEGIN_ATTEMPT, key=key[0], second_key=key[1], now=self.now).rowcount == 1
         if begun:
-            self._straight(sql.BEGIN_ROLLOUT, key=key[0])
+            self._run_compiled(sql.BEGIN_ROLLOUT, key=key[0])
             self.changed.add(key[0])
         return begun
 
     def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
         """Select with one statement, by the index of spans in order."""
-        return dict(self._straight(sql.SPAN_COUNTERS, keys=json.dumps(rollout_ids)).fetchall())
+        return dict(self._run_compiled(sql.SPAN_COUNTERS, keys=json.dumps(rollout_ids)).fetchall())
 
-    def give_out(self, counters: Mapping[str, int]) -> None:
+    def record_numbers(self, counters: Mapping[str, int]) -> None:
         """Update all with one statement."""
-        self._straight(sql.SET_COUNTERS, counters=json.dumps(counters))
+        self._run_compiled(sql.SET_COUNTERS, counters=json.dumps(counters))
 
     def stored_spans(self, keys: Sequence[SpanKey]) -> set[SpanKey]:
         """Select by the unique index, with one statement.
 
-        With `believes`, only a single span is looked up: it comes here when `add_to_running` did not store it.
+        With `assumes_new_spans`, only a single span is looked up: it comes here when `add_to_running` did not store it.
         """
-        if self._believes and len(keys) > 1:
+        if self._assumes_new_spans and len(keys) > 1:
             return set()
         wanted = [(rollout_id, span_id, attempt_id) for rollout_id, attempt_id, span_id in keys]
         return {(row[0], row[1], row[2]) for row in self._by_keys(sql.STORED_SPANS, wanted)}
@@ -291,16 +293,16 @@ class SqlRows(SqlRecords):
 
     def delete_spans(self, rollout_id: str) -> int:
         """Delete by the index of spans in order, and keep the heartbeats in the attempts."""
-        count = self._straight(sql.COUNT_SPANS, key=rollout_id).fetchone()[0]
-        self._straight(sql.KEEP_HEARTBEATS, key=rollout_id)
-        self._straight(sql.DELETE_SPANS, key=rollout_id)
+        count = self._run_compiled(sql.COUNT_SPANS, key=rollout_id).fetchone()[0]
+        self._run_compiled(sql.KEEP_HEARTBEATS, key=rollout_id)
+        self._run_compiled(sql.DELETE_SPANS, key=rollout_id)
         return count
 
     def select_spans(self, query: Query) -> tuple[list[SpanRow], int]:
         """Select the page of spans; the statement for all spans of a rollout in order is compiled once."""
         rollout_id = query.within.get("rollout_id", "")
         if query == _spans_in_order(rollout_id):
-            rows = self._straight_rows(SpanRow, sql.SPANS_IN_ORDER, key=rollout_id)
+            rows = self._compiled_rows(SpanRow, sql.SPANS_IN_ORDER, key=rollout_id)
             return rows, len(rows)
         return self._page(SpanRow, sql.SPAN, query)
 
@@ -311,7 +313,7 @@ class SqlRows(SqlRecords):
         statement = sql.RESOURCES_LATEST
         if resources_id is not None:
             statement = sql.RESOURCES_BY_ID if version is None else sql.RESOURCES_OF_VERSION
-        return next(iter(self._straight_rows(ResourcesRow, statement, key=resources_id, version=version)), None)
+        return next(iter(self._compiled_rows(ResourcesRow, statement, key=resources_id, version=version)), None)
 
     def select_resources(self, query: Query) -> tuple[list[ResourcesRow], int]:
         """Select the page of current versions."""
@@ -319,16 +321,16 @@ class SqlRows(SqlRecords):
 
     def insert_resources(self, row: ResourcesRow) -> None:
         """Insert the version, and mark the one before as not current."""
-        self._straight(sql.RETIRE_RESOURCES, key=row.resources_id)
+        self._run_compiled(sql.RETIRE_RESOURCES, key=row.resources_id)
         self._insert(schema.resources, [row], current=True)
 
     def worker(self, worker_id: str) -> WorkerRow | None:
         """Select by the unique index."""
-        return next(iter(self._straight_rows(WorkerRow, sql.WORKER_BY_ID, key=worker_id)), None)
+        return next(iter(self._compiled_rows(WorkerRow, sql.WORKER_BY_ID, key=worker_id)), None)
 
     def put_worker(self, row: WorkerRow) -> None:
         """Update the row, or insert it where it does not exist."""
-        changed = self._straight(sql.PUT_WORKER, **_renamed(asdict(row)), key=row.worker_id)
+        changed = self._run_compiled(sql.PUT_WORKER, **_renamed(asdict(row)), key=row.worker_id)
         if not changed.rowcount:
             self._insert(schema.workers, [row])
 

@@ -117,7 +117,7 @@ _NEXT_OF_ALL = (
     .scalar_subquery()
 )
 NEXT_DEADLINE = select(_NEXT_OF_ALL)
-AT_A_GLANCE = (
+ROLLOUT_AND_LATEST_ATTEMPT = (
     select(*ROLLOUT, *ATTEMPT, _NEXT_OF_ALL.label("due"))
     .join_from(schema.attempts, schema.rollouts, _attempts.rollout_id == _rollouts.rollout_id)
     .where(_THIS_ATTEMPT)
@@ -137,8 +137,8 @@ _EVERY_TARGET = select(
 ).join_from(schema.attempts, schema.rollouts, _attempts.rollout_id == _rollouts.rollout_id)
 TARGETS = _EVERY_TARGET.where(_THIS_ATTEMPT), _EVERY_TARGET.where(_THESE_ATTEMPTS)
 _NOW = bindparam("now", type_=Float)
-_EVERY_BEAT = update(schema.attempts).values(last_heartbeat_time=greatest(func.coalesce(HEARTBEAT, _NOW), _NOW))
-BEAT = _EVERY_BEAT.where(_THIS_ATTEMPT), _EVERY_BEAT.where(_THESE_ATTEMPTS)
+_RECORD_HEARTBEATS = update(schema.attempts).values(last_heartbeat_time=greatest(func.coalesce(HEARTBEAT, _NOW), _NOW))
+RECORD_HEARTBEATS = _RECORD_HEARTBEATS.where(_THIS_ATTEMPT), _RECORD_HEARTBEATS.where(_THESE_ATTEMPTS)
 _LAST_SPAN_OF_ATTEMPT = (
     select(schema.spans.c.id)
     .where((_spans.rollout_id == _KEY) & (_spans.attempt_id == _SECOND_KEY))

@@ -31,19 +31,19 @@ from leyden.core.store.common.attempt_cache import RecentAttempts
 from leyden.core.store.common.group_commit import Answer, GroupCommit, one_by_one
 from leyden.core.store.common.lifecycle import CLOCK
 from leyden.core.store.common.little_writes import WriteBatcher
-from leyden.core.store.common.local import LocalStore, healthy, unless_due
+from leyden.core.store.common.local import LocalStore, after_health_check, unless_due
 from leyden.core.store.common.reading import finding_attempt
-from leyden.core.store.common.rows import AttemptRow, RolloutRow, Rows, attempt_noun, rollout_noun
+from leyden.core.store.common.rows import AttemptRow, RolloutRow, Rows, to_attempt, to_rollout
 from leyden.core.store.common.span_ingest import problem
 from leyden.core.store.common.writing_thread import WritingThread
 from leyden.core.store.sql import file_notifier, schema
-from leyden.core.store.sql.file_notifier import FileBell
+from leyden.core.store.sql.file_notifier import FileListener
 from leyden.core.store.sql.rows import SqlRows
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_Here: TypeAlias = tuple[Connection, Any]
+_ConnectionPair: TypeAlias = tuple[Connection, Any]
 """A connection of SQLAlchemy, and its driver's own connection."""
 
 RECHECK = 0.5
@@ -52,7 +52,7 @@ _READERS = 2
 _CHECKPOINT_BYTES = 16 << 20
 """Bytes in SQLite's log, or of spans stored on callers' own threads, after which a checkpoint is made."""
 _PAGE_BYTES = 4096
-_LITTLE_BYTES = 4 * _PAGE_BYTES
+_SMALL_BYTES = 4 * _PAGE_BYTES
 """Approximate bytes that a change of a few rows adds to SQLite's log."""
 _BUSY_SECONDS = 20.0
 """Longest wait for another process's transaction."""
@@ -70,19 +70,19 @@ class SqlStore(LocalStore):
         self._engine = engine
         self._path = Path(engine.url.database or "")
         self._listening = threading.Lock()
-        self._listener: FileBell | None = None
-        self._deaf = False
+        self._listener: FileListener | None = None
+        self._has_no_inotify = False
         """Whether this system cannot notify about writes of other processes."""
         self._writer = WritingThread()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="leyden-store-read")
-        self._turn = threading.Lock()
-        self._here: _Here | None = None
-        """Connection for the holder of `_turn`, on any thread; it never waits for another process's transaction."""
+        self._nowait_lock = threading.Lock()
+        self._nowait_connection: _ConnectionPair | None = None
+        """For the holder of `_nowait_lock`, on any thread; it never waits for another process's transaction."""
         self._uncheckpointed = 0
         self._makes_checkpoint = False
         """Whether a checkpoint is being made; two at once would keep each other from restarting the log."""
         self._spans = GroupCommit(self._store_spans, self._store_spans_here, self._writer.submit)
-        self._along = WriteBatcher[Callable[[Rows], Any], Any](self._write_all_here)
+        self._write_batcher = WriteBatcher[Callable[[Rows], Any], Any](self._write_all_here)
         self._recent = RecentAttempts(recheck)
 
     @classmethod
@@ -115,20 +115,20 @@ class SqlStore(LocalStore):
 
     def _work_on(self, connection: Connection, driver: Any, work: Callable[[SqlRows], T], write: bool) -> T:
         try:
-            rows, result = self._committed(connection, driver, work, write, believes=write)
+            rows, result = self._committed(connection, driver, work, write, assumes_new_spans=write)
         except sqlite3.IntegrityError:  # some of the spans were stored already
-            rows, result = self._committed(connection, driver, work, write, believes=False)
+            rows, result = self._committed(connection, driver, work, write, assumes_new_spans=False)
         self._recent.forget(rows.changed)
-        self._bell.ring(rows.rung)
-        if rows.rung - {CLOCK}:  # other processes check deadlines every `RECHECK` seconds
-            file_notifier.ring(self._path)
+        self._notifier.notify(rows.topics)
+        if rows.topics - {CLOCK}:  # other processes check deadlines every `RECHECK` seconds
+            file_notifier.notify(self._path)
         return result
 
     def _committed(
-        self, connection: Connection, driver: Any, work: Callable[[SqlRows], T], write: bool, *, believes: bool
+        self, connection: Connection, driver: Any, work: Callable[[SqlRows], T], write: bool, *, assumes_new_spans: bool
     ) -> tuple[SqlRows, T]:
         with _transaction(driver, write):
-            rows = SqlRows(connection, driver, self._clock(), believes=believes)
+            rows = SqlRows(connection, driver, self._clock(), assumes_new_spans=assumes_new_spans)
             return rows, work(rows)
 
     async def _wait(
@@ -136,37 +136,39 @@ class SqlStore(LocalStore):
     ) -> T | None:
         """Wait, and start the listener for other processes' writes where the system supports it."""
         with self._listening:
-            if self._listener is None and not self._deaf and not self._closed:
+            if self._listener is None and not self._has_no_inotify and not self._closed:
                 try:
-                    self._listener = FileBell(self._path, self._bell.ring_all)
+                    self._listener = FileListener(self._path, self._notifier.notify_all)
                 except OSError as error:
-                    self._deaf = True
+                    self._has_no_inotify = True
                     logger.info("%s: other processes' writes are looked for, not heard: %s", self._path, error)
         return await super()._wait(look, topics, timeout)
 
-    async def _write_little(self, work: Callable[[Rows], T]) -> T:
+    async def _write_small(self, work: Callable[[Rows], T]) -> T:
         """Write on the calling thread where no other writer is active: a switch of threads costs more than few rows."""
         self._check_open()
-        self._wrote(_LITTLE_BYTES)
+        self._count_written(_SMALL_BYTES)
         if not self._writer.is_busy:
-            done = self._at_once(lambda rows: (healthy(rows, work),), write=True)
+            done = self._on_calling_thread(lambda rows: (after_health_check(rows, work),), write=True)
             if done is not None:
                 return done[0]
         return await self._write(work)
 
-    async def _write_along(self, work: Callable[[Rows], T]) -> T:
+    async def _write_batched(self, work: Callable[[Rows], T]) -> T:
         """Write in one transaction with the other work of the same turn of the event loop."""
         self._check_open()
-        self._wrote(_LITTLE_BYTES)
+        self._count_written(_SMALL_BYTES)
         if not self._writer.is_busy:
-            done: tuple[T] | None = await self._along.do(work)
+            done: tuple[T] | None = await self._write_batcher.do(work)
             if done is not None:
                 return done[0]
         return await self._write(work)
 
     def _write_all_here(self, works: Sequence[Callable[[Rows], Any]]) -> list[Any] | None:
         """Do all in one transaction on the calling thread; None where that is not possible, or one of them fails."""
-        return self._at_once(lambda rows: healthy(rows, lambda rows: [work(rows) for work in works]), write=True)
+        return self._on_calling_thread(
+            lambda rows: after_health_check(rows, lambda rows: [work(rows) for work in works]), write=True
+        )
 
     async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
         """Return an attempt with its rollout; from a cache where it was looked up within `recheck` seconds."""
@@ -174,18 +176,18 @@ class SqlStore(LocalStore):
         return await self._recent.find((rollout_id, attempt_id), lambda: self._look_up(rollout_id, attempt_id))
 
     async def _look_up(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
-        def glance(here: _Here) -> tuple[RolloutRow, AttemptRow] | None:
-            return SqlRows(*here, self._clock()).at_a_glance((rollout_id, attempt_id))
+        def read(pair: _ConnectionPair) -> tuple[RolloutRow, AttemptRow] | None:
+            return SqlRows(*pair, self._clock()).rollout_and_latest_attempt((rollout_id, attempt_id))
 
-        found = self._here_and_now(glance)
+        found = self._run_nowait(read)
         if found is None:
             return await self._read(finding_attempt(rollout_id, attempt_id))
-        return rollout_noun(*found), attempt_noun(found[1])
+        return to_rollout(*found), to_attempt(found[1])
 
-    async def _read_little(self, work: Callable[[Rows], T]) -> T:
+    async def _read_small(self, work: Callable[[Rows], T]) -> T:
         """Read on the calling thread where that is possible at once."""
         self._check_open()
-        done = self._at_once(unless_due(work), write=False)
+        done = self._on_calling_thread(unless_due(work), write=False)
         return done[0] if done else await self._read(work)
 
     async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
@@ -195,7 +197,7 @@ class SqlStore(LocalStore):
 
     def _store_spans(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
         try:
-            return self._run(self._adding(batches), True)
+            return self._run(self._span_work(batches), True)
         except Exception as error:
             return one_by_one(batches, error, self._store_spans)
 
@@ -203,14 +205,19 @@ class SqlStore(LocalStore):
         """Store on the calling thread; return None where another writer is active, or the store is closed."""
         if self._closed:
             return None
-        self._wrote(size)
+        self._count_written(size)
         if self._writer.is_busy:
             return None
-        if len(batches) == 1 == len(batches[0]) and (answer := self._at_once_alone(batches[0], size)) is not None:
+        if (
+            len(batches) == 1 == len(batches[0])
+            and (answer := self._add_single_span_nowait(batches[0], size)) is not None
+        ):
             return [answer]
-        return self._at_once(self._adding(batches, size), write=True)
+        return self._on_calling_thread(self._span_work(batches, size), write=True)
 
-    def _adding(self, batches: Sequence[Sequence[Span]], size: int | None = None) -> Callable[[SqlRows], list[Answer]]:
+    def _span_work(
+        self, batches: Sequence[Sequence[Span]], size: int | None = None
+    ) -> Callable[[SqlRows], list[Answer]]:
         """Return work that stores several callers' spans.
 
         A single span in the usual case is stored by a statement of its own, all others together.
@@ -219,17 +226,17 @@ class SqlStore(LocalStore):
         def work(rows: SqlRows) -> list[Answer]:
             several = len(batches) > 1
             answers = [
-                (self._added_alone(rows, batch, size) if several else None)
-                or self._added_alone(rows, batch, size, begins=True)
+                (self._add_single_span(rows, batch, size) if several else None)
+                or self._add_single_span(rows, batch, size, begins=True)
                 for batch in batches
             ]
             left = [batch for batch, answer in zip(batches, answers, strict=True) if answer is None]
-            rest = iter(healthy(rows, lambda rows: self._add(rows, left, size)) if left else ())
+            rest = iter(after_health_check(rows, lambda rows: self._add(rows, left, size)) if left else ())
             return [next(rest) if answer is None else answer for answer in answers]
 
         return work
 
-    def _added_alone(
+    def _add_single_span(
         self, rows: SqlRows, batch: Sequence[Span], size: int | None, *, begins: bool = False
     ) -> list[Span] | None:
         """Store a single span, of an attempt that is running, or that it `begins`, by the fastest way.
@@ -244,10 +251,10 @@ class SqlStore(LocalStore):
             return None
         if begins and not rows.begin_to_run(key):
             return None
-        number = rows.add_to_running(self._latest_calls.row(span))
+        number = rows.add_to_running(self._recent_calls.row(span))
         return None if number is None else [replace(span, sequence_id=number)]
 
-    def _wrote(self, size: int) -> None:
+    def _count_written(self, size: int) -> None:
         """Count the bytes written on callers' own threads, and start a checkpoint when it is due."""
         self._uncheckpointed += size
         if self._uncheckpointed > _CHECKPOINT_BYTES and not self._makes_checkpoint:
@@ -261,9 +268,9 @@ class SqlStore(LocalStore):
         """
         self._checkpointed("PASSIVE")
         with suppress(RuntimeError):  # the store is closing
-            self._writer.submit(self._start_log_anew)
+            self._writer.submit(self._restart_log)
 
-    def _start_log_anew(self) -> None:
+    def _restart_log(self) -> None:
         try:
             self._checkpointed("RESTART")
         finally:
@@ -281,35 +288,35 @@ class SqlStore(LocalStore):
         finally:
             raw.close()
 
-    def _at_once(self, work: Callable[[SqlRows], T | None], *, write: bool) -> T | None:
+    def _on_calling_thread(self, work: Callable[[SqlRows], T | None], *, write: bool) -> T | None:
         """Run `work` on the calling thread; None where the writing thread must do it, which may wait and raise."""
-        return self._here_and_now(lambda here: self._work_on(*here, work, write))
+        return self._run_nowait(lambda pair: self._work_on(*pair, work, write))
 
-    def _at_once_alone(self, batch: Sequence[Span], size: int) -> list[Span] | None:
+    def _add_single_span_nowait(self, batch: Sequence[Span], size: int) -> list[Span] | None:
         """Store a single span on the calling thread, by a statement that is a transaction by itself."""
 
-        def store(here: _Here) -> list[Span] | None:
-            return self._added_alone(SqlRows(*here, self._clock()), batch, size)
+        def store(pair: _ConnectionPair) -> list[Span] | None:
+            return self._add_single_span(SqlRows(*pair, self._clock()), batch, size)
 
-        return self._here_and_now(store)
+        return self._run_nowait(store)
 
-    def _here_and_now(self, work: Callable[[_Here], T | None]) -> T | None:
-        if not self._turn.acquire(blocking=False):
+    def _run_nowait(self, work: Callable[[_ConnectionPair], T | None]) -> T | None:
+        if not self._nowait_lock.acquire(blocking=False):
             return None
         try:
-            return None if self._closed else work(self._here or self._connect_here())
+            return None if self._closed else work(self._nowait_connection or self._connect_nowait())
         except Exception:
             return None
         finally:
-            self._turn.release()
+            self._nowait_lock.release()
 
-    def _connect_here(self) -> _Here:
+    def _connect_nowait(self) -> _ConnectionPair:
         connection = self._engine.connect()
         driver: Any = connection.connection.driver_connection
         driver.execute("PRAGMA busy_timeout=0")
         driver.execute("PRAGMA wal_autocheckpoint=0")
-        self._here = connection, driver
-        return self._here
+        self._nowait_connection = connection, driver
+        return self._nowait_connection
 
     async def _release(self) -> None:
         await asyncio.to_thread(self._shut_down)
@@ -321,9 +328,9 @@ class SqlStore(LocalStore):
             listener.stop()
         self._writer.shutdown()
         self._readers.shutdown(wait=True)
-        with self._turn:
-            if self._here is not None:
-                self._here[0].close()
+        with self._nowait_lock:
+            if self._nowait_connection is not None:
+                self._nowait_connection[0].close()
         self._engine.dispose()
 
 

@@ -38,8 +38,8 @@ class Question:
     """Question of a conversation: `double 7` for the solver, `left double 7` for a member of the team."""
 
     def __init__(self, conversation: list[Turn]) -> None:
-        asked = [turn.text for turn in conversation if turn.role == "user"]
-        found = next((match for text in asked if (match := _QUESTION.search(text))), None)
+        texts = [turn.text for turn in conversation if turn.role == "user"]
+        found = next((match for text in texts if (match := _QUESTION.search(text))), None)
         assert found is not None, f"no question in {conversation}"
         self.speaker, self.kind, self.number = found[1] or "solver", found[2], int(found[3])
 
@@ -117,9 +117,9 @@ class AgentTests(ABC):
     async def recorder(self, bench: GatewayBench) -> AsyncIterator[Recorder]:
         """Routing, context propagation and span export, as in a runner's process, without access to any provider."""
         async with bench.recording() as recorder:
-            with only_this_machine() as asked:
+            with only_this_machine() as hosts:
                 yield recorder
-        assert not asked
+        assert not hosts
 
     @pytest.fixture
     def adapter(self, recorder: Recorder) -> Iterator[Adapter]:

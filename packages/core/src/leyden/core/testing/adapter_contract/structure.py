@@ -47,9 +47,9 @@ class StructureTests(AdapterTests):
             await recorder.flush()
             spans = await bench.spans(attempt)
             outcomes = tool_outcomes(spans)
-            (asked, *further) = outcomes.by_call.values()
-            (double,) = asked
-            assert not any(further) and not outcomes.unasked
+            (requested, *further) = outcomes.by_call.values()
+            (double,) = requested
+            assert not any(further) and not outcomes.unrequested
             assert (double.tool, double.status) == ("double", "failed" if number == UNLUCKY else "returned")
             assert number == UNLUCKY or "14" in str(double.result)
             credited = list(outcomes_by_call(spans).values())

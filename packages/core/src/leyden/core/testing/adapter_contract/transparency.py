@@ -39,14 +39,14 @@ class TransparencyTests(AgentTests):
         routing.install(fail_closed=True)
         adapter.instrument()
         try:
-            with only_this_machine() as asked:
+            with only_this_machine() as hosts:
                 result, _ = await self.run(bench, adapter, self.make_solver(PROVIDER, stream=stream), "double 7")
         finally:
             adapter.uninstrument()
             await gateway_pool.aclose()
             routing.uninstall()
             await recorder.stop()
-        assert not asked
+        assert not hosts
         assert self.answer(result) == self.answer(before) == "It is 14."
         prompts = [turns(record.prompt_ids) for record in bench.log]
         assert prompts[2:] == prompts[:2]

@@ -98,7 +98,7 @@ _PLAIN: Makers = {
     "iterator without an end": itertools.count,
     "generator": lambda: (n for n in range(3)),
     "object": object,
-    **{f"member {place}": lambda place=place: records.MEMBERS[place] for place in range(len(records.MEMBERS))},
+    **{f"member {index}": lambda index=index: records.MEMBERS[index] for index in range(len(records.MEMBERS))},
     "holds itself": _cycle,
     "dicts that hold each other": _ring,
     "3,000 lists in one another": _deep,

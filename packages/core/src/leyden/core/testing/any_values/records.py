@@ -83,11 +83,11 @@ class Plain:
         self.held = held
 
 
-class Told(Plain):
+class WithRepr(Plain):
     """An object whose `repr` shows what it holds."""
 
     def __repr__(self) -> str:
-        return f"Told({self.held!r})"
+        return f"WithRepr({self.held!r})"
 
 
 MEMBERS: list[Any] = [Colour.RED, Colour.MANY, Level.LOW, Name.FIRST, Rights.READ | Rights.WRITE]
@@ -103,7 +103,7 @@ def makers() -> list[Maker]:
         Data,
         SlottedData,
         Plain,
-        Told,
+        WithRepr,
         lambda held: types.SimpleNamespace(held=held),
         lambda held: collections.UserDict({"held": held}),
         lambda held: collections.UserList([held]),

@@ -71,7 +71,7 @@ def any_values(*, blocking: bool = False, max_leaves: int = 12) -> Recipes:
     def held(inner: Recipes) -> Recipes:
         several = st.lists(inner, max_size=4).map(tuple)
         holders = st.builds(AnyValue, st.sampled_from(sorted(_HOLDERS)), several)
-        record = st.integers(0, count - 1).map(lambda place: f"record {place}")
+        record = st.integers(0, count - 1).map(lambda index: f"record {index}")
         return holders | st.builds(AnyValue, record, st.tuples(inner))
 
     return st.recursive(named | named | _plain(scalars), held, max_leaves=max_leaves)

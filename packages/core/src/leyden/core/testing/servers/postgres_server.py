@@ -184,9 +184,9 @@ def _copied(programs: Path, folder: Path) -> Path:
     libraries = package.with_name(f"{package.name}.libs")
     if libraries.is_dir():  # the programs find them by a relative path
         shutil.copytree(libraries, folder / libraries.name, symlinks=True)
-    place = folder / package.name / programs.parent.name
-    shutil.copytree(programs.parent, place, symlinks=True)
-    return place / programs.name
+    target = folder / package.name / programs.parent.name
+    shutil.copytree(programs.parent, target, symlinks=True)
+    return target / programs.name
 
 
 def _may_run(program: Path) -> bool:
@@ -208,7 +208,7 @@ def _open_folder() -> str | None:
 
 def _is_open(folder: Path) -> bool:
     path = folder.resolve()
-    return path.is_dir() and all(place.stat().st_mode & 0o001 for place in (path, *path.parents))
+    return path.is_dir() and all(target.stat().st_mode & 0o001 for target in (path, *path.parents))
 
 
 def _owner() -> dict[str, str | int]:

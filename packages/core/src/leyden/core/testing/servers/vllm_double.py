@@ -43,12 +43,12 @@ class VllmDouble:
         self.raw, self.stale = raw, stale
         """Whether it returns raw log-probabilities; whether its prefix cache outlives its weights."""
         self.paused = False
-        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.requests: list[tuple[str, dict[str, Any]]] = []
         """Path and body of every accepted request."""
         self.running = 0
         """Number of completions in progress."""
         self.token_seconds = 0.001
-        self.untold = 0
+        self.without_likeliest_tokens = 0
         """Number of positions without their likeliest tokens, as in vLLM beside calls that request one token's."""
         self.die_after: int | None = None
         """Number of tokens, over all answers, after which it dies."""
@@ -70,7 +70,7 @@ class VllmDouble:
         app.router.add_get("/is_sleeping", self._sleeping)
         app.router.add_post("/sleep", self._sleep)
         app.router.add_post("/wake_up", self._wake_up)
-        app.router.add_post("/{path:.*}", self._taken)
+        app.router.add_post("/{path:.*}", self._accept)
         self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -102,7 +102,7 @@ class VllmDouble:
             return web.json_response({"error": {"message": "paused", "code": 503}}, status=503)
         if request.method == "POST":
             text = await request.text()
-            self.asked.append((request.path, json.loads(text) if text else {}))
+            self.requests.append((request.path, json.loads(text) if text else {}))
         return await handler(request)
 
     async def _health(self, _: web.Request) -> web.Response:
@@ -111,9 +111,9 @@ class VllmDouble:
     async def _metrics(self, _: web.Request) -> web.Response:
         name = "vllm:num_requests_running"
         text = f'# HELP {name} Calls.\n# TYPE {name} gauge\n{name}{{engine="0",model_name="{BASE}"}} {self.running}\n'
-        asked = sum(path == "/v1/completions" for path, _ in self.asked)
+        count = sum(path == "/v1/completions" for path, _ in self.requests)
         return web.Response(
-            text=f"{text}# HELP vllm:asked_total All.\n# TYPE vllm:asked_total counter\nvllm:asked_total {asked}\n"
+            text=f"{text}# HELP vllm:asked_total All.\n# TYPE vllm:asked_total counter\nvllm:asked_total {count}\n"
         )
 
     async def _models(self, _: web.Request) -> web.Response:
@@ -125,17 +125,17 @@ class VllmDouble:
 
         Only requests with `return_token_ids` get token ids; others get nulls in their place.
         """
-        asked = await request.json()
-        text = "".join(str(message["content"]) for message in asked["messages"])
+        body = await request.json()
+        text = "".join(str(message["content"]) for message in body["messages"])
         prompt = [ord(character) % VOCAB for character in text][-CONTEXT // 2 :]
-        sampling = {"temperature": asked.get("temperature") or 0, "top_p": 1.0, "logprobs": 0, "model": BASE}
-        ids, rng = list(prompt), np.random.default_rng(asked.get("seed"))
+        sampling = {"temperature": body.get("temperature") or 0, "top_p": 1.0, "logprobs": 0, "model": BASE}
+        ids, rng = list(prompt), np.random.default_rng(body.get("seed"))
         logprobs: list[float] = []
-        while len(ids) - len(prompt) < asked.get("max_tokens", 8):
+        while len(ids) - len(prompt) < body.get("max_tokens", 8):
             last = ids[-1]
-            ids += self._drawn(sampling, ids, rng)["token_ids"]
+            ids += self._sampled(sampling, ids, rng)["token_ids"]
             logprobs.append(float(self.logprobs(last)[ids[-1]]))
-        return await _answer_chat(request, asked, prompt, ids[len(prompt) :], logprobs)
+        return await _answer_chat(request, body, prompt, ids[len(prompt) :], logprobs)
 
     async def _load_adapter(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -162,7 +162,7 @@ class VllmDouble:
         self.asleep = False
         return web.json_response({"status": "awake"})
 
-    async def _taken(self, _: web.Request) -> web.Response:
+    async def _accept(self, _: web.Request) -> web.Response:
         return web.json_response({"message": "done"})
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
@@ -195,7 +195,7 @@ class VllmDouble:
         while finish is None:
             await asyncio.sleep(self.token_seconds)
             await self._die_if_due()
-            choice = self._drawn(body, ids, rng)
+            choice = self._sampled(body, ids, rng)
             ids.append(choice["token_ids"][0])
             if ids[-1] in body["stop_token_ids"]:
                 finish = "stop"
@@ -215,30 +215,40 @@ class VllmDouble:
             asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(self.stop()))
             await asyncio.Event().wait()  # until it is dead
 
-    def _drawn(self, body: dict[str, Any], ids: list[int], rng: np.random.Generator) -> dict[str, Any]:
+    def _sampled(self, body: dict[str, Any], ids: list[int], rng: np.random.Generator) -> dict[str, Any]:
         """Return one token in vLLM's format, with log-probabilities of the sampling distribution unless `raw`."""
         raw = self.logprobs(ids[-1], body["model"])
-        told = raw if self.raw else _processed(raw, body["temperature"], body["top_p"])
-        drawn = _processed(raw, body["temperature"], body["top_p"])
-        token = int(raw.argmax()) if body["temperature"] == 0 else int((drawn + rng.gumbel(size=VOCAB)).argmax())
-        said = _told(told, [token], body["logprobs"])
-        if body["logprobs"] and self.untold:
-            self.untold -= 1
-            place = {f"{ID_PREFIX}{token}": float(told[token]), f"{ID_PREFIX}0": MISSING_LOGPROB}
-            said = {"token_logprobs": [place[f"{ID_PREFIX}{token}"]], "top_logprobs": [place]}
-        return {"token_ids": [token], "logprobs": said}
+        logprobs = raw if self.raw else _processed(raw, body["temperature"], body["top_p"])
+        sampling_logprobs = _processed(raw, body["temperature"], body["top_p"])
+        token = (
+            int(raw.argmax())
+            if body["temperature"] == 0
+            else int((sampling_logprobs + rng.gumbel(size=VOCAB)).argmax())
+        )
+        reported = _in_vllm_format(logprobs, [token], body["logprobs"])
+        if body["logprobs"] and self.without_likeliest_tokens:
+            self.without_likeliest_tokens -= 1
+            logprobs_by_token = {f"{ID_PREFIX}{token}": float(logprobs[token]), f"{ID_PREFIX}0": MISSING_LOGPROB}
+            reported = {
+                "token_logprobs": [logprobs_by_token[f"{ID_PREFIX}{token}"]],
+                "top_logprobs": [logprobs_by_token],
+            }
+        return {"token_ids": [token], "logprobs": reported}
 
     def _scored(self, body: dict[str, Any], prompt: list[int]) -> dict[str, Any]:
         if body.get("prompt_logprobs") is not None:
-            places = [self.logprobs(last, body["model"]) for last in prompt[:-1]]
-            told = [
-                {str(i): {"logprob": float(place[i])} for i in [token, *_likeliest(place, body["prompt_logprobs"])]}
-                for place, token in zip(places, prompt[1:], strict=True)
+            all_logprobs = [self.logprobs(last, body["model"]) for last in prompt[:-1]]
+            logprobs = [
+                {
+                    str(i): {"logprob": float(logprobs[i])}
+                    for i in [token, *_likeliest(logprobs, body["prompt_logprobs"])]
+                }
+                for logprobs, token in zip(all_logprobs, prompt[1:], strict=True)
             ]
-            return {"token_ids": [0], "prompt_logprobs": [None, *told], "finish_reason": "length"}
+            return {"token_ids": [0], "prompt_logprobs": [None, *logprobs], "finish_reason": "length"}
         if wanted := body.get("logprob_token_ids"):
-            return {"token_ids": [0], "logprobs": _told(self._cached_logprobs(body, prompt), wanted, 0)}
-        return {**self._drawn(body, prompt, np.random.default_rng()), "finish_reason": "length"}
+            return {"token_ids": [0], "logprobs": _in_vllm_format(self._cached_logprobs(body, prompt), wanted, 0)}
+        return {**self._sampled(body, prompt, np.random.default_rng()), "finish_reason": "length"}
 
     def _cached_logprobs(self, body: dict[str, Any], prompt: list[int]) -> Floats:
         """Return log-probabilities of the prompt's last position, from outdated weights with a `stale` prefix cache."""
@@ -292,25 +302,25 @@ class DoubleServer(VllmServer):
 
 
 async def _answer_chat(
-    request: web.Request, asked: dict[str, Any], prompt: list[int], ids: list[int], logprobs: list[float]
+    request: web.Request, body: dict[str, Any], prompt: list[int], ids: list[int], logprobs: list[float]
 ) -> web.StreamResponse:
     """Write an answer in vLLM's format: whole, or one token per event."""
-    tells = bool(asked.get("return_token_ids"))
-    known = {"id": f"chatcmpl-{zlib.crc32(bytes(prompt)):08x}", "created": 0, "model": asked["model"]}
+    returns_ids = bool(body.get("return_token_ids"))
+    known = {"id": f"chatcmpl-{zlib.crc32(bytes(prompt)):08x}", "created": 0, "model": body["model"]}
 
     def choice(kind: str, part: slice, finish: str | None) -> dict[str, Any]:
         content = [{"token": f" {i}", "logprob": p} for i, p in zip(ids[part], logprobs[part], strict=True)]
         return {
             "index": 0,
             kind: {"role": "assistant", "content": "".join(f" {i}" for i in ids[part])},
-            "logprobs": {"content": content} if asked.get("logprobs") else None,
+            "logprobs": {"content": content} if body.get("logprobs") else None,
             "finish_reason": finish,
-            "token_ids": ids[part] if tells else None,
+            "token_ids": ids[part] if returns_ids else None,
         }
 
-    if not asked.get("stream"):
+    if not body.get("stream"):
         whole = {**known, "object": "chat.completion", "choices": [choice("message", slice(None), "length")]}
-        return web.json_response({**whole, "prompt_token_ids": prompt if tells else None})
+        return web.json_response({**whole, "prompt_token_ids": prompt if returns_ids else None})
     answer = web.StreamResponse(headers={"content-type": "text/event-stream"})
     await answer.prepare(request)
     for n in range(len(ids)):
@@ -318,7 +328,7 @@ async def _answer_chat(
             **known,
             "object": "chat.completion.chunk",
             "choices": [choice("delta", slice(n, n + 1), "length" if n == len(ids) - 1 else None)],
-            "prompt_token_ids": prompt if tells and n == 0 else None,
+            "prompt_token_ids": prompt if returns_ids and n == 0 else None,
         }
         await answer.write(b"data: " + json.dumps(event).encode() + b"\n\n")
     await answer.write(b"data: [DONE]\n\n")
@@ -349,6 +359,6 @@ def _likeliest(logprobs: Floats, count: int) -> list[int]:
     return [int(token) for token in np.argsort(-logprobs)[:count]]
 
 
-def _told(logprobs: Floats, ids: list[int], top: int) -> dict[str, Any]:
+def _in_vllm_format(logprobs: Floats, ids: list[int], top: int) -> dict[str, Any]:
     shown = [{f"{ID_PREFIX}{i}": float(logprobs[i]) for i in [token, *_likeliest(logprobs, top)]} for token in ids]
     return {"token_logprobs": [float(logprobs[token]) for token in ids], "top_logprobs": shown}

@@ -18,18 +18,18 @@ TOOLS = '[{"type": "function", "function": {"name": "search", "description": "Lo
 
 def conversation(attempt: Attempt, turns: int, *, agent: str = "solver", first: int = 0) -> list[Span]:
     """Return calls of an agent, each with the whole conversation before it; ids and text differ between agents."""
-    said = [{"role": "system", "content": f"You are {agent}, and answer with what you find. " * 3}]
+    messages = [{"role": "system", "content": f"You are {agent}, and answer with what you find. " * 3}]
     ids = list(range(first, first + 100))
     spans: list[Span] = []
     for turn in range(turns):
-        said.append({"role": "user", "content": f"Question {turn} of {agent}"})
+        messages.append({"role": "user", "content": f"Question {turn} of {agent}"})
         ids += range(first + 1000 * turn, first + 1000 * turn + 40)
         answer = list(range(first + 7000 + turn, first + 7030 + turn))
         logprobs = pack_log_probs([-0.5 - turn / 64] * 30)
         attributes: Attributes = {
             semconv.OPERATION: "chat",
             semconv.AGENT_NAME: agent,
-            semconv.INPUT_MESSAGES: str(said),
+            semconv.INPUT_MESSAGES: str(messages),
             semconv.TOOL_DEFINITIONS: TOOLS,
             semconv.PROMPT_IDS: pack_ids(ids),
             semconv.RESPONSE_IDS: pack_ids(answer),
@@ -38,7 +38,7 @@ def conversation(attempt: Attempt, turns: int, *, agent: str = "solver", first: 
         }
         spans.append(replace(span_of(attempt, f"{first + turn:x}"), attributes=attributes))
         ids += answer
-        said.append({"role": "assistant", "content": f"Answer {turn}"})
+        messages.append({"role": "assistant", "content": f"Answer {turn}"})
     return spans
 
 

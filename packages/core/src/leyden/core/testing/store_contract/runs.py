@@ -32,9 +32,9 @@ async def steps_of(store: LightningStore, run_id: str = "r", **how: Any) -> list
     return [found.step for found in await store.query_metrics(run_id, **how)]
 
 
-async def versions_of(store: LightningStore, **asked: Any) -> list[tuple[str, str, int]]:
+async def versions_of(store: LightningStore, **filters: Any) -> list[tuple[str, str, int]]:
     """Return the keys of stored policy versions."""
-    page = await store.query_policy_versions(**asked)
+    page = await store.query_policy_versions(**filters)
     return [(found.run_id, found.policy, found.version) for found in page]
 
 
@@ -79,8 +79,8 @@ class RunTests(StoreTests):
             await store.add_run(Run(run_id=run_id, name=name, experiment=experiment))
         await store.update_run("a", status="stopped")
 
-        async def ids(**asked: Any) -> list[str]:
-            return [run.run_id for run in await store.query_runs(**asked)]
+        async def ids(**filters: Any) -> list[str]:
+            return [run.run_id for run in await store.query_runs(**filters)]
 
         assert await ids() == ["b", "a", "c"]
         assert await ids(status_in=["stopped"]) == ["a"] and await ids(status_in=[]) == []

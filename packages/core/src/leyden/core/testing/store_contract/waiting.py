@@ -126,7 +126,7 @@ class WaitingTests(StoreTests):
             await store.enqueue_rollout(n)
             return len(await store.wait_for_rollouts(rollout_ids=[got.rollout_id], timeout=20))
 
-        threads = [asyncio.create_task(_elsewhere(lambda n=n: write(n))) for n in range(10)]
+        threads = [asyncio.create_task(_in_another_loop(lambda n=n: write(n))) for n in range(10)]
         async with asyncio.timeout(20):
             while (await store.statistics())["queue_length"] < 10:
                 await asyncio.sleep(0.01)
@@ -136,7 +136,7 @@ class WaitingTests(StoreTests):
         assert [span.sequence_id for span in page] == list(range(1, 51))
 
 
-async def _elsewhere(work: Callable[[], Awaitable[int]]) -> int:
+async def _in_another_loop(work: Callable[[], Awaitable[int]]) -> int:
     """Run `work` on a new event loop in a new thread."""
     loop, done = asyncio.get_running_loop(), asyncio.Event()
     results: list[int] = []

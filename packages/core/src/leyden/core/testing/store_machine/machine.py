@@ -23,7 +23,7 @@ from leyden.core.store.base import LightningStore
 from leyden.core.testing.store_machine import operations as ops
 from leyden.core.testing.store_machine.model import COUNTED, Model
 from leyden.core.testing.store_machine.naming import AttemptNames
-from leyden.core.testing.store_machine.operations import Operation, Place
+from leyden.core.testing.store_machine.operations import Operation, Position
 
 Clock: TypeAlias = Callable[[], float]
 Opened: TypeAlias = Callable[[Path, Clock], AbstractAsyncContextManager[Sequence[LightningStore]]]
@@ -114,36 +114,36 @@ class StoreMachine(RuleBasedStateMachine):
     def begin(self, count: int, configs: list[Any]) -> None:
         """Queue some rollouts and claim them."""
         requests = [EnqueueRollout(input=n, rollout_id=f"r{n}", config=configs[n]) for n in range(count)]
-        self._alone(0.0, 0, Operation("enqueue_many_rollouts", {"rollouts": requests}))
-        self._alone(0.0, 0, Operation("dequeue_many_rollouts", {"limit": max(1, count - 1), "worker_id": "w0"}))
+        self._run_one(0.0, 0, Operation("enqueue_many_rollouts", {"rollouts": requests}))
+        self._run_one(0.0, 0, Operation("dequeue_many_rollouts", {"limit": max(1, count - 1), "worker_id": "w0"}))
 
-    def _alone(self, seconds: float, client: int, operation: Operation) -> None:
-        self._run(self._take(seconds, [(client, operation)]))
+    def _run_one(self, seconds: float, client: int, operation: Operation) -> None:
+        self._run(self._perform(seconds, [(client, operation)]))
 
-    enqueue = rule(seconds=SECONDS, client=CLIENTS, operation=ops.ENQUEUES)(_alone)
-    claim = rule(seconds=SECONDS, client=CLIENTS, operation=ops.CLAIMS)(_alone)
-    change_attempt = rule(seconds=SECONDS, client=CLIENTS, operation=ops.ATTEMPT_CHANGES)(_alone)
-    change_rollout = rule(seconds=SECONDS, client=CLIENTS, operation=ops.ROLLOUT_CHANGES)(_alone)
-    send_spans = rule(seconds=SECONDS, client=CLIENTS, operation=ops.SPANS)(_alone)
-    record = rule(seconds=SECONDS, client=CLIENTS, operation=ops.RECORDS)(_alone)
-    record_run = rule(seconds=SECONDS, client=CLIENTS, operation=ops.RUNS)(_alone)
-    ask = rule(seconds=SECONDS, client=CLIENTS, operation=ops.QUESTIONS)(_alone)
+    enqueue = rule(seconds=SECONDS, client=CLIENTS, operation=ops.ENQUEUES)(_run_one)
+    claim = rule(seconds=SECONDS, client=CLIENTS, operation=ops.CLAIMS)(_run_one)
+    change_attempt = rule(seconds=SECONDS, client=CLIENTS, operation=ops.ATTEMPT_CHANGES)(_run_one)
+    change_rollout = rule(seconds=SECONDS, client=CLIENTS, operation=ops.ROLLOUT_CHANGES)(_run_one)
+    send_spans = rule(seconds=SECONDS, client=CLIENTS, operation=ops.SPANS)(_run_one)
+    record = rule(seconds=SECONDS, client=CLIENTS, operation=ops.RECORDS)(_run_one)
+    record_run = rule(seconds=SECONDS, client=CLIENTS, operation=ops.RUNS)(_run_one)
+    ask = rule(seconds=SECONDS, client=CLIENTS, operation=ops.QUESTIONS)(_run_one)
 
     @rule(seconds=SECONDS, calls=st.lists(st.tuples(CLIENTS, ops.ANY), min_size=2, max_size=3))
     def at_once(self, seconds: float, calls: list[tuple[int, Operation]]) -> None:
         """Make several calls at once, or in turn where the store's calls may not overlap."""
-        self._run(self._take(seconds, calls, in_turn=not self.overlapping))
+        self._run(self._perform(seconds, calls, in_turn=not self.overlapping))
 
     @rule(seconds=SECONDS, calls=st.lists(st.tuples(CLIENTS, ops.CHANGES), min_size=3, max_size=6))
     def in_turn(self, seconds: float, calls: list[tuple[int, Operation]]) -> None:
         """Make several calls one after the other, and compare only then."""
-        self._run(self._take(seconds, calls, in_turn=True))
+        self._run(self._perform(seconds, calls, in_turn=True))
 
-    @rule(client=CLIENTS, places=st.lists(ops.ROLLOUT, min_size=1, max_size=2))
-    def wait(self, client: int, places: list[Place]) -> None:
+    @rule(client=CLIENTS, positions=st.lists(ops.ROLLOUT, min_size=1, max_size=2))
+    def wait(self, client: int, positions: list[Position]) -> None:
         """Begin to wait for rollouts; without a precondition, since the store decides which calls end first."""
         if len(self._waiting) < 3:
-            self._run(self._wait(client, [place.found(self.model) for place in places]))
+            self._run(self._wait(client, [position.found(self.model) for position in positions]))
 
     @rule(client=CLIENTS, limit=st.integers(1, 2))
     def wait_for_work(self, client: int, limit: int) -> None:
@@ -156,7 +156,9 @@ class StoreMachine(RuleBasedStateMachine):
         try:
             if not self._failed:
                 for client in range(len(self.clients)):
-                    self._run(self._take(0.0, [(client, operation) for operation in self._everything()], in_turn=True))
+                    self._run(
+                        self._perform(0.0, [(client, operation) for operation in self._everything()], in_turn=True)
+                    )
         finally:
             self._runner.run(self._close())
             self._runner.close()
@@ -171,7 +173,7 @@ class StoreMachine(RuleBasedStateMachine):
             type(self).hurry = 0.02  # while Hypothesis shrinks the failure
             raise
 
-    async def _take(self, seconds: float, calls: Sequence[tuple[int, Operation]], *, in_turn: bool = False) -> None:
+    async def _perform(self, seconds: float, calls: Sequence[tuple[int, Operation]], *, in_turn: bool = False) -> None:
         if seconds:
             self._before, self.now = self.now, self.now + seconds
         found = [(client, operation.name, operation.found(self.model)) for client, operation in calls]
@@ -183,8 +185,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     async def _call(self, client: int, name: str, arguments: dict[str, Any]) -> Done:
         store = self.clients[client % len(self.clients)]
-        theirs = {key: self._names.to_store(value) for key, value in arguments.items()}
-        answer = await _outcome(getattr(store, name)(**theirs))
+        store_arguments = {key: self._names.to_store(value) for key, value in arguments.items()}
+        answer = await _outcome(getattr(store, name)(**store_arguments))
         if name == "statistics":
             answer = {key: answer[key] for key in COUNTED}  # a store may have more counts
         return Done(name, arguments, self._names.from_store(answer))
@@ -195,7 +197,7 @@ class StoreMachine(RuleBasedStateMachine):
         store = self.clients[client % len(self.clients)]
         task = asyncio.create_task(store.wait_for_rollouts(rollout_ids=rollout_ids))
         self._waiting.append(Waiting(rollout_ids, ends, task))
-        await self._look_at_waiting()
+        await self._check_waiting()
 
     async def _wait_for_work(self, client: int, limit: int) -> None:
         store = self.clients[client % len(self.clients)]
@@ -209,7 +211,7 @@ class StoreMachine(RuleBasedStateMachine):
         while True:
             claims += self._claimed_by_waiting()
             self._steps += 1
-            view = await self._look()
+            view = await self._view()
             # A query during the start of an attempt may have returned its id before any answer assigned that id to an
             # attempt.
             done, claims = (
@@ -227,7 +229,7 @@ class StoreMachine(RuleBasedStateMachine):
                 assert not after, "there is work, and no waiting caller was notified"
                 raise AssertionError(self._report([*done, *claims, *view]))
         self.models = after
-        await self._look_at_waiting()
+        await self._check_waiting()
 
     def _beside(self, one: Done, others: Sequence[Done]) -> Done:
         if not self.passing_over or not one.name.startswith(CLAIM):
@@ -235,15 +237,15 @@ class StoreMachine(RuleBasedStateMachine):
         named = (name for other in others if other is not one for name in _named(other))
         return replace(one, beside=frozenset(named))
 
-    async def _look(self) -> list[Done]:
+    async def _view(self) -> list[Done]:
         """Query everything that can distinguish explanations; a rollout's answer has only its latest attempt."""
         view = [await self._call(self._steps, name, {}) for name in VIEW]
-        tried = [
+        retried = [
             one.rollout_id for one in view[0].answer if getattr(one, "attempt", None) and one.attempt.sequence_id > 1
         ]
-        asked = [("query_attempts", {"rollout_id": name}) for name in tried]
-        asked += [("query_metrics", {"run_id": run_id}) for run_id in self.model.runs]
-        return view + [await self._call(self._steps, name, arguments) for name, arguments in asked]
+        queries = [("query_attempts", {"rollout_id": name}) for name in retried]
+        queries += [("query_metrics", {"run_id": run_id}) for run_id in self.model.runs]
+        return view + [await self._call(self._steps, name, arguments) for name, arguments in queries]
 
     def _claimed_by_waiting(self) -> list[Done]:
         finished = [(limit, task) for limit, task in self._idle if task.done()]
@@ -288,7 +290,7 @@ class StoreMachine(RuleBasedStateMachine):
     def _is_finished(self, rollout_id: str) -> bool:
         return self.model.rollouts[rollout_id].status in FINISHED_ROLLOUT
 
-    async def _look_at_waiting(self) -> None:
+    async def _check_waiting(self) -> None:
         for waiting in list(self._waiting):
             if all(map(self._is_finished, waiting.ends)):
                 await asyncio.wait([waiting.task], timeout=max(2.0, PATIENCE * self.hurry))
@@ -328,8 +330,8 @@ def _merged(first: Sequence[Done], others: Sequence[Done]) -> Iterable[list[Done
         yield list(first)
         return
     for merged in _merged(first, others[1:]):
-        for place in range(len(merged) + 1):
-            yield [*merged[:place], others[0], *merged[place:]]
+        for position in range(len(merged) + 1):
+            yield [*merged[:position], others[0], *merged[position:]]
 
 
 def _distinct(models: Iterable[Model]) -> list[Model]:

@@ -63,7 +63,7 @@ class Model(States, RecordsModel):
         self.begin_attempt(rollout, worker_id)
         if worker_id:
             self.settle(worker_id, "idle")
-        return rollout.noun()
+        return rollout.record()
 
     def enqueue_rollout(self, given: object, **request: Any) -> Rollout:
         """Queue one rollout."""
@@ -81,7 +81,7 @@ class Model(States, RecordsModel):
             if ids[-1] not in self.rollouts:
                 self._made(replace(request, rollout_id=ids[-1]), "queuing")
                 self.queue.append({ids[-1]})
-        return [self.rollouts[name].noun() for name in ids]
+        return [self.rollouts[name].record() for name in ids]
 
     def _made(self, request: EnqueueRollout, status: RolloutStatus) -> RolloutNow:
         _check(request.config)
@@ -128,11 +128,11 @@ class Model(States, RecordsModel):
             claimed.append(rollout)
         if worker_id:
             self.settle(worker_id, "idle", claimed=True)
-        return [rollout.noun() for rollout in claimed]
+        return [rollout.record() for rollout in claimed]
 
     def _is_next(self, rollout_id: str) -> bool:
-        place = next((n for n, group in enumerate(self.queue) if rollout_id in group), -1)
-        return place >= 0 and self.beside.issuperset(set[str]().union(*self.queue[:place]))
+        position = next((n for n, group in enumerate(self.queue) if rollout_id in group), -1)
+        return position >= 0 and self.beside.issuperset(set[str]().union(*self.queue[:position]))
 
     def start_attempt(self, given: object, rollout_id: str, worker_id: str | None = None) -> Rollout:
         """Start a further attempt; raises IllegalMove for a cancelled rollout."""
@@ -141,7 +141,7 @@ class Model(States, RecordsModel):
         self.begin_attempt(rollout, worker_id)
         if worker_id:
             self.settle(worker_id, "idle")
-        return rollout.noun()
+        return rollout.record()
 
     # --- Manual changes
 
@@ -157,13 +157,13 @@ class Model(States, RecordsModel):
             fields["resources_version"] = self._version(fields["resources_id"])
         for name, value in fields.items():
             setattr(rollout, name, value)
-        return rollout.noun()
+        return rollout.record()
 
     def update_attempt(self, given: object, rollout_id: str, attempt_id: str, **fields: Any) -> Attempt:
         """Change fields of an attempt."""
         attempt = self.found_attempt(rollout_id, attempt_id)
         self.change_attempt(self.found(rollout_id), attempt, fields)
-        return attempt.noun()
+        return attempt.record()
 
     def update_worker(self, given: object, worker_id: str, heartbeat_stats: Any = UNSET) -> Worker:
         """Record a heartbeat."""
@@ -235,7 +235,7 @@ class Model(States, RecordsModel):
             rollout.spans.append(numbered)
             stored.append(numbered)
         for span in stored:
-            self.hear(self.rollouts[span.rollout_id], self.found_attempt(span.rollout_id, span.attempt_id))
+            self.record_heartbeat(self.rollouts[span.rollout_id], self.found_attempt(span.rollout_id, span.attempt_id))
         return stored
 
     def get_next_span_sequence_id(self, given: object, rollout_id: str, attempt_id: str) -> int:
@@ -270,7 +270,7 @@ class Model(States, RecordsModel):
         status_in: Any = None,
         rollout_id_in: Any = None,
         rollout_id_contains: str | None = None,
-        **how: Any,
+        **paging: Any,
     ) -> Page[Rollout]:
         """Return a page of rollouts; the newer names of the filters override the older ones."""
         filters = {
@@ -278,15 +278,15 @@ class Model(States, RecordsModel):
             "rollout_id_in": rollout_ids if rollout_id_in is None else rollout_id_in,
             "rollout_id_contains": rollout_id_contains,
         }
-        return answer([rollout.noun() for rollout in self.rollouts.values()], filters, **how)
+        return answer([rollout.record() for rollout in self.rollouts.values()], filters, **paging)
 
-    def query_attempts(self, given: object, rollout_id: str, **how: Any) -> Page[Attempt]:
+    def query_attempts(self, given: object, rollout_id: str, **paging: Any) -> Page[Attempt]:
         """Return a page of attempts, sorted by number by default."""
-        how = {"sort_by": "sequence_id"} | how
+        paging = {"sort_by": "sequence_id"} | paging
         attempts = self.rollouts[rollout_id].attempts if rollout_id in self.rollouts else []
-        return answer([attempt.noun() for attempt in attempts], {}, **how)
+        return answer([attempt.record() for attempt in attempts], {}, **paging)
 
-    def query_spans(self, given: object, rollout_id: str, attempt_id: str | None = None, **asked: Any) -> Page[Span]:
+    def query_spans(self, given: object, rollout_id: str, attempt_id: str | None = None, **filters: Any) -> Page[Span]:
         """Return a page of spans, sorted by number by default."""
         rollout = self.rollouts.get(rollout_id)
         spans = [] if rollout is None else rollout.spans
@@ -295,31 +295,33 @@ class Model(States, RecordsModel):
         if attempt_id is not None:
             spans = [span for span in spans if span.attempt_id == attempt_id]
         names = ("filter_logic", "sort_by", "sort_order", "limit", "offset")
-        how: dict[str, Any] = {name: asked.pop(name) for name in names if name in asked}
-        how.setdefault("sort_by", "sequence_id")
-        return answer(spans, asked, **how)
+        paging: dict[str, Any] = {name: filters.pop(name) for name in names if name in filters}
+        paging.setdefault("sort_by", "sequence_id")
+        return answer(spans, filters, **paging)
 
     def query_resources(
-        self, given: object, resources_id: str | None = None, resources_id_contains: str | None = None, **how: Any
+        self, given: object, resources_id: str | None = None, resources_id_contains: str | None = None, **paging: Any
     ) -> Page[ResourcesUpdate]:
         """Return a page of current versions."""
         filters = {"resources_id": resources_id, "resources_id_contains": resources_id_contains}
-        return answer([versions[-1] for versions in self.resources.values()], filters, **how)
+        return answer([versions[-1] for versions in self.resources.values()], filters, **paging)
 
     def query_workers(
-        self, given: object, status_in: Any = None, worker_id_contains: str | None = None, **how: Any
+        self, given: object, status_in: Any = None, worker_id_contains: str | None = None, **paging: Any
     ) -> Page[Worker]:
         """Return a page of workers."""
-        return answer(self.workers.values(), {"status_in": status_in, "worker_id_contains": worker_id_contains}, **how)
+        return answer(
+            self.workers.values(), {"status_in": status_in, "worker_id_contains": worker_id_contains}, **paging
+        )
 
     def get_rollout_by_id(self, given: object, rollout_id: str) -> Rollout | None:
         """Return one rollout."""
-        return self.rollouts[rollout_id].noun() if rollout_id in self.rollouts else None
+        return self.rollouts[rollout_id].record() if rollout_id in self.rollouts else None
 
     def get_latest_attempt(self, given: object, rollout_id: str) -> Attempt | None:
         """Return the latest attempt."""
         rollout = self.rollouts.get(rollout_id)
-        return rollout.attempts[-1].noun() if rollout is not None and rollout.attempts else None
+        return rollout.attempts[-1].record() if rollout is not None and rollout.attempts else None
 
     def find_attempt(self, given: object, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
         """Return an attempt with its rollout; with the store's statuses, since these may be outdated."""
@@ -329,7 +331,7 @@ class Model(States, RecordsModel):
             attempt = None
         if attempt is None:
             return None
-        rollout, found = self.rollouts[rollout_id].noun(), attempt.noun()
+        rollout, found = self.rollouts[rollout_id].record(), attempt.record()
         if isinstance(given, tuple):
             near = cast("tuple[Rollout, Attempt]", given)
             same = (near[0].rollout_id, near[0].input, near[1].attempt_id, near[1].start_time)
@@ -357,7 +359,7 @@ class Model(States, RecordsModel):
     def wait_for_rollouts(self, given: object, rollout_ids: Sequence[str], timeout: float | None) -> list[Rollout]:
         """Return the finished rollouts, each once, in the order of `rollout_ids`."""
         known = [self.rollouts[name] for name in dict.fromkeys(rollout_ids) if name in self.rollouts]
-        return [rollout.noun() for rollout in known if rollout.status in FINISHED_ROLLOUT]
+        return [rollout.record() for rollout in known if rollout.status in FINISHED_ROLLOUT]
 
 
 def _id(given: object) -> str:

@@ -15,32 +15,37 @@ class AttemptNames:
     """Records ids from answers, and translates in both directions."""
 
     def __init__(self) -> None:
-        self._theirs: dict[str, str] = {}
-        self._ours: dict[str, str] = {}
+        self._store_ids: dict[str, str] = {}
+        self._model_ids: dict[str, str] = {}
 
     def to_store(self, value: Any) -> Any:
         """Return an argument with the store's ids."""
-        return _translated(value, self._theirs)
+        return _translated(value, self._store_ids)
 
     def from_store(self, value: Any) -> Any:
         """Return an answer with the model's ids, and record new ones."""
-        self._learn(value)
+        self._record(value)
         return self.known(value)
 
     def known(self, value: Any) -> Any:
         """Return an answer with the model's ids, as far as they are recorded by now."""
-        return _translated(value, self._ours)
+        return _translated(value, self._model_ids)
 
-    def _learn(self, value: Any) -> None:
+    def _record(self, value: Any) -> None:
         if isinstance(value, (list, tuple, Page)):
             for item in value:  # type: ignore[reportUnknownVariableType] an answer may be anything
-                self._learn(item)
+                self._record(item)
         elif isinstance(value, AttemptedRollout):
-            self._learn(value.attempt)
+            self._record(value.attempt)
         elif isinstance(value, Attempt):
-            ours = name_of(value.rollout_id, value.sequence_id)
-            known = self._theirs.setdefault(ours, value.attempt_id), self._ours.setdefault(value.attempt_id, ours)
-            assert known == (value.attempt_id, ours), f"{value.attempt_id} is {ours}, and there is {known} already"
+            model_id = name_of(value.rollout_id, value.sequence_id)
+            known = (
+                self._store_ids.setdefault(model_id, value.attempt_id),
+                self._model_ids.setdefault(value.attempt_id, model_id),
+            )
+            assert known == (value.attempt_id, model_id), (
+                f"{value.attempt_id} is {model_id}, and there is {known} already"
+            )
 
 
 def _translated(value: Any, names: dict[str, str]) -> Any:

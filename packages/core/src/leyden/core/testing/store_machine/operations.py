@@ -34,7 +34,7 @@ RESOURCES: list[dict[str, PromptTemplate]] = [{}, {"prompt": PromptTemplate(temp
 
 
 @dataclass(frozen=True)
-class Place:
+class Position:
     """Position of a rollout, or of an attempt by its number: 0 is the latest attempt, and 9 does not exist."""
 
     rollout: int
@@ -55,12 +55,12 @@ class Place:
 class SpanDraft:
     """A span of the attempt at a position."""
 
-    attempt: Place
+    attempt: Position
     span: Span
 
     def found(self, states: States) -> Span:
         """Return the span with the ids of its attempt."""
-        rollout_id = Place(self.attempt.rollout).found(states)
+        rollout_id = Position(self.attempt.rollout).found(states)
         return replace(self.span, rollout_id=rollout_id, attempt_id=self.attempt.found(states))
 
 
@@ -81,7 +81,7 @@ Operations: TypeAlias = st.SearchStrategy[Operation]
 
 
 def _found(value: Any, states: States) -> Any:
-    if isinstance(value, (Place, SpanDraft)):
+    if isinstance(value, (Position, SpanDraft)):
         return value.found(states)
     if isinstance(value, (list, tuple)):
         members: list[Any] = [_found(member, states) for member in value]  # type: ignore[reportUnknownVariableType]
@@ -94,8 +94,8 @@ def _call(name: str, /, **arguments: st.SearchStrategy[Any]) -> Operations:
 
 
 # Early rollouts are chosen more often, so that several operations change the same rollout.
-_place = st.sampled_from([*[0] * 10, 1, 1, 1, 1, 2, 2, 3, NOT_THERE])
-ROLLOUT = st.builds(Place, _place)
+_position = st.sampled_from([*[0] * 10, 1, 1, 1, 1, 2, 2, 3, NOT_THERE])
+ROLLOUT = st.builds(Position, _position)
 _numbers = st.sampled_from([*[0] * 6, 1, 1, 2, 3, NOT_THERE])
 _worker = st.none() | st.sampled_from(WORKERS)
 _config = st.sampled_from(CONFIGS)
@@ -108,8 +108,8 @@ _resources_id = st.sampled_from([None, None, "x", "unknown"])
 def _of_attempt(
     name: str, numbers: st.SearchStrategy[int] = _numbers, **arguments: st.SearchStrategy[Any]
 ) -> Operations:
-    return st.tuples(_place, numbers).flatmap(
-        lambda at: _call(name, rollout_id=st.just(Place(at[0])), attempt_id=st.just(Place(*at)), **arguments)
+    return st.tuples(_position, numbers).flatmap(
+        lambda at: _call(name, rollout_id=st.just(Position(at[0])), attempt_id=st.just(Position(*at)), **arguments)
     )
 
 
@@ -157,7 +157,7 @@ def _draft(rollout: int, attempt: int, span_id: str, number: int) -> SpanDraft:
         attributes={"ids": span_id.encode(), "list": [1, 2]},
         start_time=float(number),
     )
-    return SpanDraft(Place(rollout, attempt), span)
+    return SpanDraft(Position(rollout, attempt), span)
 
 
 def _readable(span_id: int, start: int) -> ReadableSpan:
@@ -166,10 +166,10 @@ def _readable(span_id: int, start: int) -> ReadableSpan:
 
 
 _span = st.builds(
-    _draft, _place, st.sampled_from([1, 2, 3, NOT_THERE]), st.sampled_from("abcd"), st.sampled_from([0, 0, 3, 7, -1])
+    _draft, _position, st.sampled_from([1, 2, 3, NOT_THERE]), st.sampled_from("abcd"), st.sampled_from([0, 0, 3, 7, -1])
 )
 _good_span = st.builds(_draft, st.integers(0, 1), st.integers(1, 3), st.sampled_from("abcdef"), st.just(0))
-_pairs = st.lists(st.tuples(ROLLOUT, st.builds(Place, _place, _numbers)), max_size=3)
+_pairs = st.lists(st.tuples(ROLLOUT, st.builds(Position, _position, _numbers)), max_size=3)
 SPANS: Operations = st.one_of(
     _call("add_span", span=_good_span),
     _call("add_span", span=_span),

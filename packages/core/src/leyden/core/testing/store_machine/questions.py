@@ -13,7 +13,7 @@ FILTERS = ("_in", "_contains", "")
 
 
 def answer(
-    nouns: Iterable[T],
+    records: Iterable[T],
     filters: dict[str, Any],
     *,
     filter_logic: str = "and",
@@ -23,11 +23,11 @@ def answer(
     offset: int = 0,
 ) -> Page[T]:
     """Return the page for a query. Raises CallRefused for an invalid one."""
-    found = list(nouns)
+    found = list(records)
     given = {name: value for name, value in filters.items() if value is not None}
     if given:
         joined = any if filter_logic == "or" else all
-        found = [noun for noun in found if joined(_passes(noun, name, value) for name, value in given.items())]
+        found = [record for record in found if joined(_passes(record, name, value) for name, value in given.items())]
     if offset < 0 or sort_by == "nothing":
         raise CallRefused
     if sort_by is not None:
@@ -36,9 +36,9 @@ def answer(
     return Page(items=found[offset:end], limit=limit, offset=offset, total=len(found))
 
 
-def _passes(noun: Any, name: str, value: Any) -> bool:
+def _passes(record: Any, name: str, value: Any) -> bool:
     ending = next(ending for ending in FILTERS if name.endswith(ending))
-    have = getattr(noun, name.removesuffix(ending))
+    have = getattr(record, name.removesuffix(ending))
     if have is None:
         return False
     if ending == "_contains":
@@ -46,8 +46,8 @@ def _passes(noun: Any, name: str, value: Any) -> bool:
     return have in value if ending == "_in" else have == value
 
 
-def _sorted(nouns: Sequence[T], name: str, descending: bool) -> list[T]:
-    without = [noun for noun in nouns if getattr(noun, name) is None]
-    having = [noun for noun in nouns if getattr(noun, name) is not None]
-    having.sort(key=lambda noun: getattr(noun, name), reverse=descending)
+def _sorted(records: Sequence[T], name: str, descending: bool) -> list[T]:
+    without = [record for record in records if getattr(record, name) is None]
+    having = [record for record in records if getattr(record, name) is not None]
+    having.sort(key=lambda record: getattr(record, name), reverse=descending)
     return without + having if descending else having + without

@@ -44,8 +44,8 @@ class RecordsModel:
     def rewind_run(self, given: object, run_id: str, step: int) -> Run:
         """Keep metrics and versions up to a step."""
         run = self._found(run_id)
-        mine = self.measured.get(run_id, {})
-        self.measured[run_id] = {number: found for number, found in mine.items() if number <= step}
+        own = self.measured.get(run_id, {})
+        self.measured[run_id] = {number: found for number, found in own.items() if number <= step}
         self.versions = {key: found for key, found in self.versions.items() if key[0] != run_id or key[2] <= step}
         return self._write(run)
 
@@ -100,21 +100,21 @@ class RecordsModel:
         name: str | None = None,
         name_contains: str | None = None,
         experiment: str | None = None,
-        **how: Any,
+        **paging: Any,
     ) -> Page[Run]:
         """Return a page of runs."""
         filters = {"status_in": status_in, "name": name, "name_contains": name_contains, "experiment": experiment}
-        return answer(self.runs.values(), filters, **how)
+        return answer(self.runs.values(), filters, **paging)
 
-    def query_metrics(self, given: object, run_id: str, **how: Any) -> Page[StepMetrics]:
+    def query_metrics(self, given: object, run_id: str, **paging: Any) -> Page[StepMetrics]:
         """Return a page of steps."""
-        return answer(self.measured.get(run_id, {}).values(), {}, sort_by="step", **how)
+        return answer(self.measured.get(run_id, {}).values(), {}, sort_by="step", **paging)
 
     def query_policy_versions(
-        self, given: object, *, run_id: str | None = None, policy: str | None = None, **how: Any
+        self, given: object, *, run_id: str | None = None, policy: str | None = None, **paging: Any
     ) -> Page[PolicyVersion]:
         """Return a page of versions."""
-        return answer(self.versions.values(), {"run_id": run_id, "policy": policy}, **how)
+        return answer(self.versions.values(), {"run_id": run_id, "policy": policy}, **paging)
 
     def get_run_by_id(self, given: object, run_id: str) -> Run | None:
         """Return one run."""

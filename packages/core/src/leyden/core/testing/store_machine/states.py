@@ -49,7 +49,7 @@ class AttemptNow:
         """Name in the place of its id, which the store chooses."""
         return name_of(self.rollout_id, self.sequence_id)
 
-    def noun(self) -> Attempt:
+    def record(self) -> Attempt:
         """Return the attempt as a record."""
         return Attempt(
             rollout_id=self.rollout_id,
@@ -85,10 +85,10 @@ class RolloutNow:
     ends: int = 0
     """Number of times that it has finished."""
 
-    def noun(self) -> Rollout:
+    def record(self) -> Rollout:
         """Return the rollout as a record, with its latest attempt if there is one."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in Rollout.__struct_fields__}
-        return AttemptedRollout(**fields, attempt=self.attempts[-1].noun()) if self.attempts else Rollout(**fields)
+        return AttemptedRollout(**fields, attempt=self.attempts[-1].record()) if self.attempts else Rollout(**fields)
 
 
 def name_of(rollout_id: str, sequence_id: int) -> str:
@@ -131,8 +131,8 @@ class States:
     def check_health(self, order: Sequence[int] | None = None) -> None:
         """Apply the health check at `now`; `order` is the order of the overdue rollouts."""
         late, before = self.late(), len(self.queue)
-        for place in order or range(len(late)):
-            rollout, verdict = late[place]
+        for position in order or range(len(late)):
+            rollout, verdict = late[position]
             self.change_attempt(rollout, rollout.attempts[-1], {"status": verdict})
         if len(self.queue) > before:
             self.queue[before:] = [set[str]().union(*self.queue[before:])]
@@ -143,8 +143,8 @@ class States:
         may_time_out = is_open or attempt.status == "unresponsive"
         if timeout is not None and may_time_out and attempt.start_time + timeout <= self.now:
             return "timeout"
-        heard = attempt.start_time if attempt.last_heartbeat_time is None else attempt.last_heartbeat_time
-        return "unresponsive" if silence is not None and is_open and heard + silence <= self.now else None
+        last_heartbeat = attempt.start_time if attempt.last_heartbeat_time is None else attempt.last_heartbeat_time
+        return "unresponsive" if silence is not None and is_open and last_heartbeat + silence <= self.now else None
 
     # --- Rollouts
 
@@ -236,7 +236,7 @@ class States:
         if status in ROLLOUT_MOVES[rollout.status]:
             self._become(rollout, status)
 
-    def hear(self, rollout: RolloutNow, attempt: AttemptNow) -> None:
+    def record_heartbeat(self, rollout: RolloutNow, attempt: AttemptNow) -> None:
         """Record a span as a heartbeat."""
         before = attempt.status
         fields: dict[str, Any] = {"last_heartbeat_time": max(attempt.last_heartbeat_time or self.now, self.now)}

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from leyden.core.data.order import drawn
+from leyden.core.data.order import rows_of_batch
 from leyden.core.data.plain.values import is_plain, plain
 from leyden.core.data.rollout import Task
 from leyden.core.errors import TaskError
@@ -106,4 +106,4 @@ def batch(tasks: Sequence[Task], index: int, size: int, seed: int) -> list[tuple
     Each pass through the tasks has its own seeded shuffle, in which every task occurs exactly once. This is a pure
     function of its arguments, so that a resumed run continues exactly where it stopped.
     """
-    return [(row, tasks[row]) for row in drawn(len(tasks), index, size, seed)]
+    return [(row, tasks[row]) for row in rows_of_batch(len(tasks), index, size, seed)]

@@ -247,4 +247,4 @@ def _most_frequent(failures: Sequence[CountedMessage]) -> list[CountedMessage]:
     """Return the reasons for the table; `leyden why` shows all of them."""
     tally = Tally()
     tally.include(failures)
-    return tally.few(SHOWN_FAILURES)[:SHOWN_FAILURES]
+    return tally.grouped(SHOWN_FAILURES)[:SHOWN_FAILURES]

@@ -23,7 +23,7 @@ from leyden.core.data.reasons import (
     NO_CALL_LEFT,
     NO_REWARD,
     NO_STEP,
-    NOT_SAID,
+    NOT_RECORDED_WHY,
     REFUSED,
     REQUEUED,
     ROLLED_BACK,
@@ -144,7 +144,7 @@ def _reason(
     if reason:
         return reason, detail
     if not facts.learning.is_recorded:
-        return NOT_SAID, ""
+        return NOT_RECORDED_WHY, ""
     return NO_STEP, "the run goes on" if facts.runs_now else facts.ended
 
 

@@ -88,8 +88,8 @@ async def summarise(record: RunRecord) -> Summary:
         calls_unmoved=counts.unmoved,
         rollouts_left_out=_listed(counts.rollout_reasons, command("show")),
         calls_left_out=_listed(counts.call_reasons, command("show")),
-        held_out_failures=counts.held_out_failures.few(MOST_DETAILS),
-        remarks=counts.remarks.few(MOST_DETAILS),
+        held_out_failures=counts.held_out_failures.grouped(MOST_DETAILS),
+        remarks=counts.remarks.grouped(MOST_DETAILS),
         agents_output=None if record.config.agent is None else agents_output(record.config, record.folder),
     )
 
@@ -160,7 +160,7 @@ def _listed(counted: dict[str, _Reason], show: str) -> list[ReasonCount]:
     """Return the reasons, the most frequent first."""
     found: list[ReasonCount] = []
     for name, one in sorted(counted.items(), key=lambda item: -item[1].count):
-        reason, details = reason_of(name), one.details.few(MOST_DETAILS)
+        reason, details = reason_of(name), one.details.grouped(MOST_DETAILS)
         found.append(
             ReasonCount(
                 reason=name,

@@ -44,19 +44,19 @@ def can_read_otlp() -> bool:
 class OtlpEndpoint:
     """Stores the spans of OTLP requests in `store`.
 
-    `who` returns the agent or worker that sent a request, None for a trainer. `trusts` returns whether that sender may
-    store records of model calls.
+    `authenticate` returns the agent or worker that sent a request, None for a trainer. `trusts` returns whether that
+    caller may store records of model calls.
     """
 
     def __init__(
         self,
         store: LightningStore,
-        intake: RequestAdmission,
+        admission: RequestAdmission,
         metrics: StoreMetrics,
-        who: Callable[[Request], AttemptCaller | WorkerCaller | None],
+        authenticate: Callable[[Request], AttemptCaller | WorkerCaller | None],
         trusts: Callable[[AttemptCaller | WorkerCaller | None], bool],
     ) -> None:
-        self._store, self._intake, self._metrics, self._who = store, intake, metrics, who
+        self._store, self._admission, self._metrics, self._authenticate = store, admission, metrics, authenticate
         self._trusts = trusts
 
     async def answer(self, request: Request) -> Response:
@@ -71,45 +71,45 @@ class OtlpEndpoint:
             return PlainTextResponse("the caller has gone", 400)
 
     async def _stored(self, request: Request, kind: str) -> Response:
-        sender = self._who(request)
+        caller = self._authenticate(request)
         if not can_read_otlp():
             raise Refused(501, "this server takes no OTLP: it needs pip install 'leyden-core[otlp]'")
         if kind not in _KINDS:
             raise Refused(415, f"OTLP comes as {' or '.join(_KINDS)}")
-        async with self._intake.place(access.limited_as(sender)) as place:
-            if isinstance(sender, AttemptCaller):
-                await access.check_open(self._store, sender)
-            self._intake.check_room()
-            async with place.body(request) as body, place.turn(_WEIGHT * len(body)):
-                if kind == _JSON and len(body) > self._intake.limits.max_json:
-                    raise too_large(self._intake.limits.max_json, "JSON ")
-                taken = await self._read(body, kind, sender, place)
-                place.charge(WRITE_SECONDS * len(taken.spans))
-                with self._intake.writing(len(taken.spans)):
-                    stored = await self._write(taken, trusted=self._trusts(sender))
+        async with self._admission.admit(access.limited_as(caller)) as admitted:
+            if isinstance(caller, AttemptCaller):
+                await access.check_open(self._store, caller)
+            self._admission.check_waiting_spans()
+            async with admitted.body(request) as body, admitted.turn(_WEIGHT * len(body)):
+                if kind == _JSON and len(body) > self._admission.limits.max_json:
+                    raise too_large(self._admission.limits.max_json, "JSON ")
+                taken = await self._read(body, kind, caller, admitted)
+                admitted.charge(WRITE_SECONDS * len(taken.spans))
+                with self._admission.writing(len(taken.spans)):
+                    stored = await self._write(taken, trusted=self._trusts(caller))
         self._metrics.stored(stored, taken.refused)
         return Response(taken.answer(kind), 200, media_type=kind)
 
     async def _read(
-        self, body: bytes, kind: str, sender: AttemptCaller | WorkerCaller | None, place: AdmittedRequest
+        self, body: bytes, kind: str, caller: AttemptCaller | WorkerCaller | None, admitted: AdmittedRequest
     ) -> "ReadRequest":
         from leyden.core.store.http.otlp.reading import OtlpLimits, read_request
 
-        agent = sender if isinstance(sender, AttemptCaller) else None
-        limits = self._intake.limits
-        of = limits if agent is None else limits.agent
-        most = OtlpLimits(of.max_spans, of.max_values, limits.max_span)
+        agent = caller if isinstance(caller, AttemptCaller) else None
+        limits = self._admission.limits
+        limits_for_spans = limits if agent is None else limits.agent
+        most = OtlpLimits(limits_for_spans.max_spans, limits_for_spans.max_values, limits.max_span)
 
-        def read(sender: AttemptCaller | None = agent) -> "ReadRequest":
-            if sender is None:
+        def read(caller: AttemptCaller | None = agent) -> "ReadRequest":
+            if caller is None:
                 return read_request(body, kind, most)
-            taken = read_request(body, kind, most, attempt=sender.key)
-            taken.keep(lambda span: access.span_problem(sender, span))
+            taken = read_request(body, kind, most, attempt=caller.key)
+            taken.keep(lambda span: access.span_problem(caller, span))
             return taken
 
-        taken = await place.do(_WEIGHT * len(body), read)
+        taken = await admitted.do(_WEIGHT * len(body), read)
         if agent is None:
-            worker = sender if isinstance(sender, WorkerCaller) else None
+            worker = caller if isinstance(caller, WorkerCaller) else None
             problems = {key: await self._problem(*key, worker) for key in taken.attempts()}
             taken.keep(lambda span: problems[span.rollout_id, span.attempt_id])
         return taken
@@ -138,8 +138,8 @@ class OtlpEndpoint:
             raise Refused(400, str(error)) from error
         except Exception:
             logger.exception("spans that came by OTLP could not be stored")
-            again = {"retry-after": str(self._intake.limits.retry_seconds)}
-            raise Refused(503, "the store failed; its log says why", again) from None
+            headers = {"retry-after": str(self._admission.limits.retry_seconds)}
+            raise Refused(503, "the store failed; its log says why", headers) from None
 
 
 def _refusal(refused: Refused, kind: str) -> Response:

@@ -26,9 +26,9 @@ from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.span import Attributes, Span, SpanEvent, SpanLink, SpanStatus, StatusCode
 from leyden.core.store.http.admission import too_many
 from leyden.core.store.http.body_counting import json_values, message_fields, protobuf_fields, protobuf_messages
-from leyden.core.store.http.long_work import let_go
+from leyden.core.store.http.long_work import yield_to_threads
 from leyden.core.store.http.refused import Refused
-from leyden.core.store.text import can_rest
+from leyden.core.store.text import can_be_stored
 
 JSON = "application/json"
 json_format: Any = import_module("google.protobuf.json_format")  # untyped, and type inference for it takes minutes
@@ -36,8 +36,8 @@ _NANOSECONDS = 1e9
 _CODES: Mapping[int, StatusCode] = {0: "unset", 1: "ok", 2: "error"}
 _TRACE_BYTES, _SPAN_BYTES = 16, 8
 _READ_AT_ONCE = 32
-"""Number of spans between two calls of `let_go`."""
-_TOLD = 3
+"""Number of spans between two calls of `yield_to_threads`."""
+_MOST_REASONS = 3
 """Largest number of different reasons in an answer."""
 _Packing = tuple[Callable[[Iterable[Any]], bytes], Callable[[Any], Any]]
 _IDS: _Packing = (pack_ids, attrgetter("int_value"))
@@ -100,10 +100,10 @@ class ReadRequest:
         """Return the answer of the OTLP specification: empty, or the number and reasons of refused spans."""
         answer = ExportTraceServiceResponse()
         if self.refused:
-            told = list(self.reasons)
-            more = f"; and {len(told) - _TOLD} more reasons" if len(told) > _TOLD else ""
-            said = "; ".join(told[:_TOLD]) + more
-            answer.partial_success.CopyFrom(ExportTracePartialSuccess(rejected_spans=self.refused, error_message=said))
+            reasons = list(self.reasons)
+            more = f"; and {len(reasons) - _MOST_REASONS} more reasons" if len(reasons) > _MOST_REASONS else ""
+            text = "; ".join(reasons[:_MOST_REASONS]) + more
+            answer.partial_success.CopyFrom(ExportTracePartialSuccess(rejected_spans=self.refused, error_message=text))
         return _encoded(answer, kind)
 
 
@@ -132,7 +132,7 @@ def read_request(body: bytes, kind: str, most: OtlpLimits, *, attempt: tuple[str
         named = _named(resource, attempt or (None, None))
         for n, given in enumerate(span for scoped in of_resource.scope_spans for span in scoped.spans):
             if n % _READ_AT_ONCE == 0:
-                let_go()
+                yield_to_threads()
             if given.ByteSize() > most.span_bytes:
                 taken.refuse(f"span {given.name[:64]!r} has {given.ByteSize()} bytes; it may have {most.span_bytes}")
                 continue
@@ -192,13 +192,13 @@ class _Wrong(Exception):
 _Named = tuple[str | None, str | None]
 
 
-def _named(attributes: Attributes, otherwise: _Named) -> _Named:
+def _named(attributes: Attributes, default: _Named) -> _Named:
     """Remove and return the ids of rollout and attempt from attributes, since spans store them in fields of their own.
 
-    Returns `otherwise` where they are missing.
+    Returns `default` where they are missing.
     """
     rollout_id, attempt_id = attributes.pop(semconv.ROLLOUT_ID, None), attributes.pop(semconv.ATTEMPT_ID, None)
-    return (rollout_id, attempt_id) if isinstance(rollout_id, str) and isinstance(attempt_id, str) else otherwise
+    return (rollout_id, attempt_id) if isinstance(rollout_id, str) and isinstance(attempt_id, str) else default
 
 
 def _span(given: Any, resource: Attributes, named: _Named, *, from_json: bool) -> Span:
@@ -207,7 +207,7 @@ def _span(given: Any, resource: Attributes, named: _Named, *, from_json: bool) -
     rollout_id, attempt_id = _named(attributes, named)
     if rollout_id is None or attempt_id is None:
         raise _Wrong(f"names no attempt: its resource needs {semconv.ROLLOUT_ID} and {semconv.ATTEMPT_ID}")
-    if not can_rest(rollout_id + attempt_id):
+    if not can_be_stored(rollout_id + attempt_id):
         raise _Wrong(f"names an attempt that cannot be: {rollout_id[:64]!a}, {attempt_id[:64]!a}")
     trace_id, span_id = (_hex(raw, from_json=from_json) for raw in (given.trace_id, given.span_id))
     if not _is_id(trace_id, _TRACE_BYTES) or not _is_id(span_id, _SPAN_BYTES):
