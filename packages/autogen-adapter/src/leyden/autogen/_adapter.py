@@ -1,4 +1,4 @@
-"""`AutoGenAdapter`: runs AutoGen agents and teams for a task. Knows nothing of spans."""
+"""AutoGen adapter: runs AutoGen agents and teams for a task. It handles no spans."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ from leyden.core.runner.isolation.shared_state import code_held_by
 log = logging.getLogger("leyden.autogen")
 
 GRACE_SECONDS = 10.0
-"""A cancelled agent that has not ended by then is left to itself; its calls reach no model any more."""
+"""Seconds after which a cancelled agent that still runs is left alone; its calls reach no model."""
 
 
 class AutoGenAdapter(Adapter):
@@ -34,9 +34,9 @@ class AutoGenAdapter(Adapter):
         self._ours: WeakSet[Any] = WeakSet()
         """Copies that `fresh` made."""
         self._checked: Any = None
-        """The agent that was looked at last: thousands of tasks go to one."""
+        """Last agent that was checked: thousands of tasks use one."""
         self._quiet: list[Any] = []
-        """Filters of warnings that are ours."""
+        """Leyden's filters of warnings."""
 
     def supports(self, agent: object) -> bool:
         """Whether `agent` is an agent or a team."""
@@ -44,10 +44,10 @@ class AutoGenAdapter(Adapter):
         return base is not None and isinstance(agent, (base.ChatAgent, base.Team))
 
     def fresh(self, agent: Any) -> Any:
-        """Return a copy of `agent` that has heard of nothing; raises UnknownAgent where something in it has no copy.
+        """Return a copy of `agent` without messages; raises UnknownAgent where a part cannot be copied.
 
-        AutoGen's model clients, which remember nothing, are shared: each new one reads all root certificates. In a
-        process that runs one attempt, `agent` itself has heard of nothing.
+        AutoGen's model clients keep no state and are shared: each new one reads all root certificates. In a process
+        that runs one attempt, returns `agent` itself.
         """
         from leyden.autogen._agents import copied
 
@@ -56,19 +56,19 @@ class AutoGenAdapter(Adapter):
         return ours
 
     def stateless_parts(self, thing: object) -> Iterable[object] | None:
-        """Nothing for a model client, the function of a tool."""
+        """Return nothing for a model client, and the function of a tool."""
         from leyden.autogen._agents import stateless_parts
 
         return stateless_parts(thing)
 
     def parts_not_copied(self, agent: Any) -> Iterable[object] | None:
-        """The functions of an agent or a team: deep copies hold the same. None where a copy would be another agent."""
+        """Return the functions of an agent or a team, which deep copies share; None where a copy differs from it."""
         from leyden.autogen._agents import has_heard, shared_runtimes
 
         return None if shared_runtimes(agent) or has_heard(agent) else code_held_by(agent)
 
     def check(self, agent: Any, task: Task) -> None:
-        """Raise TaskError when `task` cannot be given to `agent`, and UnknownAgent when it cannot run unattended."""
+        """Raise TaskError when `agent` cannot take `task`, and UnknownAgent when it cannot run unattended."""
         from leyden.autogen._agents import refuse
         from leyden.autogen._input import input_for
 
@@ -89,7 +89,7 @@ class AutoGenAdapter(Adapter):
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            token.cancel()  # without it, a team goes on to its end
+            token.cancel()  # without it, a team continues to its end
             stop(agent)
             running.cancel()
             if not (await asyncio.wait([running], timeout=GRACE_SECONDS))[0]:
@@ -102,16 +102,16 @@ class AutoGenAdapter(Adapter):
     def instrument(self) -> None:
         """Record every AutoGen run of this process.
 
-        AutoGen knows the dated name that a provider answers under, and warns of the policy's.
+        Hides AutoGen's warning that the policy's name is not the dated name that a provider answers with.
         """
         if not self._quiet:
             self._quiet = [("ignore", re.compile("Resolved model mismatch", re.IGNORECASE), UserWarning, None, 0)]
-            # Not by `filterwarnings`, after which Python shows every warning again that was shown before.
+            # `filterwarnings` would make Python show again every warning that it showed before.
             cast("list[Any]", warnings.filters)[:0] = self._quiet
         self._recording.on()
 
     def uninstrument(self) -> None:
-        """Undo `instrument`, unless the user had instrumented before us."""
+        """Undo `instrument`, unless the user had instrumented before."""
         self._recording.off()
         for one in self._quiet:
             if one in warnings.filters:

@@ -1,7 +1,7 @@
-"""AutoGen's event log as spans, for users who switch things on by a log handler. Never raises into the agent.
+"""Log handler: records AutoGen's event log as spans, for users who prefer a log handler.
 
-Events come when all is over: these spans take no time, and nothing can be said to the wire before a call is made.
-The instrumentor does both, so where it is on, this records nothing.
+It never raises into the agent. Events arrive after the step: these spans have no duration, and routing gets no caller
+before a call. The instrumentor provides both, so the handler records nothing while it is on.
 """
 
 import json
@@ -23,8 +23,8 @@ from leyden.core.tracing.spans.run_tree import Run
 class LeydenLogHandler(logging.Handler):
     """Records model calls and tools: `logging.getLogger(EVENT_LOGGER_NAME).addHandler(LeydenLogHandler())`.
 
-    The spans hang from AutoGen's own. A tool gets one only where AutoGen's own span of it goes elsewhere. The logger
-    must let INFO through.
+    The spans are children of AutoGen's own. A tool gets one only where AutoGen's own span of it goes to another
+    provider. The logger must pass INFO.
     """
 
     def __init__(self, tracer_provider: trace.TracerProvider | None = None) -> None:
@@ -71,7 +71,7 @@ class LeydenLogHandler(logging.Handler):
 
 
 def _agent(agent_id: str | None) -> str | None:
-    """Return who AutoGen's own span says is speaking, else whose message the runtime was delivering."""
+    """Return the agent of AutoGen's own current span, else the recipient of the runtime's message."""
     attributes: Mapping[str, Any] = getattr(trace.get_current_span(), "attributes", None) or {}
     if semconv.AGENT_NAME in attributes or agent_id is None:
         return attributes.get(semconv.AGENT_NAME)

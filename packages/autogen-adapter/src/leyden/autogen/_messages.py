@@ -1,8 +1,8 @@
-"""What a message to an agent of AutoGen's core sets off, as one run. Knows nothing of AutoGen's own classes.
+"""Message tracking: groups what a message to an agent of AutoGen's core causes into one run.
 
-A runtime delivers messages in tasks of its own, outside of the sender's context. So the place where a message was sent
-is kept until it is delivered, and its handler works there. A message from outside begins an `Exchange`: a workflow,
-and in production a rollout, that lasts until no message is left that it led to.
+This module uses no AutoGen classes. A runtime delivers messages in its own tasks, outside the sender's context. So the
+sender's context is kept until delivery, and the handler runs in it. A message from outside begins an `Exchange`: a
+workflow, and in production a rollout, that ends with the last message it led to.
 """
 
 import uuid
@@ -18,13 +18,13 @@ from leyden.core.tracing.patching.safe_callback import quietly
 from leyden.core.tracing.spans.run_tree import Run
 
 WAITING_LIMIT = 4096
-"""Beyond so many messages that were sent and not delivered, the oldest are forgotten."""
+"""Number of sent, undelivered messages above which the oldest are forgotten."""
 
 _EXCHANGE: ContextVar["Exchange | None"] = ContextVar("leyden_autogen_exchange", default=None)
 
 
 class Exchange:
-    """A message from outside, and all that follows from it."""
+    """A message from outside, and all messages that follow from it."""
 
     def __init__(self, step: Step, begin: Callable[[Run], None]) -> None:
         self.step = step
@@ -32,16 +32,16 @@ class Exchange:
         self.first = ""
         """Id of the message that began it."""
         self._left = 0
-        self._context = copy_context()  # whoever sends the message goes on outside of the exchange
+        self._context = copy_context()  # the sender of the message continues outside the exchange
         self.place: Place = self._context.run(self._begun, begin)
-        """Where its messages are handled."""
+        """Context in which its messages are handled."""
 
     def add(self) -> None:
-        """Note that a message of it was sent."""
+        """Record that a message of it was sent."""
         self._left += 1
 
     def done(self) -> None:
-        """Note that a message of it was handled, or never will be; with the last one it ends."""
+        """Record that a message of it was handled or dropped; the last one ends the exchange."""
         self._left -= 1
         if self._left == 0:
             self._context.run(end_step, self.step)
@@ -54,7 +54,7 @@ class Exchange:
 
 @dataclass(slots=True, eq=False)
 class Sent:
-    """One message on its way."""
+    """A message that was sent and not handled."""
 
     place: Place
     exchange: Exchange | None
@@ -63,25 +63,25 @@ class Sent:
 
     @quietly
     def handled(self) -> None:
-        """Note that nothing more comes of it; said twice, it counts once."""
+        """Record that the message is finished; repeated calls count once."""
         left, self._left = self._left, False
         if left and self.exchange is not None:
             self.exchange.done()
 
     def failed(self, error: BaseException) -> None:
-        """Note what the exchange fails with."""
+        """Set the error of the exchange."""
         if self.exchange is not None:
             self.exchange.step.failure = error
 
 
 _waiting: OrderedDict[str, deque[Sent]] = OrderedDict()
-"""By the message's id, which its author may have given to several."""
+"""By message id, which a sender may give to several messages."""
 
 
 def send(token: Any, message_id: str | None, exchange: Callable[[], Exchange] | None) -> tuple[Sent, str]:
-    """Note that a message is sent from here, and return it with its id, which is made if there is none.
+    """Record that a message is sent from here, and return it with its id, created if there is none.
 
-    `exchange` begins one where the message is from outside. `token` lives as long as the message can be delivered.
+    `make_exchange` begins one where the message is from outside. `token` lives as long as the message can be delivered.
     """
     known, is_first = _EXCHANGE.get(), False
     if known is not None and known.step.ended:
@@ -103,14 +103,14 @@ def send(token: Any, message_id: str | None, exchange: Callable[[], Exchange] | 
 
 @quietly
 def handler_failed(error: BaseException, message_id: str, *, is_awaited: bool) -> None:
-    """Let the exchange fail with the `error` of a handler, unless another agent waits for that and may mend it."""
+    """Fail the exchange with a handler's `error`, unless another agent awaits it and may recover."""
     exchange = _EXCHANGE.get()
     if exchange is not None and (not is_awaited or message_id == exchange.first):
         exchange.step.failure = error
 
 
 def deliver(message_id: str) -> Sent | None:
-    """Work where the message was sent from, from here on, and return it; None for one that is not known."""
+    """Enter the sender's context of a message, and return the message; None for one that is not known."""
     messages = _waiting.get(message_id)
     if not messages:
         return None

@@ -1,4 +1,4 @@
-"""Which functions and methods of AutoGen the hooks are put around, once the module that has them is imported."""
+"""Patch table: the functions and methods of AutoGen that hooks wrap, once their module is imported."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from leyden.core.tracing.patching.patches import Patches
 
 
 def install(hooks: Hooks, patches: Patches) -> OnImport:
-    """Put `hooks` around what is imported, and around the rest when it is; `patches` takes them off again."""
+    """Wrap imported modules with `hooks`, and the others at their import; `patches` undoes it."""
     return OnImport({name: partial(put, hooks=hooks, patches=patches) for name, put in _PUTTING.items()})
 
 

@@ -1,7 +1,7 @@
-"""Steps of an AutoGen run (teams, agents, tools, model calls) as spans and as who speaks. Knows nothing of AutoGen.
+"""Steps: records teams, agents, tools and model calls as spans and as callers. Uses no AutoGen code.
 
-A step ends in the context it began in, or in one that has moved there: `in_steps` sees to that where the pieces of
-one stream are taken by several tasks.
+A step ends in the context it began in, or in one that was set to it: `in_steps` does this where several tasks read the
+pieces of one stream.
 """
 
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -21,11 +21,11 @@ from leyden.core.tracing.spans.run_tree import Run, RunTree
 
 RUNS = RunTree("autogen")
 OF_THEIR_AGENT = ("chat", "tool")
-"""Steps that belong to the node of the step around them."""
+"""Kinds of steps that belong to the node of the step around them."""
 
 
 class Place(NamedTuple):
-    """What a context works for, and the innermost step that it is in."""
+    """Attempt and caller of a context, and its innermost step."""
 
     attempt: context.ContextState
     step: "Step | None"
@@ -36,29 +36,29 @@ _STEP: ContextVar["Step | None"] = ContextVar("leyden_autogen_step", default=Non
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """One thing that AutoGen does, from its beginning to its end."""
+    """One step of AutoGen, from start to end."""
 
     kind: str
     name: str
     node: str | None = None
     current: bool = False
-    """Whether its span is made OpenTelemetry's current one."""
+    """Whether its span becomes OpenTelemetry's current one."""
     known: dict[str, Any] = field(default_factory=dict[str, Any])
     """Attributes that are known at its end."""
     failure: BaseException | None = None
-    """What it failed with, where it raises nothing."""
+    """Its error, where it raises none."""
     outer: "Step | None" = None
     run: Run | None = None
     before: otel.Context | None = None
     ended: bool = False
 
     def is_again(self, kind: str, name: str) -> bool:
-        """Whether `name` is this very step, told of twice: a model client inside a model client is one call."""
+        """Whether `name` is this same step, reported twice: nested model clients are one call."""
         return self.kind == kind and kind != "team" and (self.name == name or kind == "chat")
 
 
 def innermost() -> Step | None:
-    """The step that this context is in; what has ended holds nothing."""
+    """Return this context's innermost step that has not ended."""
     step = _STEP.get()
     while step is not None and step.ended:
         step = step.outer
@@ -67,7 +67,7 @@ def innermost() -> Step | None:
 
 @contextmanager
 def in_step(step: Step, begin: Callable[[Run], None]) -> Generator[Step]:
-    """Be in `step` inside the block; `begin` opens the span of its run. A step told of twice is recorded once."""
+    """Enter `step` inside the block; `begin` opens its run's span. A step reported twice is recorded once."""
     step.outer = outer = innermost()
     if outer is not None and outer.is_again(step.kind, step.name):
         yield outer
@@ -75,7 +75,7 @@ def in_step(step: Step, begin: Callable[[Run], None]) -> Generator[Step]:
     begin_step(step, begin)
     try:
         yield step
-    except GeneratorExit:  # a stream that nobody listens to any more has not failed
+    except GeneratorExit:  # a stream whose reader has stopped has not failed
         raise
     except BaseException as error:
         step.failure = error
@@ -86,7 +86,7 @@ def in_step(step: Step, begin: Callable[[Run], None]) -> Generator[Step]:
 
 @hidden_from_warnings
 async def in_steps(stream: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-    """Yield what `stream` yields, each piece made in the place where the one before was, whichever task takes it."""
+    """Yield what `stream` yields, each piece made in the context of the one before, in any reading task."""
     inside: Any = None
     try:
         while True:
@@ -112,7 +112,7 @@ def begin_step(step: Step, begin: Callable[[Run], None]) -> None:
     """Begin a step here, below the innermost one; `begin` opens the span of its run."""
     speaking, outer = current_caller(), step.outer
     if outer is not None and (outer.run is None or outer.run.caller is not speaking):
-        outer = None  # another framework, or a block of the user's, is in between
+        outer = None  # another framework, or a span of the user's, is in between
     step.run = run = RUNS.start(step, outer, step.name, step.node)
     if run is None:
         return
@@ -128,20 +128,20 @@ def begin_step(step: Step, begin: Callable[[Run], None]) -> None:
 
 @quietly
 def end_step(step: Step) -> None:
-    """End a step: what began in it speaks no more."""
+    """End a step; it is no caller any more."""
     step.ended = True
     if step.run is not None and step.before is not None and trace.get_current_span() is step.run.span:
-        otel.attach(step.before)  # by token it could not be undone in another context
+        otel.attach(step.before)  # its token could not be reset in another context
     RUNS.end(step, step.failure, step.known)
 
 
 def here() -> Place:
-    """Return what this context works for and the step that it is in, to `go` there from another."""
+    """Return attempt, caller and step of this context, for `set_context` in another context."""
     return Place(where(), _STEP.get())
 
 
 def go(place: Place) -> None:
-    """Work where `place` was taken, from here on."""
+    """Set attempt, caller and step of this context to those of `state`."""
     move(place.attempt)
     _STEP.set(place.step)
 

@@ -1,7 +1,7 @@
-"""Hears what CrewAI's event bus is told, in the context of whoever tells it. Knows nothing of what events mean.
+"""Event bus hook: receives CrewAI's events in the context of the code that emits them.
 
-The bus calls its handlers on other threads, in a copy of the context: a handler sets nothing that a model call could
-see, and usually comes too late to tell. So `emit` is wrapped, on the bus's class, from the bus's import on.
+The bus calls its handlers on other threads, in a copy of the context: a handler cannot set what a model call reads, and
+usually runs too late. So `emit` is wrapped, on the bus's class, from the bus's import on.
 """
 
 import sys
@@ -19,7 +19,7 @@ BUS = "crewai.events.event_bus"
 
 
 class Listening:
-    """One who listens; of several, the latest decides where spans go."""
+    """A listener; of several, the latest one's provider gets the spans."""
 
     def __init__(self, provider: TracerProvider | None) -> None:
         self.provider = provider
@@ -28,12 +28,12 @@ class Listening:
 _lock = Lock()
 _listening: tuple[Listening, ...] = ()
 _wrapped: tuple[Callable[..., Any], Callable[..., Any]] | None = None
-"""What `emit` was, and what we put in its place."""
+"""The original `emit`, and the wrapper in its place."""
 _hooked = False
 
 
 def listen(provider: TracerProvider | None) -> Listening:
-    """Record runs, from the import of CrewAI on if that is still to come."""
+    """Record runs, from the import of CrewAI on if it is not imported yet."""
     global _listening, _hooked
     made = Listening(provider)
     with _lock:
@@ -49,7 +49,7 @@ def listen(provider: TracerProvider | None) -> Listening:
 
 
 def stop_listening(made: Listening) -> None:
-    """Undo one `listen`; with the last, `emit` is what it was, and what is still running ends."""
+    """Undo one `listen`; the last call restores `emit` and ends what still runs."""
     global _listening
     with _lock:
         _listening = tuple(other for other in _listening if other is not made)
@@ -78,13 +78,13 @@ def _unwrap(module: Any) -> None:
     global _wrapped
     if _wrapped is not None and module.CrewAIEventsBus.emit is _wrapped[1]:
         module.CrewAIEventsBus.emit = _wrapped[0]
-        _wrapped = None  # else somebody wrapped ours, which stays and hears nothing
+        _wrapped = None  # else other code wrapped this wrapper, which stays and records nothing
 
 
 def _hearing(emit: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(emit)
     def heard(bus: Any, source: Any, event: Any) -> Any:
-        # A start before the bus's handlers, whose copy of the context then tells who speaks; an end after them.
+        # Starts come before the bus's handlers, so that their context copy has the caller; ends come after.
         if listening := _listening:
             _runs.begin(source, event, listening[-1].provider)
         told = emit(bus, source, event)

@@ -1,7 +1,4 @@
-"""What each attempt gets: a crew, a flow or an agent that remembers nothing of another attempt.
-
-Knows nothing of tasks, nor of running anything.
-"""
+"""Fresh agents: crews, flows and agents without state from other attempts. It runs nothing."""
 
 import inspect
 from collections.abc import Iterator
@@ -18,7 +15,7 @@ _given_away = WeakValueDictionary[int, Any]()
 
 
 def kind_of(agent: object) -> str | None:
-    """Return which of `KINDS` `agent`, or the class `agent`, is; found by name, so that nothing is loaded for it."""
+    """Return which of `KINDS` the object or class `agent` is; matched by name, so that it loads nothing."""
     cls = agent if inspect.isclass(agent) else type(agent)
     return next((base.__name__ for base in cls.__mro__ if _is_crewais(base) and base.__name__ in KINDS), None)
 
@@ -29,7 +26,7 @@ def makes_crew(agent: object) -> bool:
 
 
 def made(agent: Any) -> Any:
-    """Return the crew, flow or agent that `agent` is or makes; raises UnknownAgent when its class wants arguments."""
+    """Return the crew, flow or agent that `agent` is or makes; raises UnknownAgent when its class needs arguments."""
     if inspect.isclass(agent):
         try:
             agent = agent()
@@ -43,13 +40,13 @@ def made(agent: Any) -> Any:
 def fresh(agent: Any) -> Any:
     """Return another of the same kind that has not run.
 
-    What there is no other of is returned itself, once; then raises UnknownAgent. A function that makes agents has
-    each of its own asked for once. In a process that runs one attempt, `agent` itself has not run.
+    An object that cannot be copied is returned itself, once; then UnknownAgent is raised. Each agent from a function
+    that makes agents is used once. In a process that runs one attempt, `agent` itself has not run.
     """
     agent = made(agent)
     if is_alone():
         if kind_of(agent) != "Agent":
-            agent.tracing = False  # else prompts and answers leave for CrewAI's own service
+            agent.tracing = False  # else CrewAI's own service gets prompts and answers
         return agent
     if kind_of(agent) == "Flow":
         return _fresh_flow(agent)
@@ -57,9 +54,9 @@ def fresh(agent: Any) -> Any:
 
 
 def refusals(agent: Any) -> Iterator[str]:
-    """Yield why `agent` cannot be run unattended, again and again."""
+    """Yield why `agent` cannot run unattended and repeatedly."""
     if kind_of(agent) == "Flow":
-        methods: dict[str, Any] = agent._definition.methods  # its definition has no public name on the object
+        methods: dict[str, Any] = agent._definition.methods  # the object has no public name for its definition
         for name, method in methods.items():
             if method.human_feedback is not None:
                 yield f"the flow waits for a human at {name!r}: run it without @human_feedback"
@@ -83,7 +80,7 @@ def _fresh_crew(crew: Any) -> Any:
     copy = crew.copy()
     if type(copy) is not type(crew):
         return _once(crew, f"a {type(crew).__qualname__} cannot be copied, only a Crew")
-    # CrewAI fills a crew's placeholders in on its own texts, and tells agents apart by role alone.
+    # CrewAI fills in placeholders in the crew's own texts, and identifies agents by role alone.
     agents = {id(theirs): ours for theirs, ours in zip(crew.agents, copy.agents, strict=True)}
     for theirs, ours in zip(crew.agents, copy.agents, strict=True):
         _restore(ours, theirs, AGENT_TEXTS)
@@ -91,7 +88,7 @@ def _fresh_crew(crew: Any) -> Any:
         _restore(ours, theirs, TASK_TEXTS)
         ours.output = None
         ours.agent = agents.get(id(theirs.agent), ours.agent)
-    copy.tracing = False  # else prompts and answers leave for CrewAI's own service
+    copy.tracing = False  # else CrewAI's own service gets prompts and answers
     return copy
 
 
@@ -113,7 +110,7 @@ def _fresh_flow(flow: Any) -> Any:
             other = _once(flow, f"{cls.__qualname__} cannot be made anew ({error})")
     other.tracing = False
     if isinstance(root := getattr(other.memory, "root_scope", None), str):
-        other.memory.root_scope = f"{root}/leyden-{uuid4().hex}"  # every flow is given a memory, on disk
+        other.memory.root_scope = f"{root}/leyden-{uuid4().hex}"  # CrewAI gives every flow a memory on disk
     return other
 
 
@@ -129,7 +126,7 @@ def _class(agent: Any) -> Any:
 
 
 def remembers(memory: Any) -> bool:
-    """Whether `memory`, a crew's or an agent's, is one that is written to."""
+    """Whether `memory`, a crew's or an agent's, is written to."""
     views = (memory, getattr(memory, "_memory", None))
     return bool(memory) and not any(getattr(view, "read_only", False) for view in views)
 

@@ -1,4 +1,4 @@
-"""From a task row to what a crew, a flow or an agent takes. Knows nothing of running them."""
+"""Input conversion: makes the input of a crew, a flow or an agent from a task row."""
 
 import re
 from collections.abc import Iterator
@@ -9,23 +9,23 @@ from leyden.core.errors import TaskError
 from leyden.core.runner.user_code.task_input import ANSWER_KEYS, TEXT_KEYS, MadeInput, mapping_for, row_of, text_of
 
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_\-]*)}")
-"""What CrewAI fills in; other braces it leaves alone."""
+"""Placeholders that CrewAI fills in; it leaves other braces as they are."""
 TASK_TEXTS, AGENT_TEXTS = ("description", "expected_output", "output_file"), ("role", "goal", "backstory")
 STATE_ID = "id"
-"""CrewAI's own key of a flow's inputs: it would restore the state of an earlier flow that had the same."""
+"""CrewAI's own key of a flow's inputs: it restores the state of an earlier flow with this id."""
 
 
 def template(holder: Any, name: str) -> str | None:
-    """Return a text of a task or an agent with its placeholders; CrewAI fills them in on the object itself."""
+    """Return a text of a task or agent with its placeholders, which CrewAI fills in on the object."""
     original = getattr(holder, f"_original_{name}", None)
     return getattr(holder, name, None) if original is None else original
 
 
 def crew_inputs(crew: Any, task: Task) -> dict[str, Any]:
-    """Return what `crew.kickoff` takes as inputs; raises TaskError, naming the keys found, when it cannot be told."""
+    """Return the inputs for `crew.kickoff`; raises TaskError with the keys found when they are not clear."""
     wanted = tuple(dict.fromkeys(_placeholders(crew)))
     if crew.before_kickoff_callbacks and (row := _unanswered(task, wanted)):
-        return row  # they may take any key, and add what the placeholders need
+        return row  # callbacks may take any key, and add what the placeholders need
     if not wanted:
         raise TaskError(f"{_keys(task)}; no task or agent of the crew has a placeholder, such as {{question}}")
     required = () if crew.before_kickoff_callbacks else wanted
@@ -33,9 +33,9 @@ def crew_inputs(crew: Any, task: Task) -> dict[str, Any]:
 
 
 def flow_inputs(flow: Any, task: Task) -> dict[str, Any]:
-    """Return what `flow.kickoff` takes as inputs: what its state has a place for, or all, where that is a dict.
+    """Return the inputs for `flow.kickoff`: the keys that its state has, or all for a dict state.
 
-    Raises TaskError, naming the keys found, when nothing fits.
+    Raises TaskError with the keys found when nothing fits.
     """
     state = flow.state
     keys = _places(state if isinstance(state, dict) else state.__class__.model_fields)

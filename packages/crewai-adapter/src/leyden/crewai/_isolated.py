@@ -1,4 +1,4 @@
-"""What attempts share of CrewAI's objects, and what a process that runs one attempt gets of its own."""
+"""Isolation: what attempts share of CrewAI's objects, and what a one-attempt process has of its own."""
 
 import inspect
 import os
@@ -15,9 +15,9 @@ from leyden.crewai._fresh import kind_of, makes_crew, remembers
 
 TOOL, MODEL = "crewai.tools.base_tool.BaseTool", "crewai.llms.base_llm.BaseLLM"
 FLOW_METHOD = "crewai.flow.flow_wrappers.FlowMethod"
-"""What `@start`, `@listen` and `@router` make of a flow's methods."""
+"""Class that `@start`, `@listen` and `@router` make of a flow's methods."""
 FLOW_DEFINITION = "crewai.flow.flow_definition.FlowDefinition"
-"""What CrewAI reads from a flow's class once, and keeps there when the first flow is made."""
+"""Class that CrewAI reads from a flow's class once, and keeps there when the first flow is made."""
 STORAGE = "CREWAI_STORAGE_DIR"
 _DATABASE = b"SQLite format 3\0"
 _BESIDE_A_DATABASE = ("-wal", "-shm", "-journal")
@@ -25,9 +25,9 @@ _BESIDE_A_DATABASE = ("-wal", "-shm", "-journal")
 
 
 def stateless_parts(thing: object) -> Iterable[object] | None:
-    """What a tool or a method of a flow is made of, or nothing for a model or the definition of a flow.
+    """Return the parts of a tool or a flow's method, or nothing for a model or a flow's definition.
 
-    None where `thing` keeps something, or is none of CrewAI's.
+    None where `thing` keeps state, or is not CrewAI's.
     """
     kinds = {f"{base.__module__}.{base.__qualname__}" for base in type(thing).__mro__}
     if kinds & {MODEL, FLOW_DEFINITION}:
@@ -40,7 +40,7 @@ def stateless_parts(thing: object) -> Iterable[object] | None:
 
 
 def parts_not_copied(agent: Any) -> Iterable[object] | None:
-    """Tools, and the functions that copies of a crew or an agent hold in common, or that CrewAI calls for all of them.
+    """Return tools, and the functions that copies of a crew or agent share or that CrewAI calls for all.
 
     None where they share a memory.
     """
@@ -60,17 +60,17 @@ def parts_not_copied(agent: Any) -> Iterable[object] | None:
 
 
 def own_storage(folder: Path) -> None:
-    """Keep this process's memories, knowledge and caches in `folder`, beginning with what is stored by now."""
+    """Keep this process's memories, knowledge and caches in `folder`, starting with what is stored now."""
     from crewai_core.paths import db_storage_path
 
     stored, own = Path(db_storage_path()), folder / "crewai"
     own.mkdir(parents=True)
     _copy_folder(stored, own)
-    os.environ[STORAGE] = str(own)  # an absolute path: the system's folder for application data is not put before it
+    os.environ[STORAGE] = str(own)  # an absolute path: CrewAI does not prepend the system's folder for application data
 
 
 def _copy_folder(stored: Path, own: Path) -> None:
-    """Copy what `stored` holds, into which others may be writing: what is gone when its turn comes is left out."""
+    """Copy the contents of `source`, to which processes may write; files that disappear are left out."""
     with suppress(FileNotFoundError):
         for path in sorted(stored.iterdir()):
             if path.is_dir():
@@ -82,7 +82,7 @@ def _copy_folder(stored: Path, own: Path) -> None:
 
 
 def _copy_file(path: Path, own: Path) -> None:
-    """Copy a file; a database by SQLite itself, which waits for those that write to it."""
+    """Copy a file; SQLite itself copies a database, and waits for its writers."""
     with path.open("rb") as file:
         is_database = file.read(len(_DATABASE)) == _DATABASE
     if not is_database:
@@ -93,11 +93,11 @@ def _copy_file(path: Path, own: Path) -> None:
 
 
 def _registered() -> Iterator[Any]:
-    """What users have registered with CrewAI for the whole process: handlers of events, and hooks."""
+    """Yield what users have registered with CrewAI for the whole process: event handlers and hooks."""
     from crewai.events.event_bus import crewai_event_bus
     from crewai.hooks import InterceptionPoint, get_hooks
 
-    bus: Any = crewai_event_bus  # which has no public way to list its handlers
+    bus: Any = crewai_event_bus  # the bus has no public way to list its handlers
     handlers = [*bus._sync_handlers.values(), *bus._async_handlers.values()]
     registered = [one for each in handlers for one in each] + [h for p in InterceptionPoint for h in get_hooks(p)]
     for one in registered:

@@ -1,8 +1,9 @@
-"""CrewAI's events, as spans and as "who speaks now". Never raises into the agent. Knows nothing of tokens.
+"""Run tracking: turns CrewAI's events into spans and into the current caller.
 
-CrewAI's own pairing of ends with starts cannot be relied on: a failed call is told twice, and the second time closes
-what is not its own; a call over LiteLLM that ends in a tool call is never told to have ended. So starts are kept here,
-by context, and an end is held against what it is the end of. What has ended takes along what it left open below.
+It never raises into the agent, and reads no tokens. CrewAI's own pairing of ends with starts is unreliable: it reports
+a failed call twice, and the second report closes another run. It never reports the end of a LiteLLM call that ends in a
+tool call. So this module keeps starts by context, and checks that an end matches its start. A run that ends also ends
+what is open below it.
 """
 
 import asyncio
@@ -23,21 +24,21 @@ from leyden.core.tracing.spans.run_tree import Run, RunTree
 
 AGENT, CALL, CREW, FLOW, METHOD, TASK, TOOL = "agent", "call", "crew", "flow", "method", "task", "tool"
 DELEGATION = ("delegate_work_to_coworker", "ask_question_to_coworker")
-"""CrewAI's own tools by which an agent gives work to another."""
+"""CrewAI's own tools with which an agent delegates work to another."""
 
 
 class Reported(Exception):
-    """What CrewAI told of in words only, or a tool that answers with a failure; only ever recorded."""
+    """A failure that CrewAI reported as text, or a tool's failure result; only recorded, never raised."""
 
 
 @dataclass(slots=True, eq=False)
 class Open:
-    """Something that has started and was not told to have ended."""
+    """A run that has started and was not reported as ended."""
 
     key: str
     kind: str
     identity: Hashable
-    """What an end of this kind has in common with its start."""
+    """Key that an end of this kind shares with its start."""
     source: Any
     above: "Open | None"
     agent: str | None = None
@@ -48,7 +49,7 @@ class Open:
 
     @property
     def siblings(self) -> set["Open"]:
-        """Those beside it, and itself while it is open."""
+        """Return the runs beside it, and itself while it is open."""
         return _roots if self.above is None else self.above.below
 
 
@@ -60,7 +61,7 @@ _roots: set[Open] = set()
 
 @contextmanager
 def whole() -> Generator[None]:
-    """When the block is left, end what began in it, in whatever thread: CrewAI does not tell of cancellations."""
+    """End, when the block is left, what began in it, in any thread: CrewAI reports no cancellations."""
     began: set[Open] = set()
     token = _within.set(began)
     error: BaseException | None = None
@@ -76,14 +77,14 @@ def whole() -> Generator[None]:
 
 
 def end_all() -> None:
-    """End everything, because nobody will hear of its end."""
+    """End every run, because no later end will be reported."""
     for root in list(_roots):
         _end(root, None)
 
 
 @quietly
 def begin(source: Any, event: Any, provider: TracerProvider | None) -> None:
-    """Take note of what starts with `event`, if anything, and let it be who speaks in this context."""
+    """Record what starts with `event`, if anything, and make it this context's caller."""
     if event.type not in _STARTS or is_left_over():
         return
     kind, open_span = _STARTS[event.type]
@@ -107,7 +108,7 @@ def begin(source: Any, event: Any, provider: TracerProvider | None) -> None:
 
 @quietly
 def end(source: Any, event: Any) -> None:
-    """Take note of what ends with `event`, if it is known and has not ended before."""
+    """Record what ends with `event`, if it is known and has not ended before."""
     kind = _ENDS.get(event.type)
     if kind is None or (found := _open(kind, _identity(kind, source, event))) is None:
         return
@@ -117,14 +118,14 @@ def end(source: Any, event: Any) -> None:
 
 
 def _watch(root: Open) -> None:
-    """See to it that `root` ends with what began it: an adapter's run, else the task of an event loop it began in."""
+    """End `root` with what began it: an adapter's run, else the event loop task it began in."""
     began = _within.get()
     if began is not None:
         began.add(root)
         return
     try:
         task = asyncio.current_task()
-    except RuntimeError:  # no event loop: a thread that began it comes to its end
+    except RuntimeError:  # no event loop: the thread that began it ends it
         return
     if task is not None:
         task.add_done_callback(lambda done: _end_with(root, done))
@@ -159,7 +160,7 @@ def _open(kind: str, identity: Hashable) -> Open | None:
 
 
 def _above(kind: str, identity: Hashable, source: Any) -> Open | None:
-    """Return what a start is below, having ended what it proves to have ended."""
+    """Return the run that a start is below, after ending runs that the start proves ended."""
     above = _innermost_open()
     if above is not None and above.kind == CALL and above.source is not source:
         _end(above, None)  # only a tool that the model's own client runs is inside a call
@@ -184,7 +185,7 @@ def _end(found: Open, error: BaseException | None, attributes: Mapping[str, Any]
 
 
 def _failure(event: Any) -> BaseException | None:
-    """Return what went wrong, as an exception: often it is only told in words, while it is being handled."""
+    """Return the failure as an exception: CrewAI often reports only its text, while it is being handled."""
     told = getattr(event, "error", None)
     if told is None:
         failure = getattr(event, "failure", None)
@@ -204,7 +205,7 @@ def _open_flow(found: Open, run: Run, event: Any, provider: TracerProvider | Non
 
 
 def _open_node(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
-    """A method of a flow, or a task that has a name; the description of one that has none is what was said."""
+    """Open a flow's method or a named task; an unnamed task's description is message content."""
     name = found.source.name if found.kind == TASK else event.method_name
     if name:
         run.node = found.node = found.node or name
@@ -233,7 +234,7 @@ def _open_tool(found: Open, run: Run, event: Any, provider: TracerProvider | Non
 
 
 def _ended(kind: str, event: Any) -> dict[str, Any]:
-    """Return what CrewAI still knows of an answer, or of a tool's result; the gateway's record has the rest."""
+    """Return the attributes of an answer or a tool result that CrewAI has; the gateway's record has the rest."""
     if kind == TOOL:
         return {semconv.TOOL_RESULT: _text(output) if (output := getattr(event, "output", None)) is not None else None}
     if kind != CALL:
@@ -249,9 +250,9 @@ def _ended(kind: str, event: Any) -> dict[str, Any]:
 
 
 def _agent_of_task(found: Open) -> str | None:
-    """Return who works on the task that `found` is in, for what happens before CrewAI says that the agent begins.
+    """Return the agent of the task around `found`, for what happens before CrewAI reports its start.
 
-    Such are the calls that make a question to the knowledge, or to the memory, out of the task.
+    Examples are the model calls that make a query for the knowledge or the memory out of the task.
     """
     above = found.above
     while above is not None and above.kind != TASK:

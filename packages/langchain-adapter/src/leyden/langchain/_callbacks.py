@@ -1,7 +1,7 @@
-"""LangChain's callbacks, as spans and as "who speaks now". Never raises into the agent. Knows nothing of tokens.
+"""Callback handler: turns LangChain's callbacks into spans and into the current caller.
 
-Roots and graphs become `invoke_agent` spans, those that hold other agents `invoke_workflow`, and graph nodes `node`
-spans; the links of a chain get none of their own.
+It never raises into the agent, and reads no tokens. Roots and graphs become `invoke_agent` spans, those that hold other
+agents `invoke_workflow`, graph nodes `node` spans. The links of a chain get no span.
 """
 
 import json
@@ -21,20 +21,20 @@ from leyden.core.tracing.patching.safe_callback import quietly
 from leyden.core.tracing.spans.run_tree import Run, RunTree, ToolFailure
 
 NODE_TAG = "graph:step:"
-"""LangGraph tags the runs of its nodes with their step."""
+"""Tag with the step that LangGraph sets on the runs of its nodes."""
 CONTROL_FLOW = "GraphBubbleUp"
-"""LangGraph's base class of what is raised for control flow, such as interrupts, and is no failure."""
+"""LangGraph's base class of exceptions for control flow, such as interrupts, which are no failures."""
 CREATED = "langchain_create_agent"
 PUSHED = "__pregel_push"
-"""How the path of a task that was called begins."""
+"""First item of the path of a called task."""
 UNNAMED, UNNAMED_GRAPH = "Runnable", "LangGraph"
-"""How the names of runnables begin that were given none, and what graphs are called then."""
+"""Prefix of names of runnables without a given name, and such a graph's name."""
 END, PARENT = "__end__", "__parent__"
-"""What LangGraph calls the end of a graph, and the graph around one, in a `Command`."""
+"""LangGraph's names in a `Command` for a graph's end and for the graph around a graph."""
 
 
 def _body() -> UUID | None:
-    """Return the run inside which this context is, by LangChain's own context variable."""
+    """Return the id of the run around this context, from LangChain's own context variable."""
     config = var_child_runnable_config.get() or {}
     return getattr(config.get("callbacks"), "parent_run_id", None)
 
@@ -44,10 +44,10 @@ _promoting = Lock()
 
 
 class LeydenCallbackHandler(BaseCallbackHandler):
-    """Records agents, nodes, model calls and tools; give it as a callback, or let the instrumentor do it.
+    """Records agents, nodes, model calls and tools; passed as a callback or added by the instrumentor.
 
-    Any number of handlers record a run once. `run_inline` keeps them in the caller's context, where the wire looks
-    for who speaks.
+    Several handlers record a run once. `run_inline` runs them in the caller's context, where routing looks for the
+    current caller.
     """
 
     run_inline = True
@@ -55,7 +55,7 @@ class LeydenCallbackHandler(BaseCallbackHandler):
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
         self.enabled = True
-        """A disabled handler starts nothing more; what has started still ends."""
+        """A disabled handler starts no more runs, and still ends those that it started."""
         self._provider = tracer_provider
 
     @quietly
@@ -100,7 +100,7 @@ class LeydenCallbackHandler(BaseCallbackHandler):
     def on_tool_end(self, output: Any, *, run_id: UUID, **known: Any) -> None:
         result = _text(getattr(output, "content", output))
         error = ToolFailure(result) if getattr(output, "status", None) == "error" else None
-        # Older releases say at the end alone which call of the model's this was.
+        # Older releases give the id of the model's tool call only at the end.
         told = {semconv.TOOL_RESULT: result, semconv.TOOL_CALL_ID: getattr(output, "tool_call_id", None)}
         _RUNS.end(run_id, error, told)
 
@@ -138,10 +138,10 @@ class LeydenCallbackHandler(BaseCallbackHandler):
         return _RUNS.start(run_id, parent, name, _place(_RUNS.find(parent), known))
 
     def _graph(self, graph: Run, metadata: dict[str, Any]) -> str | None:
-        """Return the agent that `graph` is: what holds nodes is a graph, which shows when its first node starts."""
-        with _promoting:  # the first nodes may start at once
+        """Return the agent that `graph` is. A run that holds nodes is a graph; its first node's start shows it."""
+        with _promoting:  # the first nodes may start at the same time
             if graph.span is None:
-                agent = metadata.get("lc_agent_name")  # maybe of the agent around it
+                agent = metadata.get("lc_agent_name")  # this may be the name of the agent around it
                 name = graph.name if agent in (None, graph.agent) else agent
                 graph.by_shape = name is not agent and not _is_created(metadata)
                 _RUNS.open_agent(graph, name, provider=self._provider)
@@ -150,7 +150,7 @@ class LeydenCallbackHandler(BaseCallbackHandler):
         return graph.agent
 
     def _handoffs(self, node: UUID, commands: Any) -> None:
-        """Note whom a node passes on to: by what it returns, or, from a graph to the one around it, raises."""
+        """Record the handoffs of a node, by what it returns or, from a graph to the one around it, raises."""
         run = _RUNS.find(node)
         if run is None:
             return
@@ -182,16 +182,16 @@ def _is_node(known: dict[str, Any]) -> bool:
 
 
 def _is_task(known: dict[str, Any]) -> bool:
-    """Whether it is a `@task` of LangGraph's functional API, which the function that is the graph calls."""
+    """Whether it is a `@task` of LangGraph's functional API; the graph's function calls it."""
     metadata = _mapping(known, "metadata")
     path: tuple[Any, ...] = metadata.get("langgraph_path") or ()
     return path[:1] == (PUSHED,) and path[-1] is True and known.get("name") == metadata.get("langgraph_node")
 
 
 def _place(above: Run | None, known: dict[str, Any]) -> str | None:
-    """The outermost node: `solver` of `solver:<id>|model:<id>`; of a function with tasks, which is one node, the task.
+    """Return the outermost node; in a function with tasks, which is one node, return the task.
 
-    What is below a task is told from what is below a node by the run above it.
+    In `solver:<id>|model:<id>` this is `solver`. The run `above` tells a run below a task from one below a node.
     """
     metadata = _mapping(known, "metadata")
     place = metadata.get("langgraph_checkpoint_ns") or metadata.get("langgraph_node") or ""
@@ -202,19 +202,19 @@ def _place(above: Run | None, known: dict[str, Any]) -> str | None:
 
 
 def _named(name: str) -> str:
-    """The name of a root: what the user calls the agent, where LangChain only knows its class."""
+    """Return a root's name: the user's name for the agent where LangChain only has its class name."""
     return agent_name.get() or name if name == UNNAMED_GRAPH or name.startswith(UNNAMED) else name
 
 
 def _is_created(metadata: dict[str, Any]) -> bool:
-    """Whether it is said to be an agent, by `create_agent`."""
+    """Whether `create_agent` has marked it as an agent."""
     return metadata.get("ls_integration") == CREATED
 
 
 def _is_stopped(error: BaseException) -> bool:
-    """Whether LangGraph cancels what is under way in a graph that ends, for whatever reason it ends.
+    """Whether LangGraph cancels what is running in a graph that ends, for any reason.
 
-    It says so by a bare object in place of a message.
+    LangGraph marks this with a bare object as the message.
     """
     return isinstance(error, CancelledError) and [type(argument) for argument in error.args] == [object]
 
@@ -224,7 +224,7 @@ def _graph_of(command: Any) -> str | None:
 
 
 def _targets(command: Any) -> Iterator[str]:
-    """Yield the nodes that a `Command` names; nothing where it is none, or only updates."""
+    """Yield the nodes that a `Command` names; nothing for other values and for updates alone."""
     for one in _listed(getattr(command, "goto", ())):
         target = getattr(one, "node", one)  # of a `Send`
         if isinstance(target, str) and target != END:
@@ -236,7 +236,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _answer(response: Any) -> dict[str, Any]:
-    """Return what the framework still knows of an answer; the gateway's record has the rest."""
+    """Return the fields of an answer that the framework has; the gateway's record has the rest."""
     message = getattr(response.generations[0][0], "message", None)
     usage: dict[str, Any] = getattr(message, "usage_metadata", None) or {}
     known: dict[str, Any] = getattr(message, "response_metadata", None) or {}

@@ -1,4 +1,4 @@
-"""From a task row to what a LangChain object takes, where that is obvious. Knows nothing of running it."""
+"""Input conversion: makes a LangChain object's input from a task row, where the form is obvious."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,13 +7,13 @@ from leyden.core.data.rollout import Task
 from leyden.core.runner.user_code.task_input import mapping_for, row_of, text_for, text_of
 
 WHOLE = "root"
-"""The field of pydantic's `RootModel`, by which LangChain describes an input that is no mapping."""
+"""Field of pydantic's `RootModel`, by which LangChain describes an input that is no mapping."""
 _last: list[tuple[Any, "Wanted"]] = []
-"""The agent asked about last: a schema takes up to 0.1 s to make, and thousands of tasks go to one agent."""
+"""Last agent and its input: a schema takes up to 0.1 s, and thousands of tasks use one agent."""
 
 
 class Wanted(NamedTuple):
-    """What an object takes."""
+    """Input that an object takes."""
 
     keys: tuple[str, ...] = ()
     """Names of the mapping it takes; empty when it takes none."""
@@ -23,7 +23,7 @@ class Wanted(NamedTuple):
 
 
 def input_for(agent: Any, task: Task) -> Any:
-    """Return the input for `agent`; raises TaskError, naming the keys found, when it cannot be told."""
+    """Return the input for `agent`; raises TaskError with the keys found when it is not clear."""
     wanted = _without_whole(wanted_by(agent), task)
     if not wanted.keys:
         return text_for(task) if wanted.text else task
@@ -36,8 +36,8 @@ def input_for(agent: Any, task: Task) -> Any:
 def _without_whole(wanted: Wanted, task: Task) -> Wanted:
     """Leave out the key `root`, unless the row has it.
 
-    LangChain names it in the schema of a `RunnableParallel` one of whose parts takes the whole input, as in
-    `{"context": RunnableLambda(search), "question": RunnablePassthrough()}`; nothing reads a key of this name.
+    LangChain puts it in the schema of a `RunnableParallel` with a part that takes the whole input, as in `{"context":
+    RunnableLambda(search), "question": RunnablePassthrough()}`; nothing reads a key of this name.
     """
     if WHOLE not in wanted.keys or WHOLE in row_of(task):
         return wanted
@@ -60,7 +60,7 @@ def wanted_by(agent: Any) -> Wanted:
 def _by_schema(agent: Any) -> Wanted:
     try:
         found: dict[str, Any] = agent.get_input_jsonschema()
-    except Exception:  # types that JSON cannot describe say nothing of what is wanted
+    except Exception:  # types that JSON cannot describe give no schema
         return Wanted()
     text = any(option.get("type") == "string" for option in [found, *found.get("anyOf", ())])
     return Wanted(tuple(found.get("properties", ())), frozenset(found.get("required", ())), text)

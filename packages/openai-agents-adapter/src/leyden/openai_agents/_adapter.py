@@ -1,4 +1,4 @@
-"""`OpenAIAgentsAdapter`: runs agents of the OpenAI Agents SDK for a task. Knows nothing of spans."""
+"""OpenAI Agents SDK adapter: runs agents of the SDK for a task. It handles no spans."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +25,7 @@ class OpenAIAgentsAdapter(Adapter):
         self._let_export: Callable[[], None] | None = None
 
     def supports(self, agent: object) -> bool:
-        """Whether `agent` is an `Agent`, or runs one and lacks nothing but the input."""
+        """Whether `agent` is an `Agent`, or runs one and lacks only the input."""
         return run_of(agent) is not None
 
     def fresh(self, agent: Any) -> Any:
@@ -33,15 +33,15 @@ class OpenAIAgentsAdapter(Adapter):
         return fresh(agent)
 
     def stateless_parts(self, thing: object) -> Iterable[object] | None:
-        """What an agent, a tool or a model is made of."""
+        """Return what an agent, a tool or a model is made of."""
         return stateless_parts(thing)
 
     def parts_not_copied(self, agent: Any) -> Iterable[object] | None:
-        """The agent and the options of a run."""
+        """Return the agent and the options of a run."""
         return parts_not_copied(agent)
 
     def check(self, agent: Any, task: Task) -> None:
-        """Raise TaskError when `task` cannot be given to `agent`, and UnknownAgent when it cannot run unattended."""
+        """Raise TaskError when `agent` cannot take `task`, and UnknownAgent when it cannot run unattended."""
         if (reason := why_not(_run(agent).agent)) is not None:
             raise UnknownAgent(reason)
         input_for(task)
@@ -49,8 +49,7 @@ class OpenAIAgentsAdapter(Adapter):
     async def run(self, agent: Any, task: Task, resources: Mapping[str, Resource]) -> Any:
         """Return the SDK's result, of a streamed run when it is complete.
 
-        MCP servers that nobody has connected are connected for the run. Raises UnknownAgent when the agent
-        interrupts itself.
+        Connects, for the run, MCP servers that are not connected. Raises UnknownAgent when the agent interrupts itself.
         """
         from agents import Runner
 
@@ -76,7 +75,7 @@ class OpenAIAgentsAdapter(Adapter):
         return await _to_the_end(result)
 
     def instrument(self) -> None:
-        """Record every run of this process, and keep the SDK's own traces from leaving it for OpenAI."""
+        """Record every run of this process, and stop the export of the SDK's own traces to OpenAI."""
         from leyden.openai_agents._export import stop_export
 
         if self._let_export is None:
@@ -84,7 +83,7 @@ class OpenAIAgentsAdapter(Adapter):
         self._recording.on()
 
     def uninstrument(self) -> None:
-        """Undo `instrument`; what the user had instrumented before us stays."""
+        """Undo `instrument`; what the user had instrumented before stays."""
         if self._let_export is not None:
             self._let_export()
             self._let_export = None

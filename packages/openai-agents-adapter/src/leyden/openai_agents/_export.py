@@ -1,4 +1,4 @@
-"""Keeps the SDK's own traces from leaving for OpenAI. Knows nothing of our spans."""
+"""Trace export: stops the export of the SDK's own traces to OpenAI. It handles no spans."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +7,9 @@ from leyden.core.tracing.patching.patches import Patches
 
 
 def stop_export() -> Callable[[], None]:
-    """Let nothing new into any queue whose exporter sends to OpenAI; returns what undoes it.
+    """Keep new items out of every queue whose exporter sends to OpenAI; return a function that undoes it.
 
-    What waited in a queue before was traced before, and leaves as it would have.
+    Items that are already in a queue were traced before, and are still exported.
     """
     from agents.tracing.processors import BackendSpanExporter, BatchTraceProcessor
 

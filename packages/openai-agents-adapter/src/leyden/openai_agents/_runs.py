@@ -1,6 +1,6 @@
-"""What of the SDK's objects can be run for a task, with which options, and why not. Knows nothing of spans.
+"""Runs: the SDK objects that can run for a task, their options, and reasons against it. No spans.
 
-An `Agent`, or a `functools.partial` of `Runner.run`, `run_sync` or `run_streamed` that lacks nothing but the input.
+An `Agent`, or a `functools.partial` of `Runner.run`, `run_sync` or `run_streamed` that lacks only the input.
 """
 
 import copy
@@ -17,7 +17,7 @@ from leyden.core.runner.user_code.task_input import text_for
 
 RUNNERS = ("run", "run_sync", "run_streamed")
 SESSION = "leyden-"
-"""Our sessions' ids begin so, and only such sessions are closed."""
+"""Prefix of Leyden's session ids; only such sessions are closed."""
 
 
 class Run(NamedTuple):
@@ -29,9 +29,9 @@ class Run(NamedTuple):
 
 
 def run_of(given: Any) -> Run | None:
-    """Return how to run `given`; None when it is nothing of the SDK's."""
+    """Return how to run `given`; None when it is not the SDK's."""
     sdk = sys.modules.get("agents")
-    if sdk is None or not hasattr(sdk, "Agent") or not hasattr(sdk, "Runner"):  # somebody else's `agents`
+    if sdk is None or not hasattr(sdk, "Agent") or not hasattr(sdk, "Runner"):  # another package named `agents`
         return None
     if isinstance(given, sdk.Agent):
         return Run(given, False, {})
@@ -49,10 +49,10 @@ def run_of(given: Any) -> Run | None:
 
 
 def fresh(given: Any) -> Any:
-    """Return `given` with a session and a context of its own; an agent itself keeps nothing between its runs.
+    """Return `given` with a session and a context of its own; a bare agent keeps nothing between runs.
 
-    In a process that runs one attempt these are the given ones, for the agent's tools may know them by name. A session
-    of the SDK's that is kept in a file or by a service is not: other attempts would find there what this one says.
+    A process that runs one attempt keeps the given ones, which the agent's tools may refer to. It replaces an SDK
+    session in a file or a service: other attempts would read the messages of this one there.
     """
     run = run_of(given)
     if run is None or not {"session", "context"} & set(run.options):
@@ -74,7 +74,7 @@ def fresh(given: Any) -> Any:
 
 
 def _ends_with_process(session: object) -> bool:
-    """Whether a session keeps what is said in this process; one of a class of the user's is taken to."""
+    """Whether a session keeps its messages in this process; assumed for classes of the user's."""
     is_sdks = type(session).__module__.partition(".")[0] == "agents"
     return not is_sdks or str(getattr(session, "db_path", "")) == ":memory:"
 
@@ -87,7 +87,7 @@ def forget(run: Run) -> None:
 
 
 def input_for(task: Task) -> str | list[Any]:
-    """Return the input for a run; raises TaskError, naming the keys found, when it cannot be told."""
+    """Return the input for a run; raises TaskError with the keys found when it is not clear."""
     given = text_for(task)
     if isinstance(given, str):
         return given
@@ -98,7 +98,7 @@ def input_for(task: Task) -> str | list[Any]:
 
 
 def team_of(agent: Any) -> list[Any]:
-    """Return `agent` and those that it may hand over to or call as tools, as far as the SDK lets them be seen."""
+    """Return `agent` and the agents that it may hand off to or call as tools, if the SDK shows them."""
     found: dict[int, Any] = {}
     waiting = [agent]
     while waiting:
@@ -110,7 +110,7 @@ def team_of(agent: Any) -> list[Any]:
 
 
 def why_not(agent: Any) -> str | None:
-    """Return why `agent` cannot run unattended, or not under training; None when nothing speaks against it."""
+    """Return why `agent` cannot run unattended or under training; None where no reason is found."""
     for one in team_of(agent):
         for tool in one.tools:
             if getattr(tool, "needs_approval", False) is True:
@@ -121,7 +121,7 @@ def why_not(agent: Any) -> str | None:
 
 
 def _over_websockets(model: Any) -> bool:
-    """Whether `model`, or the default transport where only a name is given, is the Responses API over WebSockets."""
+    """Whether `model`, or the default transport for a mere name, is the Responses API over WebSockets."""
     if model is None or isinstance(model, str):
         from agents.models import _openai_shared
 
