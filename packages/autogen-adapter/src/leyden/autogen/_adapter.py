@@ -30,12 +30,12 @@ class AutoGenAdapter(Adapter):
     module = "autogen_core"
 
     def __init__(self) -> None:
-        self._recording = InstrumentorSwitch(AutoGenInstrumentor)
-        self._ours: WeakSet[Any] = WeakSet()
+        self._instrumentor_switch = InstrumentorSwitch(AutoGenInstrumentor)
+        self._copies: WeakSet[Any] = WeakSet()
         """Copies that `fresh` made."""
-        self._checked: Any = None
+        self._last_checked: Any = None
         """Last agent that was checked: thousands of tasks use one."""
-        self._quiet: list[Any] = []
+        self._warning_filters: list[Any] = []
         """Leyden's filters of warnings."""
 
     def supports(self, agent: object) -> bool:
@@ -51,9 +51,9 @@ class AutoGenAdapter(Adapter):
         """
         from leyden.autogen._agents import copied
 
-        ours = agent if is_alone() else copied(agent)
-        self._ours.add(ours)
-        return ours
+        agent_copy = agent if is_alone() else copied(agent)
+        self._copies.add(agent_copy)
+        return agent_copy
 
     def stateless_parts(self, thing: object) -> Iterable[object] | None:
         """Return nothing for a model client, and the function of a tool."""
@@ -63,18 +63,18 @@ class AutoGenAdapter(Adapter):
 
     def parts_not_copied(self, agent: Any) -> Iterable[object] | None:
         """Return the functions of an agent or a team, which deep copies share; None where a copy differs from it."""
-        from leyden.autogen._agents import has_heard, shared_runtimes
+        from leyden.autogen._agents import has_history, shared_runtimes
 
-        return None if shared_runtimes(agent) or has_heard(agent) else code_held_by(agent)
+        return None if shared_runtimes(agent) or has_history(agent) else code_held_by(agent)
 
     def check(self, agent: Any, task: Task) -> None:
         """Raise TaskError when `agent` cannot take `task`, and UnknownAgent when it cannot run unattended."""
-        from leyden.autogen._agents import refuse
+        from leyden.autogen._agents import check_runnable
         from leyden.autogen._input import input_for
 
-        if agent is not self._checked:
-            refuse(agent)
-            self._checked = agent
+        if agent is not self._last_checked:
+            check_runnable(agent)
+            self._last_checked = agent
         input_for(task)
 
     async def run(self, agent: Any, task: Task, resources: Mapping[str, Resource]) -> Any:
@@ -96,7 +96,7 @@ class AutoGenAdapter(Adapter):
                 log.warning("%s goes on although it was cancelled", type(agent).__name__)
             raise
         finally:
-            if agent in self._ours:
+            if agent in self._copies:
                 await close(agent)
 
     def instrument(self) -> None:
@@ -104,19 +104,21 @@ class AutoGenAdapter(Adapter):
 
         Hides AutoGen's warning that the policy's name is not the dated name that a provider answers with.
         """
-        if not self._quiet:
-            self._quiet = [("ignore", re.compile("Resolved model mismatch", re.IGNORECASE), UserWarning, None, 0)]
+        if not self._warning_filters:
+            self._warning_filters = [
+                ("ignore", re.compile("Resolved model mismatch", re.IGNORECASE), UserWarning, None, 0)
+            ]
             # `filterwarnings` would make Python show again every warning that it showed before.
-            cast("list[Any]", warnings.filters)[:0] = self._quiet
-        self._recording.on()
+            cast("list[Any]", warnings.filters)[:0] = self._warning_filters
+        self._instrumentor_switch.on()
 
     def uninstrument(self) -> None:
         """Undo `instrument`, unless the user had instrumented before."""
-        self._recording.off()
-        for one in self._quiet:
-            if one in warnings.filters:
-                cast("list[Any]", warnings.filters).remove(one)
-        self._quiet.clear()
+        self._instrumentor_switch.off()
+        for warning_filter in self._warning_filters:
+            if warning_filter in warnings.filters:
+                cast("list[Any]", warnings.filters).remove(warning_filter)
+        self._warning_filters.clear()
 
     def callback_handler(self) -> object:
         """Return a handler for AutoGen's event log."""

@@ -25,13 +25,13 @@ from leyden.core.runner.isolation.alone import is_alone
 
 log = logging.getLogger("leyden.autogen")
 
-HELD = ("_team", "_wrapped_agent", "_task_runner")
+NESTED = ("_team", "_wrapped_agent", "_task_runner")
 """Attributes in which agents and tools keep an agent or a team."""
 ENDLESS = (RoundRobinGroupChat, SelectorGroupChat, Swarm)
 """Teams that run until a termination condition stops them."""
 
 
-def refuse(agent: Any) -> None:
+def check_runnable(agent: Any) -> None:
     """Raise UnknownAgent where `agent` cannot run unattended or cannot be copied."""
     console = (UserProxyAgent("console").input_func, input)
     for part in parts(agent):
@@ -65,23 +65,23 @@ def copied(agent: Any) -> Any:
     """Return a deep copy of `agent` with its initial messages only."""
     memo: dict[int, Any] = {}
     for part in parts(agent):
-        _take_client(getattr(part, "_model_client", None), memo)
+        _share_client(getattr(part, "_model_client", None), memo)
         if isinstance(part, BaseGroupChat):
             memo[id(part._runtime)] = SingleThreadedAgentRuntime(ignore_unhandled_exceptions=False)
             memo[id(part._output_message_queue)] = asyncio.Queue()
     try:
-        ours = copy.deepcopy(agent, memo)
+        agent_copy = copy.deepcopy(agent, memo)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise UnknownAgent(
             f"the agent has no copy for each attempt ({reason}): give a function that makes it"
         ) from None
-    for part in parts(ours):
-        _forget(part)
-    return ours
+    for part in parts(agent_copy):
+        _reset(part)
+    return agent_copy
 
 
-def has_heard(agent: Any) -> bool:
+def has_history(agent: Any) -> bool:
     """Whether `agent` has received messages, or its state was loaded: a copy would not have them."""
     for part in parts(agent):
         context: Any = getattr(part, "_model_context", None)
@@ -94,16 +94,16 @@ def has_heard(agent: Any) -> bool:
 
 def parts(agent: Any) -> Iterator[Any]:
     """Yield `agent` and the agents and teams inside it, including those used as tools."""
-    waiting, seen = [agent], set[int]()
-    while waiting:
-        part = waiting.pop()
+    pending, seen = [agent], set[int]()
+    while pending:
+        part = pending.pop()
         if id(part) in seen:
             continue
         seen.add(id(part))
         yield part
-        waiting.extend(getattr(part, "_participants", ()))
+        pending.extend(getattr(part, "_participants", ()))
         tools = [tool for workbench in getattr(part, "_workbench", ()) for tool in getattr(workbench, "_tools", ())]
-        waiting.extend(getattr(holder, name) for holder in (part, *tools) for name in HELD if hasattr(holder, name))
+        pending.extend(getattr(holder, name) for holder in (part, *tools) for name in NESTED if hasattr(holder, name))
 
 
 def stop(agent: Any) -> None:
@@ -123,17 +123,17 @@ async def close(agent: Any) -> None:
                 log.debug("a workbench was not stopped: %r", error)
 
 
-def _take_client(client: Any, memo: dict[int, Any]) -> None:
+def _share_client(client: Any, memo: dict[int, Any]) -> None:
     """Let copies share `client` where it has no state, without a cache, which hides calls from training."""
     cached = sys.modules.get("autogen_ext.models.cache")
     if cached is not None and isinstance(client, cached.ChatCompletionCache):
-        _take_client(client.client, memo)
+        _share_client(client.client, memo)
         memo[id(client)] = copy.deepcopy(client.client, memo)
     elif hasattr(client, "__setstate__"):  # it can be rebuilt from its settings alone
         memo[id(client)] = client
 
 
-def _forget(part: Any) -> None:
+def _reset(part: Any) -> None:
     """Reset `part` to its author's messages, without the answers sampled for other attempts."""
     context: Any = getattr(part, "_model_context", None)
     if hasattr(context, "_initial_messages"):

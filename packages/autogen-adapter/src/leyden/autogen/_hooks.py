@@ -39,25 +39,25 @@ class Hooks:
             semconv.AGENT_ID: kwargs.get("agent_id"),
             semconv.AGENT_DESCRIPTION: kwargs.get("agent_description"),
         }
-        with self._agent(name, attributes), self._theirs(wrapped, args, kwargs) as span:
+        with self._agent(name, attributes), self._framework_span(wrapped, args, kwargs) as span:
             yield span
 
     @contextmanager
     def tool_span(self, wrapped: Any, _: Any, args: Any, kwargs: Any) -> Generator[Any]:
         """Wrap AutoGen's `trace_tool_span`."""
         name = str(argument(args, kwargs, 0, "tool_name"))
-        with self._tool(name, None, kwargs.get("tool_call_id")), self._theirs(wrapped, args, kwargs) as span:
+        with self._tool(name, None, kwargs.get("tool_call_id")), self._framework_span(wrapped, args, kwargs) as span:
             yield span
 
     def create_span(self, wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
         """Wrap AutoGen's `trace_create_agent_span`: creating an agent is no step."""
-        return self._theirs(wrapped, args, kwargs, unless=is_ours(self._provider))
+        return self._framework_span(wrapped, args, kwargs, hidden=is_ours(self._provider))
 
     def runtime_span(self, wrapped: Any, runtime: Any, args: Any, kwargs: Any) -> Any:
         """Wrap the span of a runtime's message: AutoGen's internals, kept out of Leyden's record."""
         given = getattr(runtime, "tracer_provider", None)
-        theirs = given is trace.get_tracer_provider() or isinstance(given, trace.ProxyTracerProvider)
-        return self._theirs(wrapped, args, kwargs, unless=theirs and is_ours(self._provider))
+        is_global_provider = given is trace.get_tracer_provider() or isinstance(given, trace.ProxyTracerProvider)
+        return self._framework_span(wrapped, args, kwargs, hidden=is_global_provider and is_ours(self._provider))
 
     @hidden_from_warnings
     async def agent_call(self, wrapped: Any, agent: Any, args: Any, kwargs: Any) -> Any:
@@ -69,7 +69,7 @@ class Hooks:
     def agent_stream(self, wrapped: Any, agent: Any, args: Any, kwargs: Any) -> AsyncGenerator[Any, None]:
         """Wrap `on_messages_stream` of an agent."""
         step, stream = innermost(), wrapped(*args, **kwargs)
-        if not self.enabled or (step is not None and step.is_again("agent", _name(agent))):
+        if not self.enabled or (step is not None and step.is_same("agent", _name(agent))):
             return stream
         return in_steps(_stream(self._agent(_name(agent), {}), stream))
 
@@ -89,7 +89,7 @@ class Hooks:
         return in_steps(_stream(self.step(step, partial(RUNS.open_workflow, name=step.name)), stream))
 
     @hidden_from_warnings
-    async def published(self, wrapped: Any, container: Any, args: Any, kwargs: Any) -> Any:
+    async def member_publish_call(self, wrapped: Any, container: Any, args: Any, kwargs: Any) -> Any:
         """Wrap a team member's messages to the others: its answer may hand off to another member."""
         self._handoff(argument(args, kwargs, 0, "message"))
         return await wrapped(*args, **kwargs)
@@ -97,9 +97,9 @@ class Hooks:
     @hidden_from_warnings
     async def tool_call(self, wrapped: Any, tool: Any, args: Any, kwargs: Any) -> Any:
         """Wrap `run_json` of a tool."""
-        with self._tool(_name(tool), *_called(args, kwargs, 0)) as step:
+        with self._tool(_name(tool), *_call_arguments(args, kwargs, 0)) as step:
             result = await wrapped(*args, **kwargs)
-            _tool_result(step, tool, result)
+            _record_tool_result(step, tool, result)
             return result
 
     @hidden_from_warnings
@@ -108,8 +108,8 @@ class Hooks:
         stream = wrapped(*args, **kwargs)
         if not self.enabled:
             return stream
-        step = self._tool(_name(tool), *_called(args, kwargs, 0))
-        return in_steps(_stream(step, stream, lambda step, last: _tool_result(step, tool, last)))
+        step = self._tool(_name(tool), *_call_arguments(args, kwargs, 0))
+        return in_steps(_stream(step, stream, lambda step, last: _record_tool_result(step, tool, last)))
 
     @hidden_from_warnings
     async def workbench_call(self, wrapped: Any, workbench: Any, args: Any, kwargs: Any) -> Any:
@@ -117,9 +117,9 @@ class Hooks:
         if hasattr(workbench, "_tools"):
             return await wrapped(*args, **kwargs)
         name = str(argument(args, kwargs, 0, "name"))
-        with self._tool(name, *_called(args, kwargs, 1)) as step:
+        with self._tool(name, *_call_arguments(args, kwargs, 1)) as step:
             result = await wrapped(*args, **kwargs)
-            _workbench_result(step, result)
+            _record_workbench_result(step, result)
             return result
 
     @hidden_from_warnings
@@ -127,24 +127,24 @@ class Hooks:
         """Wrap `create` of a model client."""
         with self._chat(client, None) as step:
             result = await wrapped(*args, **kwargs)
-            _answer(step, result)
+            _record_answer(step, result)
             return result
 
     @hidden_from_warnings
     def model_stream(self, wrapped: Any, client: Any, args: Any, kwargs: Any) -> AsyncGenerator[Any, None]:
         """Wrap `create_stream` of a model client; the last piece is the whole answer."""
         stream = wrapped(*args, **kwargs)
-        return in_steps(_stream(self._chat(client, True), stream, _answer)) if self.enabled else stream
+        return in_steps(_stream(self._chat(client, True), stream, _record_answer)) if self.enabled else stream
 
     def _agent(self, name: str, attributes: dict[str, Any]) -> AbstractContextManager[Step]:
         return self.step(Step("agent", name), partial(RUNS.open_agent, agent=name, attributes=attributes))
 
     def _tool(self, name: str, arguments: Any, call_id: str | None) -> AbstractContextManager[Step]:
-        def opening(run: Run, provider: TracerProvider | None) -> None:
+        def open_span(run: Run, provider: TracerProvider | None) -> None:
             text = None if arguments is None else json.dumps(arguments, default=str)
             RUNS.open_tool(run, name, call_id=call_id, arguments=text, provider=provider)
 
-        return self.step(Step("tool", name), opening)
+        return self.step(Step("tool", name), open_span)
 
     def _chat(self, client: Any, stream: bool | None) -> AbstractContextManager[Step]:
         model, module = _model(client), type(client).__module__
@@ -154,33 +154,35 @@ class Hooks:
             semconv.REQUEST_MODEL: model,
             semconv.REQUEST_STREAM: stream,
         }
-        opening = partial(RUNS.open, title=f"chat {model}", attributes=attributes, kind=SpanKind.CLIENT)
-        return self.step(Step("chat", model), opening)
+        open_span = partial(RUNS.open, title=f"chat {model}", attributes=attributes, kind=SpanKind.CLIENT)
+        return self.step(Step("chat", model), open_span)
 
-    def step(self, step: Step, opening: Callable[..., None]) -> AbstractContextManager[Step]:
+    def step(self, step: Step, open_span: Callable[..., None]) -> AbstractContextManager[Step]:
         """Enter `step` inside the block; `open_span` opens its run's span."""
         if not self.enabled:
             return nullcontext(step)
-        step.current = is_global(self._provider)
-        return in_step(step, self.opening(opening))
+        step.is_current = is_global(self._provider)
+        return in_step(step, self.with_provider(open_span))
 
-    def opening(self, opening: Callable[..., None]) -> Callable[[Run], None]:
+    def with_provider(self, open_span: Callable[..., None]) -> Callable[[Run], None]:
         """Return `open_span` with the span provider."""
-        return partial(opening, provider=self._provider)
+        return partial(open_span, provider=self._provider)
 
-    def _theirs(self, wrapped: Any, args: Any, kwargs: Any, unless: bool | None = None) -> AbstractContextManager[Any]:
+    def _framework_span(
+        self, wrapped: Any, args: Any, kwargs: Any, hidden: bool | None = None
+    ) -> AbstractContextManager[Any]:
         """Return AutoGen's own span, or the current one where it would duplicate Leyden's in one trace."""
-        given_way = is_global(self._provider) if unless is None else unless
-        if self.enabled and given_way:
+        is_hidden = is_global(self._provider) if hidden is None else hidden
+        if self.enabled and is_hidden:
             return nullcontext(trace.get_current_span())
         return wrapped(*args, **kwargs)
 
     @quietly
     def _handoff(self, message: Any) -> None:
-        said: Any = getattr(getattr(message, "response", None), "chat_message", None)
-        target = getattr(said, "target", None)
+        chat_message: Any = getattr(getattr(message, "response", None), "chat_message", None)
+        target = getattr(chat_message, "target", None)
         if self.enabled and target is not None:
-            RUNS.handoff(innermost(), said.source, target, provider=self._provider)
+            RUNS.handoff(innermost(), chat_message.source, target, provider=self._provider)
 
 
 @hidden_from_warnings
@@ -202,27 +204,27 @@ async def _stream(
 
 
 @quietly
-def _tool_result(step: Step, tool: Any, result: Any) -> None:
-    step.known[semconv.TOOL_RESULT] = tool.return_value_as_string(result)
+def _record_tool_result(step: Step, tool: Any, result: Any) -> None:
+    step.end_attributes[semconv.TOOL_RESULT] = tool.return_value_as_string(result)
 
 
 @quietly
-def _workbench_result(step: Step, result: Any) -> None:
-    step.known[semconv.TOOL_RESULT] = text = result.to_text()
+def _record_workbench_result(step: Step, result: Any) -> None:
+    step.end_attributes[semconv.TOOL_RESULT] = text = result.to_text()
     if result.is_error:
         step.failure = ToolFailure(text)
 
 
 @quietly
-def _answer(step: Step, result: Any) -> None:
+def _record_answer(step: Step, result: Any) -> None:
     """Record the fields of an answer that AutoGen has; the gateway's record has the rest."""
     usage = result.usage
-    step.known[semconv.FINISH_REASONS] = [result.finish_reason]
-    step.known[semconv.INPUT_TOKENS] = usage.prompt_tokens
-    step.known[semconv.OUTPUT_TOKENS] = usage.completion_tokens
+    step.end_attributes[semconv.FINISH_REASONS] = [result.finish_reason]
+    step.end_attributes[semconv.INPUT_TOKENS] = usage.prompt_tokens
+    step.end_attributes[semconv.OUTPUT_TOKENS] = usage.completion_tokens
 
 
-def _called(args: Any, kwargs: Any, first: int) -> tuple[Any, str | None]:
+def _call_arguments(args: Any, kwargs: Any, first: int) -> tuple[Any, str | None]:
     """Return arguments and id of a tool call: `(arguments, cancellation_token, call_id)` from index `first` on."""
     arguments = argument(args, kwargs, first, "arguments" if first else "args")
     return arguments, argument(args, kwargs, first + 2, "call_id")

@@ -26,9 +26,9 @@ def _messages(given: Any) -> list[Any]:
             continue
         source, content = _parts(message)
         if source in ("assistant", "system", "tool") or not isinstance(content, str):
-            said = f"a message of role {source!r}" if isinstance(content, str) else f"the message {message!r}"
+            description = f"a message of role {source!r}" if isinstance(content, str) else f"the message {message!r}"
             raise TaskError(
-                f"the task's messages hold {said}; AutoGen's agents take texts of users, or its own messages"
+                f"the task's messages hold {description}; AutoGen's agents take texts of users, or its own messages"
             )
         found.append(TextMessage(content=content, source=source))
     if not found:

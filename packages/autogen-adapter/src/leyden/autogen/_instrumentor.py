@@ -19,7 +19,7 @@ class AutoGenInstrumentor(BaseInstrumentor):
     """
 
     _hooks: "Hooks"
-    _later: "OnImport"
+    _import_hook: "OnImport"
     _patches: "Patches"
 
     def instrumentation_dependencies(self) -> Collection[str]:
@@ -32,9 +32,9 @@ class AutoGenInstrumentor(BaseInstrumentor):
         from leyden.core.tracing.patching.patches import Patches
 
         self._hooks, self._patches = Hooks(kwargs.get("tracer_provider")), Patches()
-        self._later = install(self._hooks, self._patches)
+        self._import_hook = install(self._hooks, self._patches)
 
     def _uninstrument(self, **kwargs: Any) -> None:
-        self._later.off()
+        self._import_hook.off()
         self._hooks.enabled = False  # running steps keep the hooks they started with
         self._patches.undo()

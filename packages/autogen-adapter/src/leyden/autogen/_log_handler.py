@@ -42,13 +42,13 @@ class LeydenLogHandler(logging.Handler):
             self._tool_call(event.kwargs)
 
     def _model_call(self, event: LLMCallEvent | LLMStreamEndEvent) -> None:
-        answer: dict[str, Any] = event.kwargs["response"]
-        model = str(answer.get("model") or "model")
+        response: dict[str, Any] = event.kwargs["response"]
+        model = str(response.get("model") or "model")
         attributes = {
             semconv.OPERATION: "chat",
             semconv.REQUEST_STREAM: True if isinstance(event, LLMStreamEndEvent) else None,
-            semconv.RESPONSE_MODEL: answer.get("model"),
-            semconv.RESPONSE_ID: answer.get("id"),
+            semconv.RESPONSE_MODEL: response.get("model"),
+            semconv.RESPONSE_ID: response.get("id"),
             semconv.INPUT_TOKENS: event.prompt_tokens,
             semconv.OUTPUT_TOKENS: event.completion_tokens,
         }
@@ -56,17 +56,17 @@ class LeydenLogHandler(logging.Handler):
         RUNS.open(run, f"chat {model}", attributes, provider=self._provider, kind=trace.SpanKind.CLIENT)
         RUNS.end(key)
 
-    def _tool_call(self, told: dict[str, Any]) -> None:
-        name: str = told["tool_name"]
-        run, key = self._begin(name, told)
-        RUNS.open_tool(run, name, arguments=json.dumps(told["arguments"], default=str), provider=self._provider)
-        RUNS.end(key, attributes={semconv.TOOL_RESULT: told["result"]})
+    def _tool_call(self, fields: dict[str, Any]) -> None:
+        name: str = fields["tool_name"]
+        run, key = self._begin(name, fields)
+        RUNS.open_tool(run, name, arguments=json.dumps(fields["arguments"], default=str), provider=self._provider)
+        RUNS.end(key, attributes={semconv.TOOL_RESULT: fields["result"]})
 
-    def _begin(self, name: str, told: dict[str, Any]) -> tuple[Run, object]:
+    def _begin(self, name: str, fields: dict[str, Any]) -> tuple[Run, object]:
         key = object()
         run = RUNS.start(key, None, name)
         assert run is not None, "the key is new"
-        run.agent = _agent(told.get("agent_id"))
+        run.agent = _agent(fields.get("agent_id"))
         return run, key
 
 

@@ -20,14 +20,14 @@ from leyden.core.tracing.patching.safe_callback import quietly
 from leyden.core.tracing.spans.run_tree import Run, RunTree
 
 RUNS = RunTree("autogen")
-OF_THEIR_AGENT = ("chat", "tool")
+INHERIT_NODE = ("chat", "tool")
 """Kinds of steps that belong to the node of the step around them."""
 
 
-class Place(NamedTuple):
+class StepState(NamedTuple):
     """Attempt and caller of a context, and its innermost step."""
 
-    attempt: context.ContextState
+    context_state: context.ContextState
     step: "Step | None"
 
 
@@ -41,18 +41,18 @@ class Step:
     kind: str
     name: str
     node: str | None = None
-    current: bool = False
+    is_current: bool = False
     """Whether its span becomes OpenTelemetry's current one."""
-    known: dict[str, Any] = field(default_factory=dict[str, Any])
+    end_attributes: dict[str, Any] = field(default_factory=dict[str, Any])
     """Attributes that are known at its end."""
     failure: BaseException | None = None
     """Its error, where it raises none."""
     outer: "Step | None" = None
     run: Run | None = None
-    before: otel.Context | None = None
+    previous_context: otel.Context | None = None
     ended: bool = False
 
-    def is_again(self, kind: str, name: str) -> bool:
+    def is_same(self, kind: str, name: str) -> bool:
         """Whether `name` is this same step, reported twice: nested model clients are one call."""
         return self.kind == kind and kind != "team" and (self.name == name or kind == "chat")
 
@@ -69,7 +69,7 @@ def innermost() -> Step | None:
 def in_step(step: Step, begin: Callable[[Run], None]) -> Generator[Step]:
     """Enter `step` inside the block; `begin` opens its run's span. A step reported twice is recorded once."""
     step.outer = outer = innermost()
-    if outer is not None and outer.is_again(step.kind, step.name):
+    if outer is not None and outer.is_same(step.kind, step.name):
         yield outer
         return
     begin_step(step, begin)
@@ -90,39 +90,39 @@ async def in_steps(stream: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, Non
     inside: Any = None
     try:
         while True:
-            outside = here(), otel.get_current()
+            outside = current_state(), otel.get_current()
             if inside is not None:
-                _go(*inside)
+                _set_states(*inside)
             try:
                 piece = await anext(stream)
             except StopAsyncIteration:
                 return
             finally:
-                inside = here(), otel.get_current()
-                _go(*outside)
+                inside = current_state(), otel.get_current()
+                _set_states(*outside)
             yield piece
     finally:
         if inside is not None:
-            _go(*inside)
+            _set_states(*inside)
         await stream.aclose()
 
 
 @quietly
 def begin_step(step: Step, begin: Callable[[Run], None]) -> None:
     """Begin a step here, below the innermost one; `begin` opens the span of its run."""
-    speaking, outer = current_caller(), step.outer
-    if outer is not None and (outer.run is None or outer.run.caller is not speaking):
+    caller, outer = current_caller(), step.outer
+    if outer is not None and (outer.run is None or outer.run.caller is not caller):
         outer = None  # another framework, or a span of the user's, is in between
     step.run = run = RUNS.start(step, outer, step.name, step.node)
     if run is None:
         return
-    if speaking is not None:
-        run.agent = run.agent or speaking.agent
-        run.node = run.node or (speaking.node if step.kind in OF_THEIR_AGENT else None)
+    if caller is not None:
+        run.agent = run.agent or caller.agent
+        run.node = run.node or (caller.node if step.kind in INHERIT_NODE else None)
     begin(run)
     _STEP.set(step)
-    if step.current and run.span is not None and run.span.get_span_context().is_valid:
-        step.before = otel.get_current()
+    if step.is_current and run.span is not None and run.span.get_span_context().is_valid:
+        step.previous_context = otel.get_current()
         otel.attach(trace.set_span_in_context(run.span))
 
 
@@ -130,22 +130,22 @@ def begin_step(step: Step, begin: Callable[[Run], None]) -> None:
 def end_step(step: Step) -> None:
     """End a step; it is no caller any more."""
     step.ended = True
-    if step.run is not None and step.before is not None and trace.get_current_span() is step.run.span:
-        otel.attach(step.before)  # its token could not be reset in another context
-    RUNS.end(step, step.failure, step.known)
+    if step.run is not None and step.previous_context is not None and trace.get_current_span() is step.run.span:
+        otel.attach(step.previous_context)  # its token could not be reset in another context
+    RUNS.end(step, step.failure, step.end_attributes)
 
 
-def here() -> Place:
+def current_state() -> StepState:
     """Return attempt, caller and step of this context, for `set_context` in another context."""
-    return Place(where(), _STEP.get())
+    return StepState(where(), _STEP.get())
 
 
-def go(place: Place) -> None:
+def set_state(state: StepState) -> None:
     """Set attempt, caller and step of this context to those of `state`."""
-    move(place.attempt)
-    _STEP.set(place.step)
+    move(state.context_state)
+    _STEP.set(state.step)
 
 
-def _go(place: Place, current: otel.Context) -> None:
-    go(place)
+def _set_states(state: StepState, current: otel.Context) -> None:
+    set_state(state)
     otel.attach(current)

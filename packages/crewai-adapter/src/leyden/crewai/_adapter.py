@@ -17,14 +17,14 @@ from leyden.core.runner.adapters.base import Adapter
 from leyden.core.runner.adapters.instrumentor_switch import InstrumentorSwitch
 from leyden.core.runner.attempts.threads import in_thread
 from leyden.core.runner.user_code.task_input import text_for
-from leyden.crewai._fresh import fresh, kind_of, made, makes_crew, refusals
+from leyden.crewai._fresh import fresh, kind_of, makes_crew, refusals, resolved
 from leyden.crewai._input import crew_inputs, flow_inputs
 from leyden.crewai._instrumentor import CrewAIInstrumentor
 from leyden.crewai._isolated import own_storage, parts_not_copied, stateless_parts
-from leyden.crewai._runs import whole
+from leyden.crewai._runs import ends_with_block
 from leyden.crewai._streams import is_stream, read, read_any
 
-QUIET = {
+QUIET_ENVIRONMENT = {
     "CREWAI_DISABLE_TELEMETRY": "true",
     "CREWAI_TRACING_ENABLED": "false",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -42,8 +42,8 @@ class CrewAIAdapter(Adapter):
     module = "crewai"
 
     def __init__(self) -> None:
-        self._recording = InstrumentorSwitch(CrewAIInstrumentor)
-        self._environment: dict[str, str | None] = {}
+        self._instrumentor_switch = InstrumentorSwitch(CrewAIInstrumentor)
+        self._saved_environment: dict[str, str | None] = {}
         self._caches: list[Any] = []
 
     def supports(self, agent: object) -> bool:
@@ -72,7 +72,7 @@ class CrewAIAdapter(Adapter):
 
     def check(self, agent: Any, task: Task) -> None:
         """Raise TaskError when `agent` cannot take `task`, and UnknownAgent when it cannot run unattended."""
-        agent = made(agent)
+        agent = resolved(agent)
         for reason in refusals(agent):
             raise UnknownAgent(reason)
         _inputs(agent, task)
@@ -82,13 +82,13 @@ class CrewAIAdapter(Adapter):
 
         Streams are read to their end. After a cancellation the thread continues to its next model call, which fails.
         """
-        agent = made(agent)
+        agent = resolved(agent)
         inputs = _inputs(agent, task)
         if kind_of(agent) == "Flow":
             await in_thread(_import_litellm)  # a flow may make models with it; crews and agents have made theirs
         self._disable_cache()
-        with whole():
-            result = await in_thread(_to_the_end, agent.kickoff, inputs)
+        with ends_with_block():
+            result = await in_thread(_run_to_end, agent.kickoff, inputs)
         if type(result).__name__ == "HumanFeedbackPending":
             raise UnknownAgent(f"the flow waits for a human ({result}): it cannot run unattended")
         return result
@@ -99,21 +99,21 @@ class CrewAIAdapter(Adapter):
 
     def instrument(self) -> None:
         """Record every CrewAI run of this process, and turn off CrewAI's own telemetry and downloads."""
-        if not self._environment:
-            self._environment = {name: os.environ.get(name) for name in QUIET}
-            os.environ.update(QUIET)
+        if not self._saved_environment:
+            self._saved_environment = {name: os.environ.get(name) for name in QUIET_ENVIRONMENT}
+            os.environ.update(QUIET_ENVIRONMENT)
         self._disable_cache()
-        self._recording.on()
+        self._instrumentor_switch.on()
 
     def uninstrument(self) -> None:
         """Undo `instrument`, unless the user had instrumented before."""
-        self._recording.off()
-        for name, before in self._environment.items():
-            if before is None:
+        self._instrumentor_switch.off()
+        for name, previous in self._saved_environment.items():
+            if previous is None:
                 os.environ.pop(name, None)
             else:
-                os.environ[name] = before
-        self._environment = {}
+                os.environ[name] = previous
+        self._saved_environment = {}
         if self._caches:
             sys.modules["litellm"].__dict__["cache"] = self._caches[-1]
             self._caches.clear()
@@ -132,7 +132,7 @@ def _inputs(agent: Any, task: Task) -> Any:
     return crew_inputs(agent, task) if kind_of(agent) == "Crew" else flow_inputs(agent, task)
 
 
-def _to_the_end(kickoff: Callable[[Any], Any], inputs: Any) -> Any:
+def _run_to_end(kickoff: Callable[[Any], Any], inputs: Any) -> Any:
     result = kickoff(inputs)
     return read(result) if is_stream(result) else result
 

@@ -24,7 +24,7 @@ def template(holder: Any, name: str) -> str | None:
 def crew_inputs(crew: Any, task: Task) -> dict[str, Any]:
     """Return the inputs for `crew.kickoff`; raises TaskError with the keys found when they are not clear."""
     wanted = tuple(dict.fromkeys(_placeholders(crew)))
-    if crew.before_kickoff_callbacks and (row := _unanswered(task, wanted)):
+    if crew.before_kickoff_callbacks and (row := _without_answers(task, wanted)):
         return row  # callbacks may take any key, and add what the placeholders need
     if not wanted:
         raise TaskError(f"{_keys(task)}; no task or agent of the crew has a placeholder, such as {{question}}")
@@ -38,14 +38,14 @@ def flow_inputs(flow: Any, task: Task) -> dict[str, Any]:
     Raises TaskError with the keys found when nothing fits.
     """
     state = flow.state
-    keys = _places(state if isinstance(state, dict) else state.__class__.model_fields)
-    if isinstance(state, dict) and (row := _unanswered(task, keys)):
+    keys = _state_keys(state if isinstance(state, dict) else state.__class__.model_fields)
+    if isinstance(state, dict) and (row := _without_answers(task, keys)):
         return row if isinstance(task, MadeInput) else {key: value for key, value in row.items() if key != STATE_ID}
     if not keys:
         raise TaskError(f"{_keys(task)}; the flow's state has no place for any")
-    text, place = text_of(task), next((key for key in TEXT_KEYS if key in keys), None)
-    asked = {} if text is None or place is None or place in row_of(task) else {place: text}
-    return mapping_for(task, keys, frozenset(), asked)
+    text, text_key = text_of(task), next((key for key in TEXT_KEYS if key in keys), None)
+    ready = {} if text is None or text_key is None or text_key in row_of(task) else {text_key: text}
+    return mapping_for(task, keys, frozenset(), ready)
 
 
 def _placeholders(crew: Any) -> Iterator[str]:
@@ -55,11 +55,11 @@ def _placeholders(crew: Any) -> Iterator[str]:
                 yield from PLACEHOLDER.findall(template(holder, name) or "")
 
 
-def _places(state: Any) -> tuple[str, ...]:
+def _state_keys(state: Any) -> tuple[str, ...]:
     return tuple(key for key in state if key != STATE_ID)
 
 
-def _unanswered(task: Task, wanted: tuple[str, ...]) -> dict[str, Any]:
+def _without_answers(task: Task, wanted: tuple[str, ...]) -> dict[str, Any]:
     if isinstance(task, MadeInput):
         return dict(task)
     return {key: value for key, value in row_of(task).items() if key in wanted or key not in ANSWER_KEYS}

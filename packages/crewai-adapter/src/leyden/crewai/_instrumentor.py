@@ -19,7 +19,7 @@ class CrewAIInstrumentor(BaseInstrumentor):
         return ("crewai >= 1.15.25",)
 
     def _instrument(self, **kwargs: Any) -> None:
-        self._listening = listen(kwargs.get("tracer_provider"))
+        self._listener = listen(kwargs.get("tracer_provider"))
 
     def _uninstrument(self, **kwargs: Any) -> None:
-        stop_listening(self._listening)
+        stop_listening(self._listener)

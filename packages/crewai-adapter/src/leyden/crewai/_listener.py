@@ -21,8 +21,8 @@ class LeydenEventListener(BaseEventListener):
 
     def setup_listeners(self, crewai_event_bus: Any) -> None:
         """Listen; CrewAI calls this."""
-        self._listening = listen(self._provider)
+        self._listener = listen(self._provider)
 
     def close(self) -> None:
         """Stop recording; what still runs ends."""
-        stop_listening(self._listening)
+        stop_listening(self._listener)

@@ -32,7 +32,7 @@ class Reported(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Open:
+class OpenRun:
     """A run that has started and was not reported as ended."""
 
     key: str
@@ -40,30 +40,30 @@ class Open:
     identity: Hashable
     """Key that an end of this kind shares with its start."""
     source: Any
-    above: "Open | None"
+    above: "OpenRun | None"
     agent: str | None = None
     node: str | None = None
     tool: str | None = None
-    below: set["Open"] = field(default_factory=set["Open"])
+    below: set["OpenRun"] = field(default_factory=set["OpenRun"])
     ended: bool = False
 
     @property
-    def siblings(self) -> set["Open"]:
+    def siblings(self) -> set["OpenRun"]:
         """Return the runs beside it, and itself while it is open."""
         return _roots if self.above is None else self.above.below
 
 
 _TREE = RunTree("crewai")
-_innermost: ContextVar[Open | None] = ContextVar("leyden_crewai_innermost", default=None)
-_within: ContextVar[set[Open] | None] = ContextVar("leyden_crewai_within", default=None)
-_roots: set[Open] = set()
+_innermost: ContextVar[OpenRun | None] = ContextVar("leyden_crewai_innermost", default=None)
+_block_runs: ContextVar[set[OpenRun] | None] = ContextVar("leyden_crewai_within", default=None)
+_roots: set[OpenRun] = set()
 
 
 @contextmanager
-def whole() -> Generator[None]:
+def ends_with_block() -> Generator[None]:
     """End, when the block is left, what began in it, in any thread: CrewAI reports no cancellations."""
-    began: set[Open] = set()
-    token = _within.set(began)
+    began: set[OpenRun] = set()
+    token = _block_runs.set(began)
     error: BaseException | None = None
     try:
         yield
@@ -71,7 +71,7 @@ def whole() -> Generator[None]:
         error = raised
         raise
     finally:
-        _within.reset(token)
+        _block_runs.reset(token)
         for root in list(began):
             _end(root, error)
 
@@ -94,14 +94,14 @@ def begin(source: Any, event: Any, provider: TracerProvider | None) -> None:
     above = _above(kind, identity, source)
     if kind == AGENT and above is not None and above.tool in DELEGATION:
         _TREE.handoff(above.key, above.agent or "", _role(source), provider=provider)
-    found = Open(event.event_id, kind, identity, source, above)
+    found = OpenRun(event.event_id, kind, identity, source, above)
     if above is not None:
         found.agent, found.node = above.agent, above.node
     run = _TREE.start(found.key, None if above is None else above.key, kind, found.node)
     if run is not None:
         found.siblings.add(found)
         if above is None:
-            _watch(found)
+            _end_with_owner(found)
         _innermost.set(found)
         open_span(found, run, event, provider)
 
@@ -112,14 +112,14 @@ def end(source: Any, event: Any) -> None:
     kind = _ENDS.get(event.type)
     if kind is None or (found := _open(kind, _identity(kind, source, event))) is None:
         return
-    attributes = _ended(kind, event)
+    attributes = _end_attributes(kind, event)
     _innermost.set(found.above)
     _end(found, _failure(event), attributes)
 
 
-def _watch(root: Open) -> None:
+def _end_with_owner(root: OpenRun) -> None:
     """End `root` with what began it: an adapter's run, else the event loop task it began in."""
-    began = _within.get()
+    began = _block_runs.get()
     if began is not None:
         began.add(root)
         return
@@ -128,11 +128,11 @@ def _watch(root: Open) -> None:
     except RuntimeError:  # no event loop: the thread that began it ends it
         return
     if task is not None:
-        task.add_done_callback(lambda done: _end_with(root, done))
+        task.add_done_callback(lambda done: _end_with_task(root, done))
 
 
 @quietly
-def _end_with(root: Open, task: "asyncio.Task[Any]") -> None:
+def _end_with_task(root: OpenRun, task: "asyncio.Task[Any]") -> None:
     if not root.ended:
         _end(root, asyncio.CancelledError() if task.cancelled() else task.exception())
 
@@ -145,36 +145,36 @@ def _identity(kind: str, source: Any, event: Any) -> Hashable:
     return id(source), id(getattr(event, "task", None)), getattr(event, "method_name", None)
 
 
-def _innermost_open() -> Open | None:
+def _innermost_open() -> OpenRun | None:
     found = _innermost.get()
     while found is not None and found.ended:
         found = found.above
     return found
 
 
-def _open(kind: str, identity: Hashable) -> Open | None:
+def _open(kind: str, identity: Hashable) -> OpenRun | None:
     found = _innermost_open()
     while found is not None and (found.ended or (found.kind, found.identity) != (kind, identity)):
         found = found.above
     return found
 
 
-def _above(kind: str, identity: Hashable, source: Any) -> Open | None:
+def _above(kind: str, identity: Hashable, source: Any) -> OpenRun | None:
     """Return the run that a start is below, after ending runs that the start proves ended."""
     above = _innermost_open()
     if above is not None and above.kind == CALL and above.source is not source:
         _end(above, None)  # only a tool that the model's own client runs is inside a call
         above = _innermost_open()
-    if kind == AGENT and (again := _open(kind, identity)) is not None:
-        _end(again, sys.exception())
-        return again.above
+    if kind == AGENT and (earlier := _open(kind, identity)) is not None:
+        _end(earlier, sys.exception())
+        return earlier.above
     if above is not None and above.kind == AGENT and kind in (CALL, TOOL):
-        for call in [one for one in list(above.below) if one.kind == CALL and getattr(one.source, "is_litellm", False)]:
+        for call in [run for run in list(above.below) if run.kind == CALL and getattr(run.source, "is_litellm", False)]:
             _end(call, None)
     return above
 
 
-def _end(found: Open, error: BaseException | None, attributes: Mapping[str, Any] | None = None) -> None:
+def _end(found: OpenRun, error: BaseException | None, attributes: Mapping[str, Any] | None = None) -> None:
     if found.ended:
         return
     found.ended = True
@@ -186,25 +186,25 @@ def _end(found: Open, error: BaseException | None, attributes: Mapping[str, Any]
 
 def _failure(event: Any) -> BaseException | None:
     """Return the failure as an exception: CrewAI often reports only its text, while it is being handled."""
-    told = getattr(event, "error", None)
-    if told is None:
+    error = getattr(event, "error", None)
+    if error is None:
         failure = getattr(event, "failure", None)
         return None if failure is None else Reported(str(failure.message))
-    return told if isinstance(told, BaseException) else sys.exception() or Reported(str(told))
+    return error if isinstance(error, BaseException) else sys.exception() or Reported(str(error))
 
 
 # --- What each start opens
 
 
-def _open_crew(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
+def _open_crew(found: OpenRun, run: Run, event: Any, provider: TracerProvider | None) -> None:
     _TREE.open_workflow(run, event.crew_name or "crew", provider=provider)
 
 
-def _open_flow(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
+def _open_flow(found: OpenRun, run: Run, event: Any, provider: TracerProvider | None) -> None:
     _TREE.open_workflow(run, event.flow_name, provider=provider)
 
 
-def _open_node(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
+def _open_node(found: OpenRun, run: Run, event: Any, provider: TracerProvider | None) -> None:
     """Open a flow's method or a named task; an unnamed task's description is message content."""
     name = found.source.name if found.kind == TASK else event.method_name
     if name:
@@ -212,28 +212,28 @@ def _open_node(found: Open, run: Run, event: Any, provider: TracerProvider | Non
         _TREE.open(run, f"node {name}", {}, provider=provider)
 
 
-def _open_agent(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
+def _open_agent(found: OpenRun, run: Run, event: Any, provider: TracerProvider | None) -> None:
     found.agent = _role(found.source)
     _TREE.open_agent(run, found.agent, {semconv.AGENT_ID: str(found.source.id)}, provider=provider)
 
 
-def _open_call(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
+def _open_call(found: OpenRun, run: Run, event: Any, provider: TracerProvider | None) -> None:
     run.agent = found.agent = event.agent_role.strip() if event.agent_role else found.agent or _agent_of_task(found)
-    known = {
+    attributes = {
         semconv.OPERATION: "chat",
         semconv.PROVIDER: getattr(found.source, "provider", None),
         semconv.REQUEST_MODEL: event.model,
         semconv.REQUEST_STREAM: event.stream,
     }
-    _TREE.open(run, f"chat {event.model}", known, provider=provider, kind=SpanKind.CLIENT)
+    _TREE.open(run, f"chat {event.model}", attributes, provider=provider, kind=SpanKind.CLIENT)
 
 
-def _open_tool(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
+def _open_tool(found: OpenRun, run: Run, event: Any, provider: TracerProvider | None) -> None:
     found.tool = event.tool_name.lower().replace(" ", "_")
     _TREE.open_tool(run, event.tool_name, arguments=_text(event.tool_args), provider=provider)
 
 
-def _ended(kind: str, event: Any) -> dict[str, Any]:
+def _end_attributes(kind: str, event: Any) -> dict[str, Any]:
     """Return the attributes of an answer or a tool result that CrewAI has; the gateway's record has the rest."""
     if kind == TOOL:
         return {semconv.TOOL_RESULT: _text(output) if (output := getattr(event, "output", None)) is not None else None}
@@ -249,7 +249,7 @@ def _ended(kind: str, event: Any) -> dict[str, Any]:
     }
 
 
-def _agent_of_task(found: Open) -> str | None:
+def _agent_of_task(found: OpenRun) -> str | None:
     """Return the agent of the task around `found`, for what happens before CrewAI reports its start.
 
     Examples are the model calls that make a query for the knowledge or the memory out of the task.
@@ -269,7 +269,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-_STARTS: dict[str, tuple[str, Callable[[Open, Run, Any, TracerProvider | None], None]]] = {
+_STARTS: dict[str, tuple[str, Callable[[OpenRun, Run, Any, TracerProvider | None], None]]] = {
     "crew_kickoff_started": (CREW, _open_crew),
     "flow_started": (FLOW, _open_flow),
     "method_execution_started": (METHOD, _open_node),

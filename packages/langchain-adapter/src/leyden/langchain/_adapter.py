@@ -15,7 +15,7 @@ from leyden.core.runner.attempts.threads import in_thread
 from leyden.langchain._input import input_for
 from leyden.langchain._instrumentor import LangChainInstrumentor, handler_class
 from leyden.langchain._parts import stateless_parts
-from leyden.langchain._sync import THREAD, checkpoints, is_for_want_of_async, layers, works_only_sync
+from leyden.langchain._sync import THREAD, checkpoints, is_missing_async, layers, works_only_sync
 
 log = logging.getLogger("leyden.langchain")
 
@@ -27,7 +27,7 @@ class LangChainAdapter(Adapter):
     module = "langchain_core"
 
     def __init__(self) -> None:
-        self._recording = InstrumentorSwitch(LangChainInstrumentor)
+        self._instrumentor_switch = InstrumentorSwitch(LangChainInstrumentor)
         self._caches: list[Any] = []
         self._only_sync = False
         """Whether an attempt has failed because the agent cannot be awaited."""
@@ -76,13 +76,13 @@ class LangChainAdapter(Adapter):
             with tracing_context(enabled=False):  # prompts and answers are not sent to LangSmith
                 result = await (in_thread(agent.invoke, given) if sync else agent.ainvoke(given))
         except NotImplementedError as error:
-            if not sync and is_for_want_of_async(error):
+            if not sync and is_missing_async(error):
                 # The agent is not run again here: it would repeat what it did before the error.
                 log.warning("the agent cannot be awaited (%s): from the next attempt on it is run by invoke", error)
                 self._only_sync = True
             raise
         finally:
-            await _forget(agent, sync)
+            await _delete_checkpoints(agent, sync)
         if isinstance(result, Mapping) and cast("Mapping[str, Any]", result).get("__interrupt__"):
             raise UnknownAgent(f"the agent waits for a human ({result['__interrupt__']}): it cannot run unattended")
         return cast("Any", result)
@@ -90,11 +90,11 @@ class LangChainAdapter(Adapter):
     def instrument(self) -> None:
         """Record every LangChain run of this process, and turn LangChain's own answer cache off."""
         self._disable_cache()
-        self._recording.on()
+        self._instrumentor_switch.on()
 
     def uninstrument(self) -> None:
         """Undo `instrument`, unless the user had instrumented before."""
-        self._recording.off()
+        self._instrumentor_switch.off()
         if self._caches:
             from langchain_core.globals import set_llm_cache
 
@@ -131,7 +131,7 @@ def _graphs(agent: Any) -> Iterator[tuple[str, Any]]:
                 yield f"the subgraph {name!r} of the agent", graph
 
 
-async def _forget(agent: Any, sync: bool) -> None:
+async def _delete_checkpoints(agent: Any, sync: bool) -> None:
     """Delete this attempt's checkpoints, which are not read again."""
     saver, config = checkpoints(agent)
     if config is None:

@@ -43,17 +43,17 @@ class LangChainInstrumentor(BaseInstrumentor):
         return ("langchain-core >= 1.2.10",)
 
     def _instrument(self, **kwargs: Any) -> None:
-        self._later = OnImport({HOOKS: lambda module: self._register(module, kwargs.get("tracer_provider"))})
+        self._import_hook = OnImport({HOOKS: lambda module: self._register(module, kwargs.get("tracer_provider"))})
 
     def _register(self, hooks: Any, provider: Any) -> None:
-        kind = handler_class()
-        self._handler = kind(provider)
+        handler_type = handler_class()
+        self._handler = handler_type(provider)
         # Every thread and task reads the default value; a value that is set stays in one context.
         self._variable = ContextVar[Any]("leyden_langchain_handler", default=self._handler)
-        hooks.register_configure_hook(self._variable, inheritable=True, handle_class=kind)
+        hooks.register_configure_hook(self._variable, inheritable=True, handle_class=handler_type)
 
     def _uninstrument(self, **kwargs: Any) -> None:
-        self._later.off()
+        self._import_hook.off()
         if self._handler is None:
             return
         self._handler.enabled = False  # running runs keep the handler they started with

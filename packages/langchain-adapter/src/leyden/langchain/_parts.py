@@ -25,10 +25,10 @@ def stateless_parts(thing: object) -> Iterable[object] | None:
     """Return the functions and objects in `thing`; None where it may keep state or is not LangChain's."""
     if not any(base.__module__.startswith(STATELESS) for base in type(thing).__mro__):
         return None
-    held = dict(_attributes(thing))
-    if any(held.get(name) for name in MEMORIES if not isinstance(held.get(name), bool)):
+    attributes = dict(_attributes(thing))
+    if any(attributes.get(name) for name in MEMORIES if not isinstance(attributes.get(name), bool)):
         return None
-    return [part for name, value in held.items() if name not in SPECIFICATIONS for part in _flat(value)]
+    return [part for name, value in attributes.items() if name not in SPECIFICATIONS for part in _flattened(value)]
 
 
 def _attributes(thing: object) -> Iterator[tuple[str, Any]]:
@@ -40,16 +40,16 @@ def _attributes(thing: object) -> Iterator[tuple[str, Any]]:
                 yield name, getattr(thing, name)
 
 
-def _flat(value: Any) -> Iterator[Any]:
+def _flattened(value: Any) -> Iterator[Any]:
     """Yield what containers hold, at any depth: those of a runnable are its settings."""
     if isinstance(value, Mapping):
         for item in cast("Mapping[Any, Any]", value).values():
-            yield from _flat(item)
+            yield from _flattened(item)
     elif isinstance(value, list | tuple | set | frozenset):
         for item in cast("Iterable[Any]", value):
-            yield from _flat(item)
+            yield from _flattened(item)
     elif isinstance(value, functools.partial):
         partial = cast("functools.partial[Any]", value)
-        yield from _flat([partial.func, *partial.args, *partial.keywords.values()])
+        yield from _flattened([partial.func, *partial.args, *partial.keywords.values()])
     else:
         yield value

@@ -17,9 +17,9 @@ LEAVES = ("AgentMiddleware", "BaseCheckpointSaver", "BaseLanguageModel", "BaseSt
 THREAD = "leyden-"
 """Prefix of Leyden's thread ids; only such threads are deleted from a checkpointer."""
 
-_awaited: dict[type, bool] = {}
+_async_savers: dict[type, bool] = {}
 """By checkpointer class: whether its savers can be awaited."""
-_last: list[tuple[Any, list[Any]]] = []
+_last_agent: list[tuple[Any, list[Any]]] = []
 """Last agent and its parts: thousands of attempts use one agent."""
 
 
@@ -34,7 +34,7 @@ async def works_only_sync(agent: Any) -> bool:
     return config is not None and not await _can_await(saver, config)
 
 
-def is_for_want_of_async(error: NotImplementedError) -> bool:
+def is_missing_async(error: NotImplementedError) -> bool:
     """Whether LangChain or LangGraph itself raised `error`: a part without an async form was missed."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
@@ -64,24 +64,24 @@ def checkpoints(agent: Any) -> tuple[Any, Any]:
 def _parts_of(agent: Any) -> list[Any]:
     *_, innermost = layers(agent)
     key = getattr(innermost, "nodes", innermost)  # copies of a graph under other settings share their nodes
-    if not (_last and _last[0][0] is key):
-        _last[:] = [(key, list(_walk(agent)))]
-    return _last[0][1]
+    if not (_last_agent and _last_agent[0][0] is key):
+        _last_agent[:] = [(key, list(_walk(agent)))]
+    return _last_agent[0][1]
 
 
 def _walk(agent: Any) -> Iterator[Any]:
     """Yield what `agent` is made of, without the user's own code, which states what it calls."""
-    waiting, seen = [agent], dict[int, Any]()
-    while waiting and len(seen) < MOST_PARTS:
-        part = waiting.pop()
+    pending, seen = [agent], dict[int, Any]()
+    while pending and len(seen) < MOST_PARTS:
+        part = pending.pop()
         if id(part) in seen or isinstance(part, str | int | float | bytes | type(None)):
             continue
         seen[id(part)] = part  # kept alive, so that no later part gets its id
         yield part
-        waiting.extend(_inside(part))
+        pending.extend(_contents(part))
 
 
-def _inside(part: Any) -> list[Any]:
+def _contents(part: Any) -> list[Any]:
     if isinstance(part, Mapping):
         return list(cast("Mapping[Any, Any]", part).values())
     if isinstance(part, list | tuple | set | frozenset):
@@ -141,7 +141,7 @@ def _is_async_only(part: Any) -> bool:
 
 def _defines(part: Any, name: str) -> bool:
     """Whether `part` is middleware that overrides a method that the base class only declares."""
-    base = next((one for one in _bases(part) if one.__name__ == "AgentMiddleware"), None)
+    base = next((other for other in _bases(part) if other.__name__ == "AgentMiddleware"), None)
     return base is not None and getattr(part.__class__, name, None) is not getattr(base, name, None)
 
 
@@ -153,13 +153,13 @@ def _overrides_invoke(agent: Any) -> bool:
 
 async def _can_await(saver: Any, config: Any) -> bool:
     """Whether `saver` has async methods. Calls the method that a graph calls first, as no attribute shows it."""
-    if type(saver) not in _awaited:
+    if type(saver) not in _async_savers:
         try:
             await saver.aget_tuple(config)
         except NotImplementedError:
-            _awaited[type(saver)] = False
+            _async_savers[type(saver)] = False
         except Exception:  # any other failure, the agent meets itself
             return True
         else:
-            _awaited[type(saver)] = True
-    return _awaited[type(saver)]
+            _async_savers[type(saver)] = True
+    return _async_savers[type(saver)]

@@ -13,11 +13,11 @@ def stop_export() -> Callable[[], None]:
     """
     from agents.tracing.processors import BackendSpanExporter, BatchTraceProcessor
 
-    def kept(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> None:
+    def skip_backend(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> None:
         if not isinstance(getattr(queue, "_exporter", None), BackendSpanExporter):
             wrapped(*args, **kwargs)
 
     patches = Patches()
-    patches.method(BatchTraceProcessor, "on_trace_start", kept)
-    patches.method(BatchTraceProcessor, "on_span_end", kept)
+    patches.method(BatchTraceProcessor, "on_trace_start", skip_backend)
+    patches.method(BatchTraceProcessor, "on_span_end", skip_backend)
     return patches.undo

@@ -25,9 +25,9 @@ class OpenAIAgentsInstrumentor(BaseInstrumentor):
 
     def _instrument(self, **kwargs: Any) -> None:
         self._patches = Patches()
-        self._later = OnImport({TRACING: lambda module: self._listen(module, kwargs.get("tracer_provider"))})
+        self._import_hook = OnImport({TRACING: lambda module: self._patch(module, kwargs.get("tracer_provider"))})
 
-    def _listen(self, tracing: Any, provider: Any) -> None:
+    def _patch(self, tracing: Any, provider: Any) -> None:
         if not hasattr(tracing, "TraceCtxManager"):
             return  # a module of the user's own with this name
         from leyden.openai_agents import _spans  # loads the SDK, which is loaded now
@@ -38,22 +38,22 @@ class OpenAIAgentsInstrumentor(BaseInstrumentor):
             ((spans.SpanImpl, spans.NoOpSpan), _spans.span_started),
         ):
             for kind in kinds:
-                self._patches.method(kind, "start", _first(started, provider))
-                self._patches.method(kind, "finish", _first(_spans.ended, provider))
+                self._patches.method(kind, "start", _report_before(started, provider))
+                self._patches.method(kind, "finish", _report_before(_spans.ended, provider))
         for kind in (spans.SpanImpl, spans.NoOpSpan):
-            self._patches.method(kind, "set_error", _first(_spans.error_noted))
+            self._patches.method(kind, "set_error", _report_before(_spans.error_set))
         self._patches.method(tracing.TraceCtxManager, "__enter__", _spans.masking)
 
     def _uninstrument(self, **kwargs: Any) -> None:
-        self._later.off()
+        self._import_hook.off()
         self._patches.undo()
 
 
-def _first(tell: Callable[..., None], *known: Any) -> Wrapper:
+def _report_before(report: Callable[..., None], *arguments: Any) -> Wrapper:
     """Return a wrapper that reports the object before its own method runs."""
 
-    def told(wrapped: Any, it: Any, args: Any, kwargs: Any) -> Any:
-        tell(it, *known)
+    def reporting(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        report(instance, *arguments)
         return wrapped(*args, **kwargs)
 
-    return told
+    return reporting

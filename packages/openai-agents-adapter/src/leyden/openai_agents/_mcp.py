@@ -12,7 +12,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 
-class _Shared:
+class _SharedServer:
     """A server that this module connects, and the number of runs that use it."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class _Shared:
             connected = asyncio.get_running_loop().create_future()
             self._unused = asyncio.Event()
             # In a context of its own: what it starts belongs to no attempt.
-            self._owner = asyncio.create_task(_own(server, connected, self._unused), context=Context())
+            self._owner = asyncio.create_task(_hold_connection(server, connected, self._unused), context=Context())
             try:
                 await asyncio.shield(connected)
             except BaseException:
@@ -46,7 +46,7 @@ class _Shared:
             await asyncio.wait({self._owner})
 
 
-_SHARED: WeakKeyDictionary[Any, _Shared] = WeakKeyDictionary()
+_shared_servers: WeakKeyDictionary[Any, _SharedServer] = WeakKeyDictionary()
 
 
 @asynccontextmanager
@@ -60,18 +60,18 @@ async def connected(servers: Iterable[Any]) -> AsyncGenerator[None]:
 
 @asynccontextmanager
 async def _connected(server: Any) -> AsyncGenerator[None]:
-    shared = _SHARED.setdefault(server, _Shared())
+    shared = _shared_servers.setdefault(server, _SharedServer())
     async with shared.lock:
-        ours = await shared.enter(server)
+        is_ours = await shared.enter(server)
     try:
         yield
     finally:
-        if ours:
+        if is_ours:
             async with shared.lock:
                 await shared.leave()
 
 
-async def _own(server: Any, connected: asyncio.Future[None], unused: asyncio.Event) -> None:
+async def _hold_connection(server: Any, connected: asyncio.Future[None], unused: asyncio.Event) -> None:
     try:
         await server.connect()
     except BaseException as error:

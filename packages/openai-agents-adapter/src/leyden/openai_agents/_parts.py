@@ -13,7 +13,7 @@ STATELESS = (
     *("agents.agent_output", "agents.retry", "agents.decorators", "openai.types"),
 )
 """Modules whose objects only define a run. Sessions and MCP servers are left out: they keep messages."""
-OWN = ("session", "context")
+COPIED_OPTIONS = ("session", "context")
 """Run options that each attempt copies; the agent's code knows the original object."""
 
 
@@ -21,10 +21,10 @@ def stateless_parts(thing: object) -> Iterable[object] | None:
     """Return the functions and objects in `thing`; None where it may keep state or is not the SDK's."""
     if not any(base.__module__.startswith(STATELESS) for base in type(thing).__mro__):
         return None
-    held = dict(getattr(thing, "__dict__", {}))
+    attributes = dict(getattr(thing, "__dict__", {}))
     if dataclasses.is_dataclass(thing):
-        held |= {field.name: getattr(thing, field.name, None) for field in dataclasses.fields(thing)}
-    return [part for value in held.values() for part in _flat(value)]
+        attributes |= {field.name: getattr(thing, field.name, None) for field in dataclasses.fields(thing)}
+    return [part for value in attributes.values() for part in _flattened(value)]
 
 
 def parts_not_copied(agent: Any) -> Iterable[object] | None:
@@ -32,20 +32,24 @@ def parts_not_copied(agent: Any) -> Iterable[object] | None:
     run = run_of(agent)
     if run is None:
         return None
-    own = [run.options[name] for name in OWN if run.options.get(name) is not None]
-    return [run.agent, *own, *_flat({name: value for name, value in run.options.items() if name not in OWN})]
+    originals = [run.options[name] for name in COPIED_OPTIONS if run.options.get(name) is not None]
+    return [
+        run.agent,
+        *originals,
+        *_flattened({name: value for name, value in run.options.items() if name not in COPIED_OPTIONS}),
+    ]
 
 
-def _flat(value: Any) -> Iterator[Any]:
+def _flattened(value: Any) -> Iterator[Any]:
     """Yield what containers hold, at any depth: those of an agent are its settings."""
     if isinstance(value, Mapping):
         for item in cast("Mapping[Any, Any]", value).values():
-            yield from _flat(item)
+            yield from _flattened(item)
     elif isinstance(value, list | tuple | set | frozenset):
         for item in cast("Iterable[Any]", value):
-            yield from _flat(item)
+            yield from _flattened(item)
     elif isinstance(value, functools.partial):
         partial = cast("functools.partial[Any]", value)
-        yield from _flat([partial.func, *partial.args, *partial.keywords.values()])
+        yield from _flattened([partial.func, *partial.args, *partial.keywords.values()])
     else:
         yield value

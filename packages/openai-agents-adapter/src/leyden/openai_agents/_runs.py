@@ -38,14 +38,14 @@ def run_of(given: Any) -> Run | None:
     if not isinstance(given, functools.partial):
         return None
     partial = cast("functools.partial[Any]", given)
-    how, owner = getattr(partial.func, "__name__", None), getattr(partial.func, "__self__", None)
-    if how not in RUNNERS or not isinstance(owner, type) or not issubclass(owner, sdk.Runner):
+    method, owner = getattr(partial.func, "__name__", None), getattr(partial.func, "__self__", None)
+    if method not in RUNNERS or not isinstance(owner, type) or not issubclass(owner, sdk.Runner):
         return None
     options = {**dict(zip(("starting_agent", "input"), partial.args, strict=False)), **partial.keywords}
     agent = options.pop("starting_agent", None)
     if not isinstance(agent, sdk.Agent) or "input" in options:
         return None
-    return Run(agent, how == "run_streamed", options)
+    return Run(agent, method == "run_streamed", options)
 
 
 def fresh(given: Any) -> Any:
@@ -79,7 +79,7 @@ def _ends_with_process(session: object) -> bool:
     return not is_sdks or str(getattr(session, "db_path", "")) == ":memory:"
 
 
-def forget(run: Run) -> None:
+def close_session(run: Run) -> None:
     """Close the session that `fresh` opened, if it did."""
     session = run.options.get("session")
     if str(getattr(session, "session_id", "")).startswith(SESSION):
@@ -100,23 +100,23 @@ def input_for(task: Task) -> str | list[Any]:
 def team_of(agent: Any) -> list[Any]:
     """Return `agent` and the agents that it may hand off to or call as tools, if the SDK shows them."""
     found: dict[int, Any] = {}
-    waiting = [agent]
-    while waiting:
-        one = waiting.pop()
-        if id(one) not in found:
-            found[id(one)] = one
-            waiting += _below(one)
+    pending = [agent]
+    while pending:
+        member = pending.pop()
+        if id(member) not in found:
+            found[id(member)] = member
+            pending += _reachable(member)
     return list(found.values())
 
 
-def why_not(agent: Any) -> str | None:
+def refusal(agent: Any) -> str | None:
     """Return why `agent` cannot run unattended or under training; None where no reason is found."""
-    for one in team_of(agent):
-        for tool in one.tools:
+    for member in team_of(agent):
+        for tool in member.tools:
             if getattr(tool, "needs_approval", False) is True:
-                return f"the agent {one.name!r} waits for a human to approve its tool {tool.name!r}"
-        if _over_websockets(one.model):
-            return f"the agent {one.name!r} calls its model over WebSockets, which cannot be routed: use HTTP"
+                return f"the agent {member.name!r} waits for a human to approve its tool {tool.name!r}"
+        if _over_websockets(member.model):
+            return f"the agent {member.name!r} calls its model over WebSockets, which cannot be routed: use HTTP"
     return None
 
 
@@ -130,7 +130,7 @@ def _over_websockets(model: Any) -> bool:
     return type(model).__name__ == "OpenAIResponsesWSModel"
 
 
-def _below(agent: Any) -> Iterator[Any]:
+def _reachable(agent: Any) -> Iterator[Any]:
     for handoff in agent.handoffs:
         target = getattr(handoff, "_agent_ref", None)
         other = handoff if hasattr(handoff, "handoffs") else target and target()
