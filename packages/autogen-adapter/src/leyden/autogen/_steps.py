@@ -14,7 +14,7 @@ from opentelemetry import context as otel
 from opentelemetry import trace
 
 from leyden.core.tracing import context
-from leyden.core.tracing.context import current_caller, move, where
+from leyden.core.tracing.context import context_state, current_caller, set_context_state
 from leyden.core.tracing.patching.hidden_frames import hidden_from_warnings
 from leyden.core.tracing.patching.safe_callback import quietly
 from leyden.core.tracing.spans.run_tree import Run, RunTree
@@ -137,12 +137,12 @@ def end_step(step: Step) -> None:
 
 def current_state() -> StepState:
     """Return attempt, caller and step of this context, for `set_context` in another context."""
-    return StepState(where(), _STEP.get())
+    return StepState(context_state(), _STEP.get())
 
 
 def set_state(state: StepState) -> None:
     """Set attempt, caller and step of this context to those of `state`."""
-    move(state.context_state)
+    set_context_state(state.context_state)
     _STEP.set(state.step)
 
 
