@@ -23,7 +23,7 @@ verl: Any = algorithm
 async def test_verls_own_reason_goes_before_what_it_does_to_replicas(
     monkeypatch: pytest.MonkeyPatch, failed: LeydenError, ends: LeydenError | None, told: LeydenError | None
 ) -> None:
-    monkeypatch.setattr(algorithm, "LAST_WORDS_SECONDS", 0.05)
+    monkeypatch.setattr(algorithm, "END_SECONDS", 0.05)
     loop = asyncio.get_running_loop()
     failure, ended = loop.create_future(), loop.create_future()
     failure.set_exception(failed)

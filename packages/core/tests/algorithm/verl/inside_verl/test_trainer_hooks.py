@@ -29,7 +29,7 @@ class Collection:
         return note
 
     @contextmanager
-    def queue_watched(self) -> Generator[None]:
+    def watch_queue(self) -> Generator[None]:
         self._done.append("watch")
         yield
         self._done.append("watch no more")
