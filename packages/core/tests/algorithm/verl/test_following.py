@@ -31,7 +31,7 @@ async def test_verls_own_reason_goes_before_what_it_does_to_replicas(
         loop.call_later(0.01, ended.set_exception, ends)
     said = None
     try:
-        await verl._prefer_its_end(failure, ended)
+        await verl._raise_verl_error(failure, ended)
     except LeydenError as error:
         said = error
     assert said is told
