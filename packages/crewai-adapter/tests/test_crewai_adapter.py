@@ -360,7 +360,7 @@ async def test_a_crowd_is_limited_by_nobody() -> None:
 
 
 @pytest.fixture
-def untold(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def possible_reasons(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An environment in which CrewAI tells and looks up what it likes."""
     for name in ("CREWAI_DISABLE_TELEMETRY", "LITELLM_LOCAL_MODEL_COST_MAP", "OTEL_SDK_DISABLED"):
         monkeypatch.delenv(name, raising=False)
@@ -368,7 +368,7 @@ def untold(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def test_nothing_is_told_while_instrumented_and_the_environment_is_put_back(untold: None) -> None:
+def test_nothing_is_told_while_instrumented_and_the_environment_is_put_back(possible_reasons: None) -> None:
     before, adapter = dict(os.environ), CrewAIAdapter()
     for _ in range(2):
         adapter.instrument()

@@ -85,7 +85,7 @@ def test_a_failed_rollout_with_a_reward_is_trained_as_any_other() -> None:
 
 def test_what_is_imitated_and_what_is_not() -> None:
     batch = [group(rollout("best"), rollout("other", 0.9), failed("broken"), rollout("none", 1.0, ()))]
-    account = SFT(SFTConfig(keep="best")).lessons(batch).account
+    account = SFT(SFTConfig(keep="best")).select_units(batch).account
     assert account.trained == ["best"]
     assert account.rollouts == {
         "not the best of its group": ["other"],
@@ -96,7 +96,7 @@ def test_what_is_imitated_and_what_is_not() -> None:
 
 def test_a_call_of_no_pair_is_left_out() -> None:
     batch = [group(rollout("up", 1.0), rollout("down", 0.0), rollout("middle", 0.5)), group(rollout("alone"))]
-    account = DPO(DPOConfig()).lessons(batch).account
+    account = DPO(DPOConfig()).select_units(batch).account
     assert (account.trained, account.rollouts) == (
         ["up", "down"],
         {"in no pair": ["middle"], "fewer than two rewards": ["alone"]},
@@ -169,8 +169,8 @@ def test_nothing_is_counted_twice_and_nothing_is_forgotten(batch: Any) -> None:
     every = [one for each in groups for one in each.trajectories]
     for account in (
         weighed(*groups),
-        DPO(DPOConfig()).lessons(groups).account,
-        SFT(SFTConfig(keep="best")).lessons(groups).account,
+        DPO(DPOConfig()).select_units(groups).account,
+        SFT(SFTConfig(keep="best")).select_units(groups).account,
     ):
         named = Counter([*account.trained, *(name for ids in account.rollouts.values() for name in ids)])
         assert named == Counter(one.rollout_id for one in every)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leyden.core.algorithm.policy_partition import each_its_own, owner, shared_out
+from leyden.core.algorithm.policy_partition import critic_by_policy, owner, split_by_policy
 from leyden.core.errors import TrainingError
 from leyden.core.testing.factories import transition
 
@@ -13,7 +13,7 @@ NAMES = ("planner", "reporter", "judge")
 @given(st.lists(st.sampled_from(NAMES)))
 def test_every_call_is_dealt_once_to_the_policy_that_made_it_and_in_order(made_by: list[str]) -> None:
     calls = [transition(policy=name) for name in made_by]
-    dealt = shared_out(calls, NAMES, lambda call: call)
+    dealt = split_by_policy(calls, NAMES, lambda call: call)
     assert {name: [calls.index(call) for call in own] for name, own in dealt.items()} == {
         name: [at for at, maker in enumerate(made_by) if maker == name] for name in NAMES if name in made_by
     }
@@ -30,7 +30,7 @@ def test_of_several_policies_none_learns_from_a_call_that_another_made() -> None
 
 def test_every_critic_is_asked_about_the_calls_of_its_own_policy() -> None:
     calls = [transition([at], policy=NAMES[at % 2]) for at in range(5)]
-    critic = each_its_own(
+    critic = critic_by_policy(
         {
             "planner": lambda own: np.array([10.0 + call.prompt_ids[0] for call in own]),
             "reporter": lambda own: np.array([20.0 + call.prompt_ids[0] for call in own]),

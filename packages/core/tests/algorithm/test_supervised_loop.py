@@ -81,15 +81,15 @@ async def test_a_threshold_leaves_out_what_earned_too_little_failed_or_was_not_r
     failed = answered(0, 9, 1.0, succeeded=False)
     silent = answered(0, 8, 1.0, calls=0)
     batch[0] = TrajectoryGroup(task_id="0", trajectories=(*batch[0].trajectories, failed, silent))
-    lessons = SFT(SFTConfig(above=0.5)).lessons([*batch, *groups([0.5, 0.0])])
-    assert [unit[0].rollout_id for unit in lessons.units] == ["t0r1", "t0r3"]
-    assert lessons.left_out == {
+    selected = SFT(SFTConfig(above=0.5)).select_units([*batch, *groups([0.5, 0.0])])
+    assert [unit[0].rollout_id for unit in selected.units] == ["t0r1", "t0r3"]
+    assert selected.left_out == {
         "reward not above 0.5": 3,
         "no reward": 1,
         "failed without a reason": 1,
         "no call to imitate": 1,
     }
-    assert lessons.dropped == {"nothing to imitate": 1}
+    assert selected.dropped == {"nothing to imitate": 1}
 
 
 async def test_stored_rollouts_are_imitated_without_running_any_and_need_no_reward() -> None:

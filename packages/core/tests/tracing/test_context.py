@@ -3,13 +3,13 @@ from contextvars import copy_context
 from leyden.core.testing import factories
 from leyden.core.tracing.context import (
     Caller,
+    context_state,
     current_attempt,
     current_caller,
-    move,
     open_attempt,
+    process_attempt,
     set_caller,
-    where,
-    whole_process_for,
+    set_context_state,
 )
 
 
@@ -19,12 +19,12 @@ def test_another_context_moves_to_where_one_was_and_back() -> None:
     solver = Caller(agent="solver")
     with open_attempt(attempt):
         set_caller(solver)
-        place = where()
-        before = elsewhere.run(where)
-        elsewhere.run(move, place)
+        place = context_state()
+        before = elsewhere.run(context_state)
+        elsewhere.run(set_context_state, place)
         assert elsewhere.run(current_attempt) is attempt
         assert elsewhere.run(current_caller) is solver
-        elsewhere.run(move, before)
+        elsewhere.run(set_context_state, before)
         assert elsewhere.run(current_caller) is None
     assert elsewhere.run(current_attempt) is None
 
@@ -32,7 +32,7 @@ def test_another_context_moves_to_where_one_was_and_back() -> None:
 def test_a_process_of_one_attempt_works_for_it_where_nothing_else_is_said() -> None:
     attempt, another = factories.attempt(), factories.attempt()
     started_at_import = copy_context()
-    with whole_process_for(attempt):
+    with process_attempt(attempt):
         assert started_at_import.run(current_attempt) is attempt
         with open_attempt(another):
             assert current_attempt() is another

@@ -1,4 +1,4 @@
-"""AutoGen agents and teams for Leyden, unchanged. Importing this does not load the framework."""
+"""AutoGen adapter: runs agents and teams for Leyden unchanged. Importing it does not load AutoGen."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ __all__ = ["AutoGenAdapter", "AutoGenInstrumentor", "LeydenLogHandler"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the log handler, which reads AutoGen's events, when it is first asked for."""
+    """Load the log handler, which reads AutoGen's events, when it is first requested."""
     if name == "LeydenLogHandler":
         from leyden.autogen._log_handler import LeydenLogHandler
 

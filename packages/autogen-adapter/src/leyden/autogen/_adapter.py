@@ -1,4 +1,4 @@
-"""`AutoGenAdapter`: runs AutoGen agents and teams for a task. Knows nothing of spans."""
+"""AutoGen adapter: runs AutoGen agents and teams for a task. It handles no spans."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ from leyden.core.runner.isolation.shared_state import code_held_by
 log = logging.getLogger("leyden.autogen")
 
 GRACE_SECONDS = 10.0
-"""A cancelled agent that has not ended by then is left to itself; its calls reach no model any more."""
+"""Seconds after which a cancelled agent that still runs is left alone; its calls reach no model."""
 
 
 class AutoGenAdapter(Adapter):
@@ -30,13 +30,13 @@ class AutoGenAdapter(Adapter):
     module = "autogen_core"
 
     def __init__(self) -> None:
-        self._recording = InstrumentorSwitch(AutoGenInstrumentor)
-        self._ours: WeakSet[Any] = WeakSet()
+        self._instrumentor_switch = InstrumentorSwitch(AutoGenInstrumentor)
+        self._copies: WeakSet[Any] = WeakSet()
         """Copies that `fresh` made."""
-        self._checked: Any = None
-        """The agent that was looked at last: thousands of tasks go to one."""
-        self._quiet: list[Any] = []
-        """Filters of warnings that are ours."""
+        self._last_checked: Any = None
+        """Last agent that was checked: thousands of tasks use one."""
+        self._warning_filters: list[Any] = []
+        """Leyden's filters of warnings."""
 
     def supports(self, agent: object) -> bool:
         """Whether `agent` is an agent or a team."""
@@ -44,37 +44,37 @@ class AutoGenAdapter(Adapter):
         return base is not None and isinstance(agent, (base.ChatAgent, base.Team))
 
     def fresh(self, agent: Any) -> Any:
-        """Return a copy of `agent` that has heard of nothing; raises UnknownAgent where something in it has no copy.
+        """Return a copy of `agent` without messages; raises UnknownAgent where a part cannot be copied.
 
-        AutoGen's model clients, which remember nothing, are shared: each new one reads all root certificates. In a
-        process that runs one attempt, `agent` itself has heard of nothing.
+        AutoGen's model clients keep no state and are shared: each new one reads all root certificates. In a process
+        that runs one attempt, returns `agent` itself.
         """
         from leyden.autogen._agents import copied
 
-        ours = agent if is_alone() else copied(agent)
-        self._ours.add(ours)
-        return ours
+        agent_copy = agent if is_alone() else copied(agent)
+        self._copies.add(agent_copy)
+        return agent_copy
 
     def stateless_parts(self, thing: object) -> Iterable[object] | None:
-        """Nothing for a model client, the function of a tool."""
+        """Return nothing for a model client, and the function of a tool."""
         from leyden.autogen._agents import stateless_parts
 
         return stateless_parts(thing)
 
     def parts_not_copied(self, agent: Any) -> Iterable[object] | None:
-        """The functions of an agent or a team: deep copies hold the same. None where a copy would be another agent."""
-        from leyden.autogen._agents import has_heard, shared_runtimes
+        """Return the functions of an agent or a team, which deep copies share; None where a copy differs from it."""
+        from leyden.autogen._agents import has_history, shared_runtimes
 
-        return None if shared_runtimes(agent) or has_heard(agent) else code_held_by(agent)
+        return None if shared_runtimes(agent) or has_history(agent) else code_held_by(agent)
 
     def check(self, agent: Any, task: Task) -> None:
-        """Raise TaskError when `task` cannot be given to `agent`, and UnknownAgent when it cannot run unattended."""
-        from leyden.autogen._agents import refuse
+        """Raise TaskError when `agent` cannot take `task`, and UnknownAgent when it cannot run unattended."""
+        from leyden.autogen._agents import check_runnable
         from leyden.autogen._input import input_for
 
-        if agent is not self._checked:
-            refuse(agent)
-            self._checked = agent
+        if agent is not self._last_checked:
+            check_runnable(agent)
+            self._last_checked = agent
         input_for(task)
 
     async def run(self, agent: Any, task: Task, resources: Mapping[str, Resource]) -> Any:
@@ -89,34 +89,36 @@ class AutoGenAdapter(Adapter):
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            token.cancel()  # without it, a team goes on to its end
+            token.cancel()  # without it, a team continues to its end
             stop(agent)
             running.cancel()
             if not (await asyncio.wait([running], timeout=GRACE_SECONDS))[0]:
                 log.warning("%s goes on although it was cancelled", type(agent).__name__)
             raise
         finally:
-            if agent in self._ours:
+            if agent in self._copies:
                 await close(agent)
 
     def instrument(self) -> None:
         """Record every AutoGen run of this process.
 
-        AutoGen knows the dated name that a provider answers under, and warns of the policy's.
+        Hides AutoGen's warning that the policy's name is not the dated name that a provider answers with.
         """
-        if not self._quiet:
-            self._quiet = [("ignore", re.compile("Resolved model mismatch", re.IGNORECASE), UserWarning, None, 0)]
-            # Not by `filterwarnings`, after which Python shows every warning again that was shown before.
-            cast("list[Any]", warnings.filters)[:0] = self._quiet
-        self._recording.on()
+        if not self._warning_filters:
+            self._warning_filters = [
+                ("ignore", re.compile("Resolved model mismatch", re.IGNORECASE), UserWarning, None, 0)
+            ]
+            # `filterwarnings` would make Python show again every warning that it showed before.
+            cast("list[Any]", warnings.filters)[:0] = self._warning_filters
+        self._instrumentor_switch.on()
 
     def uninstrument(self) -> None:
-        """Undo `instrument`, unless the user had instrumented before us."""
-        self._recording.off()
-        for one in self._quiet:
-            if one in warnings.filters:
-                cast("list[Any]", warnings.filters).remove(one)
-        self._quiet.clear()
+        """Undo `instrument`, unless the user had instrumented before."""
+        self._instrumentor_switch.off()
+        for warning_filter in self._warning_filters:
+            if warning_filter in warnings.filters:
+                cast("list[Any]", warnings.filters).remove(warning_filter)
+        self._warning_filters.clear()
 
     def callback_handler(self) -> object:
         """Return a handler for AutoGen's event log."""

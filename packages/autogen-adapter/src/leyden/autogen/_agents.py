@@ -1,9 +1,9 @@
-# Agents, teams and clients keep what they are made of under private names:
+# Agents, teams and clients keep their parts under private names:
 # pyright: reportPrivateUsage=false
-"""AutoGen's agents and teams as objects: what they are made of, copies that remember nothing, what cannot run alone.
+"""AutoGen objects: parts of agents and teams, copies without state, and agents that cannot run alone.
 
-Knows nothing of spans. AutoGen's own copies (`dump_component`) would write the source of every tool anew, without the
-module that it is from; deep copies keep functions as they are.
+This module handles no spans. AutoGen's own copies (`dump_component`) write the source of every tool anew, without its
+module; deep copies keep functions as they are.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from leyden.core.runner.isolation.alone import is_alone
 
 log = logging.getLogger("leyden.autogen")
 
-HELD = ("_team", "_wrapped_agent", "_task_runner")
-"""Where agents and tools keep an agent or a team of their own."""
+NESTED = ("_team", "_wrapped_agent", "_task_runner")
+"""Attributes in which agents and tools keep an agent or a team."""
 ENDLESS = (RoundRobinGroupChat, SelectorGroupChat, Swarm)
-"""Teams that go on until they are told to stop."""
+"""Teams that run until a termination condition stops them."""
 
 
-def refuse(agent: Any) -> None:
-    """Raise UnknownAgent where `agent` cannot run unattended, or where there can be no copy of it."""
+def check_runnable(agent: Any) -> None:
+    """Raise UnknownAgent where `agent` cannot run unattended or cannot be copied."""
     console = (UserProxyAgent("console").input_func, input)
     for part in parts(agent):
         name = getattr(part, "name", type(part).__name__)
@@ -50,39 +50,39 @@ def refuse(agent: Any) -> None:
 
 
 def shared_runtimes(agent: Any) -> list[Any]:
-    """The teams in `agent` that were given a runtime, which their copies would share."""
+    """Return the teams in `agent` that were given a runtime, which their copies would share."""
     return [part for part in parts(agent) if not getattr(part, "_embedded_runtime", True)]
 
 
 def stateless_parts(thing: object) -> list[Any] | None:
-    """Nothing for a model client, the function of a tool; None for what may remember something."""
+    """Return nothing for a model client, the function of a tool; None for what may keep state."""
     if isinstance(thing, FunctionTool):
         return [thing._func]
     return [] if isinstance(thing, ChatCompletionClient) and hasattr(thing, "__setstate__") else None
 
 
 def copied(agent: Any) -> Any:
-    """Return a deep copy of `agent` as it was before it heard of anything."""
+    """Return a deep copy of `agent` with its initial messages only."""
     memo: dict[int, Any] = {}
     for part in parts(agent):
-        _take_client(getattr(part, "_model_client", None), memo)
+        _share_client(getattr(part, "_model_client", None), memo)
         if isinstance(part, BaseGroupChat):
             memo[id(part._runtime)] = SingleThreadedAgentRuntime(ignore_unhandled_exceptions=False)
             memo[id(part._output_message_queue)] = asyncio.Queue()
     try:
-        ours = copy.deepcopy(agent, memo)
+        agent_copy = copy.deepcopy(agent, memo)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise UnknownAgent(
             f"the agent has no copy for each attempt ({reason}): give a function that makes it"
         ) from None
-    for part in parts(ours):
-        _forget(part)
-    return ours
+    for part in parts(agent_copy):
+        _reset(part)
+    return agent_copy
 
 
-def has_heard(agent: Any) -> bool:
-    """Whether something was said to `agent` before, or its state was loaded: a copy would know nothing of it."""
+def has_history(agent: Any) -> bool:
+    """Whether `agent` has received messages, or its state was loaded: a copy would not have them."""
     for part in parts(agent):
         context: Any = getattr(part, "_model_context", None)
         if hasattr(context, "_initial_messages") and [*context._messages] != [*(context._initial_messages or ())]:
@@ -93,21 +93,21 @@ def has_heard(agent: Any) -> bool:
 
 
 def parts(agent: Any) -> Iterator[Any]:
-    """Yield `agent` and the agents and teams inside it, those that are tools included."""
-    waiting, seen = [agent], set[int]()
-    while waiting:
-        part = waiting.pop()
+    """Yield `agent` and the agents and teams inside it, including those used as tools."""
+    pending, seen = [agent], set[int]()
+    while pending:
+        part = pending.pop()
         if id(part) in seen:
             continue
         seen.add(id(part))
         yield part
-        waiting.extend(getattr(part, "_participants", ()))
+        pending.extend(getattr(part, "_participants", ()))
         tools = [tool for workbench in getattr(part, "_workbench", ()) for tool in getattr(workbench, "_tools", ())]
-        waiting.extend(getattr(holder, name) for holder in (part, *tools) for name in HELD if hasattr(holder, name))
+        pending.extend(getattr(holder, name) for holder in (part, *tools) for name in NESTED if hasattr(holder, name))
 
 
 def stop(agent: Any) -> None:
-    """Cancel what the teams in `agent` are doing: a member whose tool was cancelled would wait for it for ever."""
+    """Cancel the tasks of the teams in `agent`: a member whose tool was cancelled would wait for ever."""
     for part in parts(agent):
         for task in list(getattr(getattr(part, "_runtime", None), "_background_tasks", ())):
             task.cancel()
@@ -123,18 +123,18 @@ async def close(agent: Any) -> None:
                 log.debug("a workbench was not stopped: %r", error)
 
 
-def _take_client(client: Any, memo: dict[int, Any]) -> None:
-    """Let copies hold `client` itself where it remembers nothing, and no cache: that would hide calls from training."""
+def _share_client(client: Any, memo: dict[int, Any]) -> None:
+    """Let copies share `client` where it has no state, without a cache, which hides calls from training."""
     cached = sys.modules.get("autogen_ext.models.cache")
     if cached is not None and isinstance(client, cached.ChatCompletionCache):
-        _take_client(client.client, memo)
+        _share_client(client.client, memo)
         memo[id(client)] = copy.deepcopy(client.client, memo)
-    elif hasattr(client, "__setstate__"):  # it can be made anew from its settings alone
+    elif hasattr(client, "__setstate__"):  # it can be rebuilt from its settings alone
         memo[id(client)] = client
 
 
-def _forget(part: Any) -> None:
-    """Leave `part` with the messages that its author gave it, without the answers that others drew."""
+def _reset(part: Any) -> None:
+    """Reset `part` to its author's messages, without the answers sampled for other attempts."""
     context: Any = getattr(part, "_model_context", None)
     if hasattr(context, "_initial_messages"):
         context._messages = list(context._initial_messages or ())

@@ -1,4 +1,4 @@
-"""From a task row to what AutoGen's `run` takes. Knows nothing of running it."""
+"""Input conversion: makes the input of AutoGen's `run` from a task row."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -11,7 +11,7 @@ from leyden.core.runner.user_code.task_input import text_for
 
 
 def input_for(task: Task) -> Any:
-    """Return a text, or messages of AutoGen's; raises TaskError, naming what it found, when `task` has neither."""
+    """Return a text or AutoGen messages; raises TaskError with what it found when `task` has neither."""
     if isinstance(task, BaseChatMessage):
         return task
     given = text_for(task)
@@ -26,9 +26,9 @@ def _messages(given: Any) -> list[Any]:
             continue
         source, content = _parts(message)
         if source in ("assistant", "system", "tool") or not isinstance(content, str):
-            said = f"a message of role {source!r}" if isinstance(content, str) else f"the message {message!r}"
+            description = f"a message of role {source!r}" if isinstance(content, str) else f"the message {message!r}"
             raise TaskError(
-                f"the task's messages hold {said}; AutoGen's agents take texts of users, or its own messages"
+                f"the task's messages hold {description}; AutoGen's agents take texts of users, or its own messages"
             )
         found.append(TextMessage(content=content, source=source))
     if not found:
@@ -37,7 +37,7 @@ def _messages(given: Any) -> list[Any]:
 
 
 def _parts(message: Any) -> tuple[str, Any]:
-    """Return who said what: `{"role": …, "content": …}`, AutoGen's `source` for the role, or a pair of both."""
+    """Return source and content of `{"role": …, "content": …}`, of AutoGen's `source`, or of a pair."""
     if isinstance(message, Mapping):
         row = cast("Mapping[str, Any]", message)
         return str(row.get("source", row.get("role", "user"))), row.get("content")

@@ -1,4 +1,4 @@
-"""Hooks Leyden into AutoGen, as an OpenTelemetry instrumentor."""
+"""OpenTelemetry instrumentor: hooks Leyden into AutoGen."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 class AutoGenInstrumentor(BaseInstrumentor):
-    """`instrument()` takes `tracer_provider`; without one, spans go where Leyden records or to the global provider.
+    """`instrument()` takes `tracer_provider`; the default is Leyden's recorder, or the global provider.
 
-    AutoGen's own spans give way where they would stand beside ours, and go on where they go elsewhere. It loads nothing
-    of AutoGen: an application that never does is not slowed down.
+    AutoGen's own spans are suppressed where they would duplicate Leyden's, and remain in other providers. The
+    instrumentor does not load AutoGen, so an application without it is not slowed down.
     """
 
     _hooks: "Hooks"
-    _later: "OnImport"
+    _import_hook: "OnImport"
     _patches: "Patches"
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """What must be installed, checked before anything is loaded: AutoGen's core, which AgentChat is built on."""
+        """Return the packages that must be installed; checked before any import. AgentChat needs the core."""
         return ("autogen-core >= 0.7",)
 
     def _instrument(self, **kwargs: Any) -> None:
@@ -32,9 +32,9 @@ class AutoGenInstrumentor(BaseInstrumentor):
         from leyden.core.tracing.patching.patches import Patches
 
         self._hooks, self._patches = Hooks(kwargs.get("tracer_provider")), Patches()
-        self._later = install(self._hooks, self._patches)
+        self._import_hook = install(self._hooks, self._patches)
 
     def _uninstrument(self, **kwargs: Any) -> None:
-        self._later.off()
-        self._hooks.enabled = False  # what is under way keeps the hooks it started with
+        self._import_hook.off()
+        self._hooks.enabled = False  # running steps keep the hooks they started with
         self._patches.undo()

@@ -1,7 +1,7 @@
-"""AutoGen's event log as spans, for users who switch things on by a log handler. Never raises into the agent.
+"""Log handler: records AutoGen's event log as spans, for users who prefer a log handler.
 
-Events come when all is over: these spans take no time, and nothing can be said to the wire before a call is made.
-The instrumentor does both, so where it is on, this records nothing.
+It never raises into the agent. Events arrive after the step: these spans have no duration, and routing gets no caller
+before a call. The instrumentor provides both, so the handler records nothing while it is on.
 """
 
 import json
@@ -23,8 +23,8 @@ from leyden.core.tracing.spans.run_tree import Run
 class LeydenLogHandler(logging.Handler):
     """Records model calls and tools: `logging.getLogger(EVENT_LOGGER_NAME).addHandler(LeydenLogHandler())`.
 
-    The spans hang from AutoGen's own. A tool gets one only where AutoGen's own span of it goes elsewhere. The logger
-    must let INFO through.
+    The spans are children of AutoGen's own. A tool gets one only where AutoGen's own span of it goes to another
+    provider. The logger must pass INFO.
     """
 
     def __init__(self, tracer_provider: trace.TracerProvider | None = None) -> None:
@@ -42,13 +42,13 @@ class LeydenLogHandler(logging.Handler):
             self._tool_call(event.kwargs)
 
     def _model_call(self, event: LLMCallEvent | LLMStreamEndEvent) -> None:
-        answer: dict[str, Any] = event.kwargs["response"]
-        model = str(answer.get("model") or "model")
+        response: dict[str, Any] = event.kwargs["response"]
+        model = str(response.get("model") or "model")
         attributes = {
             semconv.OPERATION: "chat",
             semconv.REQUEST_STREAM: True if isinstance(event, LLMStreamEndEvent) else None,
-            semconv.RESPONSE_MODEL: answer.get("model"),
-            semconv.RESPONSE_ID: answer.get("id"),
+            semconv.RESPONSE_MODEL: response.get("model"),
+            semconv.RESPONSE_ID: response.get("id"),
             semconv.INPUT_TOKENS: event.prompt_tokens,
             semconv.OUTPUT_TOKENS: event.completion_tokens,
         }
@@ -56,22 +56,22 @@ class LeydenLogHandler(logging.Handler):
         RUNS.open(run, f"chat {model}", attributes, provider=self._provider, kind=trace.SpanKind.CLIENT)
         RUNS.end(key)
 
-    def _tool_call(self, told: dict[str, Any]) -> None:
-        name: str = told["tool_name"]
-        run, key = self._begin(name, told)
-        RUNS.open_tool(run, name, arguments=json.dumps(told["arguments"], default=str), provider=self._provider)
-        RUNS.end(key, attributes={semconv.TOOL_RESULT: told["result"]})
+    def _tool_call(self, fields: dict[str, Any]) -> None:
+        name: str = fields["tool_name"]
+        run, key = self._begin(name, fields)
+        RUNS.open_tool(run, name, arguments=json.dumps(fields["arguments"], default=str), provider=self._provider)
+        RUNS.end(key, attributes={semconv.TOOL_RESULT: fields["result"]})
 
-    def _begin(self, name: str, told: dict[str, Any]) -> tuple[Run, object]:
+    def _begin(self, name: str, fields: dict[str, Any]) -> tuple[Run, object]:
         key = object()
         run = RUNS.start(key, None, name)
         assert run is not None, "the key is new"
-        run.agent = _agent(told.get("agent_id"))
+        run.agent = _agent(fields.get("agent_id"))
         return run, key
 
 
 def _agent(agent_id: str | None) -> str | None:
-    """Return who AutoGen's own span says is speaking, else whose message the runtime was delivering."""
+    """Return the agent of AutoGen's own current span, else the recipient of the runtime's message."""
     attributes: Mapping[str, Any] = getattr(trace.get_current_span(), "attributes", None) or {}
     if semconv.AGENT_NAME in attributes or agent_id is None:
         return attributes.get(semconv.AGENT_NAME)

@@ -1,8 +1,8 @@
-"""What a message to an agent of AutoGen's core sets off, as one run. Knows nothing of AutoGen's own classes.
+"""Message tracking: groups what a message to an agent of AutoGen's core causes into one run.
 
-A runtime delivers messages in tasks of its own, outside of the sender's context. So the place where a message was sent
-is kept until it is delivered, and its handler works there. A message from outside begins an `Exchange`: a workflow,
-and in production a rollout, that lasts until no message is left that it led to.
+This module uses no AutoGen classes. A runtime delivers messages in its own tasks, outside the sender's context. So the
+sender's context is kept until delivery, and the handler runs in it. A message from outside begins an `Exchange`: a
+workflow, and in production a rollout, that ends with the last message it led to.
 """
 
 import uuid
@@ -13,111 +13,111 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any
 
-from leyden.autogen._steps import Place, Step, begin_step, end_step, go, here, innermost
+from leyden.autogen._steps import Step, StepState, begin_step, current_state, end_step, innermost, set_state
 from leyden.core.tracing.patching.safe_callback import quietly
 from leyden.core.tracing.spans.run_tree import Run
 
-WAITING_LIMIT = 4096
-"""Beyond so many messages that were sent and not delivered, the oldest are forgotten."""
+UNDELIVERED_LIMIT = 4096
+"""Number of sent, undelivered messages above which the oldest are forgotten."""
 
 _EXCHANGE: ContextVar["Exchange | None"] = ContextVar("leyden_autogen_exchange", default=None)
 
 
 class Exchange:
-    """A message from outside, and all that follows from it."""
+    """A message from outside, and all messages that follow from it."""
 
     def __init__(self, step: Step, begin: Callable[[Run], None]) -> None:
         self.step = step
         step.outer = innermost()
-        self.first = ""
+        self.first_id = ""
         """Id of the message that began it."""
-        self._left = 0
-        self._context = copy_context()  # whoever sends the message goes on outside of the exchange
-        self.place: Place = self._context.run(self._begun, begin)
-        """Where its messages are handled."""
+        self._unfinished = 0
+        self._context = copy_context()  # the sender of the message continues outside the exchange
+        self.state: StepState = self._context.run(self._begin, begin)
+        """Context in which its messages are handled."""
 
     def add(self) -> None:
-        """Note that a message of it was sent."""
-        self._left += 1
+        """Record that a message of it was sent."""
+        self._unfinished += 1
 
-    def done(self) -> None:
-        """Note that a message of it was handled, or never will be; with the last one it ends."""
-        self._left -= 1
-        if self._left == 0:
+    def finish_message(self) -> None:
+        """Record that a message of it was handled or dropped; the last one ends the exchange."""
+        self._unfinished -= 1
+        if self._unfinished == 0:
             self._context.run(end_step, self.step)
 
-    def _begun(self, begin: Callable[[Run], None]) -> Place:
+    def _begin(self, begin: Callable[[Run], None]) -> StepState:
         begin_step(self.step, begin)
         _EXCHANGE.set(self)
-        return here()
+        return current_state()
 
 
 @dataclass(slots=True, eq=False)
-class Sent:
-    """One message on its way."""
+class SentMessage:
+    """A message that was sent and not handled."""
 
-    place: Place
+    state: StepState
     exchange: Exchange | None
     is_first: bool = False
-    _left: bool = True
+    _pending: bool = True
 
     @quietly
-    def handled(self) -> None:
-        """Note that nothing more comes of it; said twice, it counts once."""
-        left, self._left = self._left, False
-        if left and self.exchange is not None:
-            self.exchange.done()
+    def finish(self) -> None:
+        """Record that the message is finished; repeated calls count once."""
+        pending, self._pending = self._pending, False
+        if pending and self.exchange is not None:
+            self.exchange.finish_message()
 
-    def failed(self, error: BaseException) -> None:
-        """Note what the exchange fails with."""
+    def fail(self, error: BaseException) -> None:
+        """Set the error of the exchange."""
         if self.exchange is not None:
             self.exchange.step.failure = error
 
 
-_waiting: OrderedDict[str, deque[Sent]] = OrderedDict()
-"""By the message's id, which its author may have given to several."""
+_undelivered: OrderedDict[str, deque[SentMessage]] = OrderedDict()
+"""By message id, which a sender may give to several messages."""
 
 
-def send(token: Any, message_id: str | None, exchange: Callable[[], Exchange] | None) -> tuple[Sent, str]:
-    """Note that a message is sent from here, and return it with its id, which is made if there is none.
+def send(token: Any, message_id: str | None, make_exchange: Callable[[], Exchange] | None) -> tuple[SentMessage, str]:
+    """Record that a message is sent from here, and return it with its id, created if there is none.
 
-    `exchange` begins one where the message is from outside. `token` lives as long as the message can be delivered.
+    `make_exchange` begins one where the message is from outside. `token` lives as long as the message can be delivered.
     """
-    known, is_first = _EXCHANGE.get(), False
-    if known is not None and known.step.ended:
-        known = None
-    if known is None and exchange is not None:
-        known, is_first = exchange(), True
-    sent = Sent(known.place if is_first and known is not None else here(), known, is_first)
-    if known is not None:
-        known.add()
+    exchange, is_first = _EXCHANGE.get(), False
+    if exchange is not None and exchange.step.ended:
+        exchange = None
+    if exchange is None and make_exchange is not None:
+        exchange, is_first = make_exchange(), True
+    sent = SentMessage(exchange.state if is_first and exchange is not None else current_state(), exchange, is_first)
+    if exchange is not None:
+        exchange.add()
     message_id = message_id or str(uuid.uuid4())
-    if is_first and known is not None:
-        known.first = message_id
-    _waiting.setdefault(message_id, deque()).append(sent)
-    if len(_waiting) > WAITING_LIMIT:
-        _waiting.popitem(last=False)
-    weakref.finalize(token, sent.handled).atexit = False
+    if is_first and exchange is not None:
+        exchange.first_id = message_id
+    _undelivered.setdefault(message_id, deque()).append(sent)
+    if len(_undelivered) > UNDELIVERED_LIMIT:
+        _undelivered.popitem(last=False)
+    weakref.finalize(token, sent.finish).atexit = False
     return sent, message_id
 
 
 @quietly
 def handler_failed(error: BaseException, message_id: str, *, is_awaited: bool) -> None:
-    """Let the exchange fail with the `error` of a handler, unless another agent waits for that and may mend it."""
+    """Fail the exchange with a handler's `error`, unless another agent awaits it and may recover."""
     exchange = _EXCHANGE.get()
-    if exchange is not None and (not is_awaited or message_id == exchange.first):
+    if exchange is not None and (not is_awaited or message_id == exchange.first_id):
         exchange.step.failure = error
 
 
-def deliver(message_id: str) -> Sent | None:
-    """Work where the message was sent from, from here on, and return it; None for one that is not known."""
-    messages = _waiting.get(message_id)
+def deliver(message_id: str) -> SentMessage | None:
+    """Enter the sender's context of a message, and return the message; None for one that is not known."""
+    messages = _undelivered.get(message_id)
     if not messages:
         return None
     sent = messages.popleft()
     if not messages:
-        del _waiting[message_id]
+        del _undelivered[message_id]
     if sent.exchange is not None or innermost() is None:
-        go(sent.place)
+        set_state(sent.state)
         _EXCHANGE.set(sent.exchange)
     return sent

@@ -1,4 +1,4 @@
-"""Which functions and methods of AutoGen the hooks are put around, once the module that has them is imported."""
+"""Patch table: the functions and methods of AutoGen that hooks wrap, once their module is imported."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -11,14 +11,14 @@ from leyden.core.tracing.patching.patches import Patches
 
 
 def install(hooks: Hooks, patches: Patches) -> OnImport:
-    """Put `hooks` around what is imported, and around the rest when it is; `patches` takes them off again."""
-    return OnImport({name: partial(put, hooks=hooks, patches=patches) for name, put in _PUTTING.items()})
+    """Wrap imported modules with `hooks`, and the others at their import; `patches` undoes it."""
+    return OnImport({name: partial(patch, hooks=hooks, patches=patches) for name, patch in _PATCHERS.items()})
 
 
-def _put_core(core: Any, hooks: Hooks, patches: Patches) -> None:
+def _patch_core(core: Any, hooks: Hooks, patches: Patches) -> None:
     from leyden.autogen._core_hooks import CoreHooks  # loads AutoGen's core, which is loaded now
 
-    ours = CoreHooks(hooks)
+    core_hooks = CoreHooks(hooks)
     telemetry: Any = importlib.import_module("autogen_core._telemetry")
     models: Any = importlib.import_module("autogen_core.models")
     tools: Any = importlib.import_module("autogen_core.tools")
@@ -26,12 +26,12 @@ def _put_core(core: Any, hooks: Hooks, patches: Patches) -> None:
     patches.function(core, "trace_tool_span", hooks.tool_span)
     patches.function(core, "trace_create_agent_span", hooks.create_span)
     patches.method(telemetry.TraceHelper, "trace_block", hooks.runtime_span)
-    patches.method(core.BaseAgent, "on_message", ours.handled)
+    patches.method(core.BaseAgent, "on_message", core_hooks.handler_call)
     runtime = {
-        "send_message": ours.sent,
-        "publish_message": ours.published,
-        "_process_send": ours.processed,
-        "_process_publish": ours.processed,
+        "send_message": core_hooks.send_call,
+        "publish_message": core_hooks.publish_call,
+        "_process_send": core_hooks.delivery_call,
+        "_process_publish": core_hooks.delivery_call,
     }
     for name, hook in runtime.items():
         if hasattr(core.SingleThreadedAgentRuntime, name):
@@ -41,7 +41,7 @@ def _put_core(core: Any, hooks: Hooks, patches: Patches) -> None:
     patches.methods(models.ChatCompletionClient, {"create": hooks.model_call, "create_stream": hooks.model_stream})
 
 
-def _put_agents(agents: Any, hooks: Hooks, patches: Patches) -> None:
+def _patch_agents(agents: Any, hooks: Hooks, patches: Patches) -> None:
     agent = {
         "on_messages": hooks.agent_call,
         "on_messages_stream": hooks.agent_stream,
@@ -50,14 +50,14 @@ def _put_agents(agents: Any, hooks: Hooks, patches: Patches) -> None:
     patches.methods(agents.BaseChatAgent, agent)
 
 
-def _put_teams(teams: Any, hooks: Hooks, patches: Patches) -> None:
+def _patch_teams(teams: Any, hooks: Hooks, patches: Patches) -> None:
     container: Any = importlib.import_module(f"{teams.__name__}._group_chat._chat_agent_container")
     patches.methods(teams.BaseGroupChat, {"run_stream": hooks.team_stream})
-    patches.method(container.ChatAgentContainer, "publish_message", hooks.published)
+    patches.method(container.ChatAgentContainer, "publish_message", hooks.member_publish_call)
 
 
-_PUTTING: Mapping[str, Callable[..., None]] = {
-    "autogen_core": _put_core,
-    "autogen_agentchat.agents": _put_agents,
-    "autogen_agentchat.teams": _put_teams,
+_PATCHERS: Mapping[str, Callable[..., None]] = {
+    "autogen_core": _patch_core,
+    "autogen_agentchat.agents": _patch_agents,
+    "autogen_agentchat.teams": _patch_teams,
 }

@@ -23,7 +23,7 @@ verl: Any = algorithm
 async def test_verls_own_reason_goes_before_what_it_does_to_replicas(
     monkeypatch: pytest.MonkeyPatch, failed: LeydenError, ends: LeydenError | None, told: LeydenError | None
 ) -> None:
-    monkeypatch.setattr(algorithm, "LAST_WORDS_SECONDS", 0.05)
+    monkeypatch.setattr(algorithm, "END_SECONDS", 0.05)
     loop = asyncio.get_running_loop()
     failure, ended = loop.create_future(), loop.create_future()
     failure.set_exception(failed)
@@ -31,7 +31,7 @@ async def test_verls_own_reason_goes_before_what_it_does_to_replicas(
         loop.call_later(0.01, ended.set_exception, ends)
     said = None
     try:
-        await verl._prefer_its_end(failure, ended)
+        await verl._raise_verl_error(failure, ended)
     except LeydenError as error:
         said = error
     assert said is told

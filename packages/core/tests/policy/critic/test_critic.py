@@ -49,7 +49,7 @@ def test_a_value_is_the_head_on_the_last_state_of_the_prompt(kind: str, family: 
     policy = PolicyModel(module.double() if family == "gpt2" else module, family)
     calls = drawn()
     exactness = prove(policy)
-    critic = with_random_head(Critic.on(policy) if kind == "shared" else Critic.beside(policy))
+    critic = with_random_head(Critic.on(policy) if kind == "shared" else Critic.beside_policy(policy))
     with torch.no_grad():
         expected = [plain_value(policy.module, critic, call).item() for call in calls]
 
@@ -61,13 +61,13 @@ def test_a_value_is_the_head_on_the_last_state_of_the_prompt(kind: str, family: 
 
 def test_at_first_nothing_is_expected_of_any_state() -> None:
     policy = tiny_policy()
-    assert not Critic.beside(policy).values(drawn(2), 4096, prove(policy)).any()
+    assert not Critic.beside_policy(policy).values(drawn(2), 4096, prove(policy)).any()
 
 
 def test_an_own_backbone_is_a_copy_without_the_output_head() -> None:
     policy = tiny_policy(shape=TinyShape(tied=False))
     before = [parameter.detach().clone() for parameter in policy.parameters()]
-    critic = Critic.beside(policy)
+    critic = Critic.beside_policy(policy)
     names = {name for name, _ in critic.backbone.module.named_parameters()}
     assert {name for name, _ in policy.module.named_parameters()} - names == {"lm_head.weight"}
     for parameter in critic.parameters():
@@ -78,7 +78,7 @@ def test_an_own_backbone_is_a_copy_without_the_output_head() -> None:
 def test_with_adapters_the_critic_trains_adapters_of_its_own() -> None:
     policy = tiny_policy()
     policy.adapt(LoraOptions(rank=2))
-    critic = Critic.beside(policy)
+    critic = Critic.beside_policy(policy)
     own, theirs = list(critic.backbone.parameters()), list(policy.parameters())
     assert len(own) == len(theirs) > 0
     assert not {id(parameter) for parameter in own} & {id(parameter) for parameter in theirs}
@@ -89,7 +89,7 @@ def test_with_adapters_the_critic_trains_adapters_of_its_own() -> None:
 @pytest.mark.parametrize("shared", [True, False])
 def test_weights_put_a_critic_back(shared: bool) -> None:
     policy = tiny_policy()
-    first, second = (Critic.on(policy) if shared else Critic.beside(policy) for _ in range(2))
+    first, second = (Critic.on(policy) if shared else Critic.beside_policy(policy) for _ in range(2))
     with_random_head(first)
     if not shared:
         for parameter in first.backbone.parameters():
@@ -103,7 +103,7 @@ def test_weights_put_a_critic_back(shared: bool) -> None:
 def test_the_weights_of_another_model_are_refused() -> None:
     policy, other = tiny_policy(), tiny_policy(shape=TinyShape(layers=1))
     with pytest.raises(PolicyError, match="do not belong"):
-        Critic.beside(policy).load_weights(Critic.beside(other).weights())
+        Critic.beside_policy(policy).load_weights(Critic.beside_policy(other).weights())
     wider = tiny_policy(shape=TinyShape(hidden=64))
     with pytest.raises(PolicyError, match="value head"):
         Critic.on(policy).load_weights(Critic.on(wider).weights())

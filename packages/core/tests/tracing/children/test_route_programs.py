@@ -197,7 +197,7 @@ def test_what_a_reward_starts_goes_where_it_always_went(child: Path, gateway: En
 def test_another_program_finds_the_gateway_by_its_environment_and_gets_no_key(
     gateway: Endpoint, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment, "_said", set[tuple[str, str]]())
+    monkeypatch.setattr(environment, "_warned", set[tuple[str, str]]())
     monkeypatch.setenv("NO_PROXY", "example.org")
     attempt = attempt_at(gateway)
     with caplog.at_level(logging.WARNING, "leyden.routing"), open_attempt(attempt):

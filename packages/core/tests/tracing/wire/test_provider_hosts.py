@@ -7,7 +7,7 @@ import pytest
 from leyden.core.testing import factories
 from leyden.core.tracing.context import open_attempt
 from leyden.core.tracing.wire import provider_hosts, routing
-from leyden.core.tracing.wire.provider_hosts import HostPort, is_of_sdk, is_provider, place
+from leyden.core.tracing.wire.provider_hosts import HostPort, host_port, is_of_sdk, is_provider
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from leyden.core.tracing.wire.provider_hosts import HostPort, is_of_sdk, is_prov
     ],
 )
 def test_a_place_has_one_name(url: str, expected: HostPort) -> None:
-    assert place(url) == expected
+    assert host_port(url) == expected
 
 
 @pytest.mark.parametrize(

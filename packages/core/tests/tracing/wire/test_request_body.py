@@ -5,7 +5,7 @@ import zlib
 import pytest
 
 from leyden.core.tracing.wire import request_body
-from leyden.core.tracing.wire.request_body import asks_a_model
+from leyden.core.tracing.wire.request_body import is_model_request
 
 NAMED, OTHER = json.dumps({"a": 1, "model": "big"}), json.dumps({"content": "models"})
 
@@ -36,9 +36,9 @@ NAMED, OTHER = json.dumps({"a": 1, "model": "big"}), json.dumps({"content": "mod
     ],
 )
 def test_whether_a_body_speaks_of_a_model(body: bytes | None, encoding: str, expected: bool) -> None:
-    assert asks_a_model(body, encoding) is expected
+    assert is_model_request(body, encoding) is expected
 
 
 def test_what_is_too_long_to_be_read_is_taken_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_body, "LARGEST", 10)
-    assert asks_a_model(gzip.compress(OTHER.encode(), mtime=0), "gzip")
+    assert is_model_request(gzip.compress(OTHER.encode(), mtime=0), "gzip")

@@ -24,9 +24,9 @@ def loaded(*names: str) -> dict[str, types.ModuleType]:
 @pytest.fixture
 def silent() -> Iterator[None]:
     """As in a process that has said nothing yet."""
-    unsupported_clients._said = False  # pyright: ignore[reportPrivateUsage]
+    unsupported_clients._warned = False  # pyright: ignore[reportPrivateUsage]
     yield
-    unsupported_clients._said = False  # pyright: ignore[reportPrivateUsage]
+    unsupported_clients._warned = False  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_process_that_uses_routed_libraries_only_has_nothing_out_of_reach() -> None:
@@ -56,10 +56,10 @@ def test_an_attempt_whose_model_call_passed_by_is_not_silent(silent: None, monke
         with open_attempt(attempt), httpx.Client() as client:
             with pytest.raises(httpx.ConnectError):
                 client.post("https://api.provider.invalid/v1/embeddings", json={})
-            assert "pytest is loaded" in unsupported_clients.untold(attempt)
+            assert "pytest is loaded" in unsupported_clients.possible_reasons(attempt)
             with pytest.raises(httpx.ConnectError):
                 client.post("https://api.provider.invalid/v1/chat/completions", json={})
-            assert unsupported_clients.untold(attempt) == []
+            assert unsupported_clients.possible_reasons(attempt) == []
     finally:
         routing.uninstall()
 
@@ -110,6 +110,6 @@ async def test_other_programs_that_an_agent_started_are_named(silent: None, capl
 
 def test_what_a_client_asks_its_system_with_is_no_reason(silent: None) -> None:
     attempt = factories.attempt(extra={unsupported_clients.PROGRAMS: {"uname", "my_agent"}})
-    said = unsupported_clients.untold(attempt)
+    said = unsupported_clients.possible_reasons(attempt)
     assert "my_agent is another program: its client must take its base URL from OPENAI_BASE_URL" in said
     assert not any("uname" in one for one in said)

@@ -1,4 +1,4 @@
-"""CrewAI crews, flows and agents for Leyden, unchanged. Importing this does not load the framework."""
+"""CrewAI adapter: runs crews, flows and agents for Leyden unchanged. Importing it does not load CrewAI."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ __all__ = ["CrewAIAdapter", "CrewAIInstrumentor", "LeydenEventListener"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the event listener, whose base class is CrewAI's, when it is first asked for."""
+    """Load the event listener when it is first requested; its base class is CrewAI's."""
     if name == "LeydenEventListener":
         from leyden.crewai._listener import LeydenEventListener
 

@@ -1,4 +1,4 @@
-"""`CrewAIAdapter`: runs crews, flows and lone agents for a task. Knows nothing of spans."""
+"""CrewAI adapter: runs crews, flows and single agents for a task. It handles no spans."""
 
 import inspect
 import os
@@ -17,33 +17,33 @@ from leyden.core.runner.adapters.base import Adapter
 from leyden.core.runner.adapters.instrumentor_switch import InstrumentorSwitch
 from leyden.core.runner.attempts.threads import in_thread
 from leyden.core.runner.user_code.task_input import text_for
-from leyden.crewai._fresh import fresh, kind_of, made, makes_crew, refusals
+from leyden.crewai._fresh import fresh, kind_of, makes_crew, refusals, resolved
 from leyden.crewai._input import crew_inputs, flow_inputs
 from leyden.crewai._instrumentor import CrewAIInstrumentor
 from leyden.crewai._isolated import own_storage, parts_not_copied, stateless_parts
-from leyden.crewai._runs import whole
+from leyden.crewai._runs import ends_with_block
 from leyden.crewai._streams import is_stream, read, read_any
 
-QUIET = {
+QUIET_ENVIRONMENT = {
     "CREWAI_DISABLE_TELEMETRY": "true",
     "CREWAI_TRACING_ENABLED": "false",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
 }
-"""Environment variables that keep CrewAI and LiteLLM from telling anybody, or looking anything up, on their own."""
+"""Environment variables that stop CrewAI's and LiteLLM's own telemetry and downloads."""
 
 _importing = Lock()
 _imported = False
 
 
 class CrewAIAdapter(Adapter):
-    """Runs what has `kickoff`: crews, flows, agents. A `@CrewBase` class, or an object of one, stands for its crew."""
+    """Runs objects with `kickoff`: crews, flows, agents. A `@CrewBase` class or its object runs its crew."""
 
     name = "crewai"
     module = "crewai"
 
     def __init__(self) -> None:
-        self._recording = InstrumentorSwitch(CrewAIInstrumentor)
-        self._environment: dict[str, str | None] = {}
+        self._instrumentor_switch = InstrumentorSwitch(CrewAIInstrumentor)
+        self._saved_environment: dict[str, str | None] = {}
         self._caches: list[Any] = []
 
     def supports(self, agent: object) -> bool:
@@ -55,15 +55,15 @@ class CrewAIAdapter(Adapter):
         )
 
     def fresh(self, agent: Any) -> Any:
-        """Return a copy of a crew or an agent, or another flow of the same class, that remembers nothing."""
+        """Return a copy of a crew or an agent, or a new flow of the same class, without state."""
         return fresh(agent)
 
     def stateless_parts(self, thing: object) -> Iterable[object] | None:
-        """What a tool is made of, or a model."""
+        """Return what a tool or a model is made of."""
         return stateless_parts(thing)
 
     def parts_not_copied(self, agent: Any) -> Iterable[object] | None:
-        """Tools, callbacks and other functions of a crew, a flow or an agent that has no memory."""
+        """Return tools, callbacks and other functions of a crew, a flow or an agent without a memory."""
         return parts_not_copied(agent)
 
     def forked(self, folder: Path) -> None:
@@ -71,55 +71,55 @@ class CrewAIAdapter(Adapter):
         own_storage(folder)
 
     def check(self, agent: Any, task: Task) -> None:
-        """Raise TaskError when `task` cannot be given to `agent`, and UnknownAgent when it cannot run unattended."""
-        agent = made(agent)
+        """Raise TaskError when `agent` cannot take `task`, and UnknownAgent when it cannot run unattended."""
+        agent = resolved(agent)
         for reason in refusals(agent):
             raise UnknownAgent(reason)
         _inputs(agent, task)
 
     async def run(self, agent: Any, task: Task, resources: Mapping[str, Resource]) -> Any:
-        """Call `agent.kickoff` for `task` in a thread of its own, for it refuses to run where an event loop does.
+        """Call `agent.kickoff` for `task` in its own thread, as it refuses to run in an event loop's thread.
 
-        What streams is taken to its end. Cancelled, the thread goes on unheard until its next model call, which fails.
+        Streams are read to their end. After a cancellation the thread continues to its next model call, which fails.
         """
-        agent = made(agent)
+        agent = resolved(agent)
         inputs = _inputs(agent, task)
         if kind_of(agent) == "Flow":
-            await in_thread(_import_litellm)  # which it may make models with; others have made theirs
+            await in_thread(_import_litellm)  # a flow may make models with it; crews and agents have made theirs
         self._disable_cache()
-        with whole():
-            result = await in_thread(_to_the_end, agent.kickoff, inputs)
+        with ends_with_block():
+            result = await in_thread(_run_to_end, agent.kickoff, inputs)
         if type(result).__name__ == "HumanFeedbackPending":
             raise UnknownAgent(f"the flow waits for a human ({result}): it cannot run unattended")
         return result
 
     async def completed(self, result: Any) -> Any:
-        """Read a stream of CrewAI's to its end, and return its output."""
+        """Read a CrewAI stream to its end, and return its output."""
         return await read_any(result) if is_stream(result) else result
 
     def instrument(self) -> None:
-        """Record every CrewAI run of this process, and let nothing be told or looked up on CrewAI's own account."""
-        if not self._environment:
-            self._environment = {name: os.environ.get(name) for name in QUIET}
-            os.environ.update(QUIET)
+        """Record every CrewAI run of this process, and turn off CrewAI's own telemetry and downloads."""
+        if not self._saved_environment:
+            self._saved_environment = {name: os.environ.get(name) for name in QUIET_ENVIRONMENT}
+            os.environ.update(QUIET_ENVIRONMENT)
         self._disable_cache()
-        self._recording.on()
+        self._instrumentor_switch.on()
 
     def uninstrument(self) -> None:
-        """Undo `instrument`, unless the user had instrumented before us."""
-        self._recording.off()
-        for name, before in self._environment.items():
-            if before is None:
+        """Undo `instrument`, unless the user had instrumented before."""
+        self._instrumentor_switch.off()
+        for name, previous in self._saved_environment.items():
+            if previous is None:
                 os.environ.pop(name, None)
             else:
-                os.environ[name] = before
-        self._environment = {}
+                os.environ[name] = previous
+        self._saved_environment = {}
         if self._caches:
             sys.modules["litellm"].__dict__["cache"] = self._caches[-1]
             self._caches.clear()
 
     def _disable_cache(self) -> None:
-        """A cached answer was drawn by another version of the policy, and never reaches the gateway."""
+        """Turn the cache off: another policy version sampled its answers, and they bypass the gateway."""
         litellm: Any = sys.modules.get("litellm")
         if (cache := getattr(litellm, "cache", None)) is not None:
             self._caches.append(cache)
@@ -132,18 +132,18 @@ def _inputs(agent: Any, task: Task) -> Any:
     return crew_inputs(agent, task) if kind_of(agent) == "Crew" else flow_inputs(agent, task)
 
 
-def _to_the_end(kickoff: Callable[[Any], Any], inputs: Any) -> Any:
+def _run_to_end(kickoff: Callable[[Any], Any], inputs: Any) -> Any:
     result = kickoff(inputs)
     return read(result) if is_stream(result) else result
 
 
 def _import_litellm() -> None:
-    """Import LiteLLM before a crowd does: CrewAI takes a half imported one for none at all."""
+    """Import LiteLLM before threads do: CrewAI treats a partly imported one as missing."""
     global _imported
     with _importing:
         if not _imported and find_spec("litellm") is not None:
             from crewai import LLM
 
-            with suppress(ImportError):  # CrewAI will say so itself, to those who need it
+            with suppress(ImportError):  # CrewAI itself reports this to users that need it
                 LLM(model="openai/gpt-4.1-mini", is_litellm=True)
         _imported = True

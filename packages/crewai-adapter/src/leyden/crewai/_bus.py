@@ -1,7 +1,7 @@
-"""Hears what CrewAI's event bus is told, in the context of whoever tells it. Knows nothing of what events mean.
+"""Event bus hook: receives CrewAI's events in the context of the code that emits them.
 
-The bus calls its handlers on other threads, in a copy of the context: a handler sets nothing that a model call could
-see, and usually comes too late to tell. So `emit` is wrapped, on the bus's class, from the bus's import on.
+The bus calls its handlers on other threads, in a copy of the context: a handler cannot set what a model call reads, and
+usually runs too late. So `emit` is wrapped, on the bus's class, from the bus's import on.
 """
 
 import sys
@@ -18,42 +18,42 @@ from leyden.crewai import _runs
 BUS = "crewai.events.event_bus"
 
 
-class Listening:
-    """One who listens; of several, the latest decides where spans go."""
+class Listener:
+    """A listener; of several, the latest one's provider gets the spans."""
 
     def __init__(self, provider: TracerProvider | None) -> None:
         self.provider = provider
 
 
 _lock = Lock()
-_listening: tuple[Listening, ...] = ()
+_listeners: tuple[Listener, ...] = ()
 _wrapped: tuple[Callable[..., Any], Callable[..., Any]] | None = None
-"""What `emit` was, and what we put in its place."""
+"""The original `emit`, and the wrapper in its place."""
 _hooked = False
 
 
-def listen(provider: TracerProvider | None) -> Listening:
-    """Record runs, from the import of CrewAI on if that is still to come."""
-    global _listening, _hooked
-    made = Listening(provider)
+def listen(provider: TracerProvider | None) -> Listener:
+    """Record runs, from the import of CrewAI on if it is not imported yet."""
+    global _listeners, _hooked
+    listener = Listener(provider)
     with _lock:
-        _listening = (*_listening, made)
-        hook, _hooked = not _hooked, True
+        _listeners = (*_listeners, listener)
+        must_hook, _hooked = not _hooked, True
         if BUS in sys.modules:
             _wrap(sys.modules[BUS])
-    if hook:
+    if must_hook:
         import wrapt
 
         wrapt.register_post_import_hook(_on_import, BUS)
-    return made
+    return listener
 
 
-def stop_listening(made: Listening) -> None:
-    """Undo one `listen`; with the last, `emit` is what it was, and what is still running ends."""
-    global _listening
+def stop_listening(listener: Listener) -> None:
+    """Undo one `listen`; the last call restores `emit` and ends what still runs."""
+    global _listeners
     with _lock:
-        _listening = tuple(other for other in _listening if other is not made)
-        if _listening:
+        _listeners = tuple(other for other in _listeners if other is not listener)
+        if _listeners:
             return
         if BUS in sys.modules:
             _unwrap(sys.modules[BUS])
@@ -62,7 +62,7 @@ def stop_listening(made: Listening) -> None:
 
 def _on_import(module: ModuleType) -> None:
     with _lock:
-        if _listening:
+        if _listeners:
             _wrap(module)
 
 
@@ -70,26 +70,26 @@ def _wrap(module: Any) -> None:
     global _wrapped
     if _wrapped is None:
         emit = module.CrewAIEventsBus.emit
-        heard = module.CrewAIEventsBus.emit = _hearing(emit)
-        _wrapped = emit, heard
+        wrapper = module.CrewAIEventsBus.emit = _recording_emit(emit)
+        _wrapped = emit, wrapper
 
 
 def _unwrap(module: Any) -> None:
     global _wrapped
     if _wrapped is not None and module.CrewAIEventsBus.emit is _wrapped[1]:
         module.CrewAIEventsBus.emit = _wrapped[0]
-        _wrapped = None  # else somebody wrapped ours, which stays and hears nothing
+        _wrapped = None  # else other code wrapped this wrapper, which stays and records nothing
 
 
-def _hearing(emit: Callable[..., Any]) -> Callable[..., Any]:
+def _recording_emit(emit: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(emit)
-    def heard(bus: Any, source: Any, event: Any) -> Any:
-        # A start before the bus's handlers, whose copy of the context then tells who speaks; an end after them.
-        if listening := _listening:
-            _runs.begin(source, event, listening[-1].provider)
-        told = emit(bus, source, event)
-        if listening:
+    def wrapper(bus: Any, source: Any, event: Any) -> Any:
+        # Starts come before the bus's handlers, so that their context copy has the caller; ends come after.
+        if listeners := _listeners:
+            _runs.begin(source, event, listeners[-1].provider)
+        result = emit(bus, source, event)
+        if listeners:
             _runs.end(source, event)
-        return told
+        return result
 
-    return heard
+    return wrapper

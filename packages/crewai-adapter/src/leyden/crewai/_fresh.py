@@ -1,7 +1,4 @@
-"""What each attempt gets: a crew, a flow or an agent that remembers nothing of another attempt.
-
-Knows nothing of tasks, nor of running anything.
-"""
+"""Fresh agents: crews, flows and agents without state from other attempts. It runs nothing."""
 
 import inspect
 from collections.abc import Iterator
@@ -14,13 +11,13 @@ from leyden.core.runner.isolation.alone import is_alone
 from leyden.crewai._input import AGENT_TEXTS, TASK_TEXTS, template
 
 KINDS = ("Crew", "Flow", "Agent")
-_given_away = WeakValueDictionary[int, Any]()
+_used = WeakValueDictionary[int, Any]()
 
 
 def kind_of(agent: object) -> str | None:
-    """Return which of `KINDS` `agent`, or the class `agent`, is; found by name, so that nothing is loaded for it."""
+    """Return which of `KINDS` the object or class `agent` is; matched by name, so that it loads nothing."""
     cls = agent if inspect.isclass(agent) else type(agent)
-    return next((base.__name__ for base in cls.__mro__ if _is_crewais(base) and base.__name__ in KINDS), None)
+    return next((base.__name__ for base in cls.__mro__ if _is_crewai_class(base) and base.__name__ in KINDS), None)
 
 
 def makes_crew(agent: object) -> bool:
@@ -28,8 +25,8 @@ def makes_crew(agent: object) -> bool:
     return getattr(agent, "is_crew_class", None) is True and callable(getattr(agent, "crew", None))
 
 
-def made(agent: Any) -> Any:
-    """Return the crew, flow or agent that `agent` is or makes; raises UnknownAgent when its class wants arguments."""
+def resolved(agent: Any) -> Any:
+    """Return the crew, flow or agent that `agent` is or makes; raises UnknownAgent when its class needs arguments."""
     if inspect.isclass(agent):
         try:
             agent = agent()
@@ -43,13 +40,13 @@ def made(agent: Any) -> Any:
 def fresh(agent: Any) -> Any:
     """Return another of the same kind that has not run.
 
-    What there is no other of is returned itself, once; then raises UnknownAgent. A function that makes agents has
-    each of its own asked for once. In a process that runs one attempt, `agent` itself has not run.
+    An object that cannot be copied is returned itself, once; then UnknownAgent is raised. Each agent from a function
+    that makes agents is used once. In a process that runs one attempt, `agent` itself has not run.
     """
-    agent = made(agent)
+    agent = resolved(agent)
     if is_alone():
         if kind_of(agent) != "Agent":
-            agent.tracing = False  # else prompts and answers leave for CrewAI's own service
+            agent.tracing = False  # else CrewAI's own service gets prompts and answers
         return agent
     if kind_of(agent) == "Flow":
         return _fresh_flow(agent)
@@ -57,14 +54,14 @@ def fresh(agent: Any) -> Any:
 
 
 def refusals(agent: Any) -> Iterator[str]:
-    """Yield why `agent` cannot be run unattended, again and again."""
+    """Yield why `agent` cannot run unattended and repeatedly."""
     if kind_of(agent) == "Flow":
-        methods: dict[str, Any] = agent._definition.methods  # its definition has no public name on the object
+        methods: dict[str, Any] = agent._definition.methods  # the object has no public name for its definition
         for name, method in methods.items():
             if method.human_feedback is not None:
                 yield f"the flow waits for a human at {name!r}: run it without @human_feedback"
         fields: dict[str, Any] = _class(agent).model_fields
-        if remembers(fields["memory"].default) and not is_alone():
+        if is_written_to(fields["memory"].default) and not is_alone():
             yield "the flow's class has a memory, which all attempts would share: leave it out, or make it read_only"
         return
     is_crew = kind_of(agent) == "Crew"
@@ -72,7 +69,7 @@ def refusals(agent: Any) -> Iterator[str]:
         if task.human_input:
             yield f"the crew waits for a human at task {task.name or number}: run it without human_input"
     for holder in (agent, *agent.agents, agent.manager_agent) if is_crew else (agent,):
-        if remembers(getattr(holder, "memory", None)) and not is_alone():
+        if is_written_to(getattr(holder, "memory", None)) and not is_alone():
             yield (
                 f"{getattr(holder, 'role', None) or 'the crew'} has a memory, which all attempts would share: "
                 "leave it out, or make it read_only"
@@ -82,45 +79,45 @@ def refusals(agent: Any) -> Iterator[str]:
 def _fresh_crew(crew: Any) -> Any:
     copy = crew.copy()
     if type(copy) is not type(crew):
-        return _once(crew, f"a {type(crew).__qualname__} cannot be copied, only a Crew")
-    # CrewAI fills a crew's placeholders in on its own texts, and tells agents apart by role alone.
-    agents = {id(theirs): ours for theirs, ours in zip(crew.agents, copy.agents, strict=True)}
-    for theirs, ours in zip(crew.agents, copy.agents, strict=True):
-        _restore(ours, theirs, AGENT_TEXTS)
-    for theirs, ours in zip(crew.tasks, copy.tasks, strict=True):
-        _restore(ours, theirs, TASK_TEXTS)
-        ours.output = None
-        ours.agent = agents.get(id(theirs.agent), ours.agent)
-    copy.tracing = False  # else prompts and answers leave for CrewAI's own service
+        return _use_once(crew, f"a {type(crew).__qualname__} cannot be copied, only a Crew")
+    # CrewAI fills in placeholders in the crew's own texts, and identifies agents by role alone.
+    agents = {id(original): copied for original, copied in zip(crew.agents, copy.agents, strict=True)}
+    for original, copied in zip(crew.agents, copy.agents, strict=True):
+        _restore(copied, original, AGENT_TEXTS)
+    for original, copied in zip(crew.tasks, copy.tasks, strict=True):
+        _restore(copied, original, TASK_TEXTS)
+        copied.output = None
+        copied.agent = agents.get(id(original.agent), copied.agent)
+    copy.tracing = False  # else CrewAI's own service gets prompts and answers
     return copy
 
 
-def _restore(ours: Any, theirs: Any, names: tuple[str, ...]) -> None:
+def _restore(copied: Any, original: Any, names: tuple[str, ...]) -> None:
     for name in names:
-        if (text := template(theirs, name)) != getattr(ours, name, None):
-            setattr(ours, name, text)
+        if (text := template(original, name)) != getattr(copied, name, None):
+            setattr(copied, name, text)
 
 
 def _fresh_flow(flow: Any) -> Any:
     cls = _class(flow)
-    if cls.__name__ == "Flow" and _is_crewais(cls):
+    if cls.__name__ == "Flow" and _is_crewai_class(cls):
         other = cls.from_declaration(contents=flow._definition)
     else:
         given = {name: getattr(flow, name) for name in flow.model_fields_set if name not in ("memory", "tracing")}
         try:
             other = cls(**given)
         except TypeError as error:
-            other = _once(flow, f"{cls.__qualname__} cannot be made anew ({error})")
+            other = _use_once(flow, f"{cls.__qualname__} cannot be made anew ({error})")
     other.tracing = False
     if isinstance(root := getattr(other.memory, "root_scope", None), str):
-        other.memory.root_scope = f"{root}/leyden-{uuid4().hex}"  # every flow is given a memory, on disk
+        other.memory.root_scope = f"{root}/leyden-{uuid4().hex}"  # CrewAI gives every flow a memory on disk
     return other
 
 
-def _once(agent: Any, reason: str) -> Any:
-    if _given_away.get(id(agent)) is agent:
+def _use_once(agent: Any, reason: str) -> Any:
+    if _used.get(id(agent)) is agent:
         raise UnknownAgent(f"{reason}: give a function that makes it")
-    _given_away[id(agent)] = agent
+    _used[id(agent)] = agent
     return agent
 
 
@@ -128,11 +125,11 @@ def _class(agent: Any) -> Any:
     return agent.__class__
 
 
-def remembers(memory: Any) -> bool:
-    """Whether `memory`, a crew's or an agent's, is one that is written to."""
+def is_written_to(memory: Any) -> bool:
+    """Whether `memory`, a crew's or an agent's, is written to."""
     views = (memory, getattr(memory, "_memory", None))
     return bool(memory) and not any(getattr(view, "read_only", False) for view in views)
 
 
-def _is_crewais(cls: type) -> bool:
+def _is_crewai_class(cls: type) -> bool:
     return cls.__module__.startswith("crewai.")

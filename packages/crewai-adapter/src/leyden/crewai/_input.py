@@ -1,4 +1,4 @@
-"""From a task row to what a crew, a flow or an agent takes. Knows nothing of running them."""
+"""Input conversion: makes the input of a crew, a flow or an agent from a task row."""
 
 import re
 from collections.abc import Iterator
@@ -9,23 +9,23 @@ from leyden.core.errors import TaskError
 from leyden.core.runner.user_code.task_input import ANSWER_KEYS, TEXT_KEYS, MadeInput, mapping_for, row_of, text_of
 
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_\-]*)}")
-"""What CrewAI fills in; other braces it leaves alone."""
+"""Placeholders that CrewAI fills in; it leaves other braces as they are."""
 TASK_TEXTS, AGENT_TEXTS = ("description", "expected_output", "output_file"), ("role", "goal", "backstory")
 STATE_ID = "id"
-"""CrewAI's own key of a flow's inputs: it would restore the state of an earlier flow that had the same."""
+"""CrewAI's own key of a flow's inputs: it restores the state of an earlier flow with this id."""
 
 
 def template(holder: Any, name: str) -> str | None:
-    """Return a text of a task or an agent with its placeholders; CrewAI fills them in on the object itself."""
+    """Return a text of a task or agent with its placeholders, which CrewAI fills in on the object."""
     original = getattr(holder, f"_original_{name}", None)
     return getattr(holder, name, None) if original is None else original
 
 
 def crew_inputs(crew: Any, task: Task) -> dict[str, Any]:
-    """Return what `crew.kickoff` takes as inputs; raises TaskError, naming the keys found, when it cannot be told."""
+    """Return the inputs for `crew.kickoff`; raises TaskError with the keys found when they are not clear."""
     wanted = tuple(dict.fromkeys(_placeholders(crew)))
-    if crew.before_kickoff_callbacks and (row := _unanswered(task, wanted)):
-        return row  # they may take any key, and add what the placeholders need
+    if crew.before_kickoff_callbacks and (row := _without_answers(task, wanted)):
+        return row  # callbacks may take any key, and add what the placeholders need
     if not wanted:
         raise TaskError(f"{_keys(task)}; no task or agent of the crew has a placeholder, such as {{question}}")
     required = () if crew.before_kickoff_callbacks else wanted
@@ -33,19 +33,19 @@ def crew_inputs(crew: Any, task: Task) -> dict[str, Any]:
 
 
 def flow_inputs(flow: Any, task: Task) -> dict[str, Any]:
-    """Return what `flow.kickoff` takes as inputs: what its state has a place for, or all, where that is a dict.
+    """Return the inputs for `flow.kickoff`: the keys that its state has, or all for a dict state.
 
-    Raises TaskError, naming the keys found, when nothing fits.
+    Raises TaskError with the keys found when nothing fits.
     """
     state = flow.state
-    keys = _places(state if isinstance(state, dict) else state.__class__.model_fields)
-    if isinstance(state, dict) and (row := _unanswered(task, keys)):
+    keys = _state_keys(state if isinstance(state, dict) else state.__class__.model_fields)
+    if isinstance(state, dict) and (row := _without_answers(task, keys)):
         return row if isinstance(task, MadeInput) else {key: value for key, value in row.items() if key != STATE_ID}
     if not keys:
         raise TaskError(f"{_keys(task)}; the flow's state has no place for any")
-    text, place = text_of(task), next((key for key in TEXT_KEYS if key in keys), None)
-    asked = {} if text is None or place is None or place in row_of(task) else {place: text}
-    return mapping_for(task, keys, frozenset(), asked)
+    text, text_key = text_of(task), next((key for key in TEXT_KEYS if key in keys), None)
+    ready = {} if text is None or text_key is None or text_key in row_of(task) else {text_key: text}
+    return mapping_for(task, keys, frozenset(), ready)
 
 
 def _placeholders(crew: Any) -> Iterator[str]:
@@ -55,11 +55,11 @@ def _placeholders(crew: Any) -> Iterator[str]:
                 yield from PLACEHOLDER.findall(template(holder, name) or "")
 
 
-def _places(state: Any) -> tuple[str, ...]:
+def _state_keys(state: Any) -> tuple[str, ...]:
     return tuple(key for key in state if key != STATE_ID)
 
 
-def _unanswered(task: Task, wanted: tuple[str, ...]) -> dict[str, Any]:
+def _without_answers(task: Task, wanted: tuple[str, ...]) -> dict[str, Any]:
     if isinstance(task, MadeInput):
         return dict(task)
     return {key: value for key, value in row_of(task).items() if key in wanted or key not in ANSWER_KEYS}

@@ -1,4 +1,4 @@
-"""`LeydenEventListener`: the explicit form, as users of CrewAI's event bus expect it."""
+"""Event listener: the explicit form, as users of CrewAI's event bus expect it."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from leyden.crewai._bus import listen, stop_listening
 
 
 class LeydenEventListener(BaseEventListener):
-    """Records every crew, flow and agent from now on: make one and keep it; `close` ends it.
+    """Records every crew, flow and agent while it exists: create one and keep it; `close` ends it.
 
-    Any number of listeners, and the instrumentor beside them, record a run once, to the provider of the latest. It
-    adds no handler to the bus: handlers run on other threads, too late to say who speaks.
+    Several listeners, with or without the instrumentor, record a run once, to the provider of the latest. It adds no
+    handler to the bus: handlers run on other threads, too late to set the caller.
     """
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
@@ -21,8 +21,8 @@ class LeydenEventListener(BaseEventListener):
 
     def setup_listeners(self, crewai_event_bus: Any) -> None:
         """Listen; CrewAI calls this."""
-        self._listening = listen(self._provider)
+        self._listener = listen(self._provider)
 
     def close(self) -> None:
-        """Record nothing more; what is still running ends."""
-        stop_listening(self._listening)
+        """Stop recording; what still runs ends."""
+        stop_listening(self._listener)

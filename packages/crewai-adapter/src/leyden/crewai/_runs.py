@@ -1,8 +1,9 @@
-"""CrewAI's events, as spans and as "who speaks now". Never raises into the agent. Knows nothing of tokens.
+"""Run tracking: turns CrewAI's events into spans and into the current caller.
 
-CrewAI's own pairing of ends with starts cannot be relied on: a failed call is told twice, and the second time closes
-what is not its own; a call over LiteLLM that ends in a tool call is never told to have ended. So starts are kept here,
-by context, and an end is held against what it is the end of. What has ended takes along what it left open below.
+It never raises into the agent, and reads no tokens. CrewAI's own pairing of ends with starts is unreliable: it reports
+a failed call twice, and the second report closes another run. It never reports the end of a LiteLLM call that ends in a
+tool call. So this module keeps starts by context, and checks that an end matches its start. A run that ends also ends
+what is open below it.
 """
 
 import asyncio
@@ -23,46 +24,46 @@ from leyden.core.tracing.spans.run_tree import Run, RunTree
 
 AGENT, CALL, CREW, FLOW, METHOD, TASK, TOOL = "agent", "call", "crew", "flow", "method", "task", "tool"
 DELEGATION = ("delegate_work_to_coworker", "ask_question_to_coworker")
-"""CrewAI's own tools by which an agent gives work to another."""
+"""CrewAI's own tools with which an agent delegates work to another."""
 
 
 class Reported(Exception):
-    """What CrewAI told of in words only, or a tool that answers with a failure; only ever recorded."""
+    """A failure that CrewAI reported as text, or a tool's failure result; only recorded, never raised."""
 
 
 @dataclass(slots=True, eq=False)
-class Open:
-    """Something that has started and was not told to have ended."""
+class OpenRun:
+    """A run that has started and was not reported as ended."""
 
     key: str
     kind: str
     identity: Hashable
-    """What an end of this kind has in common with its start."""
+    """Key that an end of this kind shares with its start."""
     source: Any
-    above: "Open | None"
+    above: "OpenRun | None"
     agent: str | None = None
     node: str | None = None
     tool: str | None = None
-    below: set["Open"] = field(default_factory=set["Open"])
+    below: set["OpenRun"] = field(default_factory=set["OpenRun"])
     ended: bool = False
 
     @property
-    def siblings(self) -> set["Open"]:
-        """Those beside it, and itself while it is open."""
+    def siblings(self) -> set["OpenRun"]:
+        """Return the runs beside it, and itself while it is open."""
         return _roots if self.above is None else self.above.below
 
 
 _TREE = RunTree("crewai")
-_innermost: ContextVar[Open | None] = ContextVar("leyden_crewai_innermost", default=None)
-_within: ContextVar[set[Open] | None] = ContextVar("leyden_crewai_within", default=None)
-_roots: set[Open] = set()
+_innermost: ContextVar[OpenRun | None] = ContextVar("leyden_crewai_innermost", default=None)
+_block_runs: ContextVar[set[OpenRun] | None] = ContextVar("leyden_crewai_within", default=None)
+_roots: set[OpenRun] = set()
 
 
 @contextmanager
-def whole() -> Generator[None]:
-    """When the block is left, end what began in it, in whatever thread: CrewAI does not tell of cancellations."""
-    began: set[Open] = set()
-    token = _within.set(began)
+def ends_with_block() -> Generator[None]:
+    """End, when the block is left, what began in it, in any thread: CrewAI reports no cancellations."""
+    began: set[OpenRun] = set()
+    token = _block_runs.set(began)
     error: BaseException | None = None
     try:
         yield
@@ -70,20 +71,20 @@ def whole() -> Generator[None]:
         error = raised
         raise
     finally:
-        _within.reset(token)
+        _block_runs.reset(token)
         for root in list(began):
             _end(root, error)
 
 
 def end_all() -> None:
-    """End everything, because nobody will hear of its end."""
+    """End every run, because no later end will be reported."""
     for root in list(_roots):
         _end(root, None)
 
 
 @quietly
 def begin(source: Any, event: Any, provider: TracerProvider | None) -> None:
-    """Take note of what starts with `event`, if anything, and let it be who speaks in this context."""
+    """Record what starts with `event`, if anything, and make it this context's caller."""
     if event.type not in _STARTS or is_left_over():
         return
     kind, open_span = _STARTS[event.type]
@@ -93,45 +94,45 @@ def begin(source: Any, event: Any, provider: TracerProvider | None) -> None:
     above = _above(kind, identity, source)
     if kind == AGENT and above is not None and above.tool in DELEGATION:
         _TREE.handoff(above.key, above.agent or "", _role(source), provider=provider)
-    found = Open(event.event_id, kind, identity, source, above)
+    found = OpenRun(event.event_id, kind, identity, source, above)
     if above is not None:
         found.agent, found.node = above.agent, above.node
     run = _TREE.start(found.key, None if above is None else above.key, kind, found.node)
     if run is not None:
         found.siblings.add(found)
         if above is None:
-            _watch(found)
+            _end_with_owner(found)
         _innermost.set(found)
         open_span(found, run, event, provider)
 
 
 @quietly
 def end(source: Any, event: Any) -> None:
-    """Take note of what ends with `event`, if it is known and has not ended before."""
+    """Record what ends with `event`, if it is known and has not ended before."""
     kind = _ENDS.get(event.type)
     if kind is None or (found := _open(kind, _identity(kind, source, event))) is None:
         return
-    attributes = _ended(kind, event)
+    attributes = _end_attributes(kind, event)
     _innermost.set(found.above)
     _end(found, _failure(event), attributes)
 
 
-def _watch(root: Open) -> None:
-    """See to it that `root` ends with what began it: an adapter's run, else the task of an event loop it began in."""
-    began = _within.get()
+def _end_with_owner(root: OpenRun) -> None:
+    """End `root` with what began it: an adapter's run, else the event loop task it began in."""
+    began = _block_runs.get()
     if began is not None:
         began.add(root)
         return
     try:
         task = asyncio.current_task()
-    except RuntimeError:  # no event loop: a thread that began it comes to its end
+    except RuntimeError:  # no event loop: the thread that began it ends it
         return
     if task is not None:
-        task.add_done_callback(lambda done: _end_with(root, done))
+        task.add_done_callback(lambda done: _end_with_task(root, done))
 
 
 @quietly
-def _end_with(root: Open, task: "asyncio.Task[Any]") -> None:
+def _end_with_task(root: OpenRun, task: "asyncio.Task[Any]") -> None:
     if not root.ended:
         _end(root, asyncio.CancelledError() if task.cancelled() else task.exception())
 
@@ -144,36 +145,36 @@ def _identity(kind: str, source: Any, event: Any) -> Hashable:
     return id(source), id(getattr(event, "task", None)), getattr(event, "method_name", None)
 
 
-def _innermost_open() -> Open | None:
+def _innermost_open() -> OpenRun | None:
     found = _innermost.get()
     while found is not None and found.ended:
         found = found.above
     return found
 
 
-def _open(kind: str, identity: Hashable) -> Open | None:
+def _open(kind: str, identity: Hashable) -> OpenRun | None:
     found = _innermost_open()
     while found is not None and (found.ended or (found.kind, found.identity) != (kind, identity)):
         found = found.above
     return found
 
 
-def _above(kind: str, identity: Hashable, source: Any) -> Open | None:
-    """Return what a start is below, having ended what it proves to have ended."""
+def _above(kind: str, identity: Hashable, source: Any) -> OpenRun | None:
+    """Return the run that a start is below, after ending runs that the start proves ended."""
     above = _innermost_open()
     if above is not None and above.kind == CALL and above.source is not source:
         _end(above, None)  # only a tool that the model's own client runs is inside a call
         above = _innermost_open()
-    if kind == AGENT and (again := _open(kind, identity)) is not None:
-        _end(again, sys.exception())
-        return again.above
+    if kind == AGENT and (earlier := _open(kind, identity)) is not None:
+        _end(earlier, sys.exception())
+        return earlier.above
     if above is not None and above.kind == AGENT and kind in (CALL, TOOL):
-        for call in [one for one in list(above.below) if one.kind == CALL and getattr(one.source, "is_litellm", False)]:
+        for call in [run for run in list(above.below) if run.kind == CALL and getattr(run.source, "is_litellm", False)]:
             _end(call, None)
     return above
 
 
-def _end(found: Open, error: BaseException | None, attributes: Mapping[str, Any] | None = None) -> None:
+def _end(found: OpenRun, error: BaseException | None, attributes: Mapping[str, Any] | None = None) -> None:
     if found.ended:
         return
     found.ended = True
@@ -184,56 +185,56 @@ def _end(found: Open, error: BaseException | None, attributes: Mapping[str, Any]
 
 
 def _failure(event: Any) -> BaseException | None:
-    """Return what went wrong, as an exception: often it is only told in words, while it is being handled."""
-    told = getattr(event, "error", None)
-    if told is None:
+    """Return the failure as an exception: CrewAI often reports only its text, while it is being handled."""
+    error = getattr(event, "error", None)
+    if error is None:
         failure = getattr(event, "failure", None)
         return None if failure is None else Reported(str(failure.message))
-    return told if isinstance(told, BaseException) else sys.exception() or Reported(str(told))
+    return error if isinstance(error, BaseException) else sys.exception() or Reported(str(error))
 
 
 # --- What each start opens
 
 
-def _open_crew(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
+def _open_crew(found: OpenRun, run: Run, event: Any, provider: TracerProvider | None) -> None:
     _TREE.open_workflow(run, event.crew_name or "crew", provider=provider)
 
 
-def _open_flow(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
+def _open_flow(found: OpenRun, run: Run, event: Any, provider: TracerProvider | None) -> None:
     _TREE.open_workflow(run, event.flow_name, provider=provider)
 
 
-def _open_node(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
-    """A method of a flow, or a task that has a name; the description of one that has none is what was said."""
+def _open_node(found: OpenRun, run: Run, event: Any, provider: TracerProvider | None) -> None:
+    """Open a flow's method or a named task; an unnamed task's description is message content."""
     name = found.source.name if found.kind == TASK else event.method_name
     if name:
         run.node = found.node = found.node or name
         _TREE.open(run, f"node {name}", {}, provider=provider)
 
 
-def _open_agent(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
+def _open_agent(found: OpenRun, run: Run, event: Any, provider: TracerProvider | None) -> None:
     found.agent = _role(found.source)
     _TREE.open_agent(run, found.agent, {semconv.AGENT_ID: str(found.source.id)}, provider=provider)
 
 
-def _open_call(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
+def _open_call(found: OpenRun, run: Run, event: Any, provider: TracerProvider | None) -> None:
     run.agent = found.agent = event.agent_role.strip() if event.agent_role else found.agent or _agent_of_task(found)
-    known = {
+    attributes = {
         semconv.OPERATION: "chat",
         semconv.PROVIDER: getattr(found.source, "provider", None),
         semconv.REQUEST_MODEL: event.model,
         semconv.REQUEST_STREAM: event.stream,
     }
-    _TREE.open(run, f"chat {event.model}", known, provider=provider, kind=SpanKind.CLIENT)
+    _TREE.open(run, f"chat {event.model}", attributes, provider=provider, kind=SpanKind.CLIENT)
 
 
-def _open_tool(found: Open, run: Run, event: Any, provider: TracerProvider | None) -> None:
+def _open_tool(found: OpenRun, run: Run, event: Any, provider: TracerProvider | None) -> None:
     found.tool = event.tool_name.lower().replace(" ", "_")
     _TREE.open_tool(run, event.tool_name, arguments=_text(event.tool_args), provider=provider)
 
 
-def _ended(kind: str, event: Any) -> dict[str, Any]:
-    """Return what CrewAI still knows of an answer, or of a tool's result; the gateway's record has the rest."""
+def _end_attributes(kind: str, event: Any) -> dict[str, Any]:
+    """Return the attributes of an answer or a tool result that CrewAI has; the gateway's record has the rest."""
     if kind == TOOL:
         return {semconv.TOOL_RESULT: _text(output) if (output := getattr(event, "output", None)) is not None else None}
     if kind != CALL:
@@ -248,10 +249,10 @@ def _ended(kind: str, event: Any) -> dict[str, Any]:
     }
 
 
-def _agent_of_task(found: Open) -> str | None:
-    """Return who works on the task that `found` is in, for what happens before CrewAI says that the agent begins.
+def _agent_of_task(found: OpenRun) -> str | None:
+    """Return the agent of the task around `found`, for what happens before CrewAI reports its start.
 
-    Such are the calls that make a question to the knowledge, or to the memory, out of the task.
+    Examples are the model calls that make a query for the knowledge or the memory out of the task.
     """
     above = found.above
     while above is not None and above.kind != TASK:
@@ -268,7 +269,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-_STARTS: dict[str, tuple[str, Callable[[Open, Run, Any, TracerProvider | None], None]]] = {
+_STARTS: dict[str, tuple[str, Callable[[OpenRun, Run, Any, TracerProvider | None], None]]] = {
     "crew_kickoff_started": (CREW, _open_crew),
     "flow_started": (FLOW, _open_flow),
     "method_execution_started": (METHOD, _open_node),

@@ -1,4 +1,4 @@
-"""CrewAI's streams (`stream=True`), read to their end, and the outputs that they leave."""
+"""Streams: reads CrewAI's streams (`stream=True`) to their end, and returns their outputs."""
 
 from contextlib import aclosing, suppress
 from typing import Any
@@ -9,7 +9,7 @@ MODULE = "crewai.types.streaming"
 
 
 def is_stream(result: object) -> bool:
-    """Whether `result` is a stream of a crew, a flow or an agent; found by name, so that nothing is loaded for it."""
+    """Whether `result` is a stream of a crew, a flow or an agent; matched by name, so that it loads nothing."""
     return any(base.__module__ == MODULE and hasattr(base, "result") for base in type(result).__mro__)
 
 
@@ -21,9 +21,9 @@ def read(stream: Any) -> Any:
 
 
 async def read_any(stream: Any) -> Any:
-    """Read a stream of either kind, a sync one in a thread, unless its user has."""
+    """Read a stream of either kind, a sync one in a thread, unless its user has read it."""
     if not stream.is_completed:
-        # Both kinds have both ways to iterate, and no public name says which of them works.
+        # Both kinds have both ways to iterate; only a private attribute shows which one works.
         if getattr(stream, "_async_iterator", None) is None:
             return await in_thread(read, stream)
         async with aclosing(stream):

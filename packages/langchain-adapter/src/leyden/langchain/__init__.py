@@ -1,4 +1,4 @@
-"""LangChain and LangGraph agents for Leyden, unchanged. Importing this loads neither framework."""
+"""LangChain and LangGraph adapter: runs agents for Leyden unchanged. Importing it loads neither."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ __all__ = ["LangChainAdapter", "LangChainInstrumentor", "LeydenCallbackHandler"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the callback handler, whose base class is LangChain's, when it is first asked for."""
+    """Load the callback handler when it is first requested; its base class is LangChain's."""
     if name == "LeydenCallbackHandler":
         return handler_class()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

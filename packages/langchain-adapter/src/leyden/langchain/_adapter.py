@@ -1,4 +1,4 @@
-"""`LangChainAdapter`: runs LangChain runnables and compiled LangGraph graphs for a task."""
+"""LangChain adapter: runs LangChain runnables and compiled LangGraph graphs for a task."""
 
 import logging
 import sys
@@ -15,30 +15,30 @@ from leyden.core.runner.attempts.threads import in_thread
 from leyden.langchain._input import input_for
 from leyden.langchain._instrumentor import LangChainInstrumentor, handler_class
 from leyden.langchain._parts import stateless_parts
-from leyden.langchain._sync import THREAD, checkpoints, is_for_want_of_async, layers, works_only_sync
+from leyden.langchain._sync import THREAD, checkpoints, is_missing_async, layers, works_only_sync
 
 log = logging.getLogger("leyden.langchain")
 
 
 class LangChainAdapter(Adapter):
-    """Runs runnables: chains, `create_agent`, compiled graphs. They are awaited, unless they work only by `invoke`."""
+    """Runs chains, `create_agent` and compiled graphs; awaits them unless they work only by `invoke`."""
 
     name = "langchain"
     module = "langchain_core"
 
     def __init__(self) -> None:
-        self._recording = InstrumentorSwitch(LangChainInstrumentor)
+        self._instrumentor_switch = InstrumentorSwitch(LangChainInstrumentor)
         self._caches: list[Any] = []
         self._only_sync = False
-        """Whether an attempt has shown that the agent cannot be awaited."""
+        """Whether an attempt has failed because the agent cannot be awaited."""
 
     def supports(self, agent: object) -> bool:
-        """Whether `agent` is a runnable, or a graph that only lacks `.compile()`, which `check` then says."""
+        """Whether `agent` is a runnable, or a graph that only lacks `.compile()`, which `check` reports."""
         runnables = sys.modules.get("langchain_core.runnables")
         return (runnables is not None and isinstance(agent, runnables.Runnable)) or _is_uncompiled(agent)
 
     def fresh(self, agent: Any) -> Any:
-        """Return `agent` under a thread and session of its own; itself where it keeps nothing between runs."""
+        """Return `agent` with its own thread and session ids; itself where it keeps nothing between runs."""
         fields: set[str] = set()
         for layer in layers(agent):
             if getattr(layer, "checkpointer", None):
@@ -49,11 +49,11 @@ class LangChainAdapter(Adapter):
         return agent.with_config({"configurable": {name: f"{THREAD}{uuid4().hex}" for name in fields}})
 
     def stateless_parts(self, thing: object) -> Iterable[object] | None:
-        """What a runnable or a graph without a memory is made of."""
+        """Return what a runnable or a graph without a memory is made of."""
         return stateless_parts(thing)
 
     def check(self, agent: Any, task: Task) -> None:
-        """Raise TaskError when `task` cannot be given to `agent`, and UnknownAgent when it cannot run unattended."""
+        """Raise TaskError when `agent` cannot take `task`, and UnknownAgent when it cannot run unattended."""
         if _is_uncompiled(agent):
             raise UnknownAgent("the agent is a StateGraph that is not compiled: give what its .compile() returns")
         for name, graph in _graphs(agent):
@@ -73,16 +73,16 @@ class LangChainAdapter(Adapter):
         given = input_for(agent, task)
         sync = self._only_sync or await works_only_sync(agent)
         try:
-            with tracing_context(enabled=False):  # prompts and answers do not leave for LangSmith
+            with tracing_context(enabled=False):  # prompts and answers are not sent to LangSmith
                 result = await (in_thread(agent.invoke, given) if sync else agent.ainvoke(given))
         except NotImplementedError as error:
-            if not sync and is_for_want_of_async(error):
-                # It is not run again here: what it did before, it would do twice.
+            if not sync and is_missing_async(error):
+                # The agent is not run again here: it would repeat what it did before the error.
                 log.warning("the agent cannot be awaited (%s): from the next attempt on it is run by invoke", error)
                 self._only_sync = True
             raise
         finally:
-            await _forget(agent, sync)
+            await _delete_checkpoints(agent, sync)
         if isinstance(result, Mapping) and cast("Mapping[str, Any]", result).get("__interrupt__"):
             raise UnknownAgent(f"the agent waits for a human ({result['__interrupt__']}): it cannot run unattended")
         return cast("Any", result)
@@ -90,11 +90,11 @@ class LangChainAdapter(Adapter):
     def instrument(self) -> None:
         """Record every LangChain run of this process, and turn LangChain's own answer cache off."""
         self._disable_cache()
-        self._recording.on()
+        self._instrumentor_switch.on()
 
     def uninstrument(self) -> None:
-        """Undo `instrument`, unless the user had instrumented before us."""
-        self._recording.off()
+        """Undo `instrument`, unless the user had instrumented before."""
+        self._instrumentor_switch.off()
         if self._caches:
             from langchain_core.globals import set_llm_cache
 
@@ -106,7 +106,7 @@ class LangChainAdapter(Adapter):
         return handler_class()()
 
     def _disable_cache(self) -> None:
-        """A cached answer was drawn by another version of the policy, and never reaches the gateway."""
+        """Turn the cache off: another policy version sampled its answers, and they bypass the gateway."""
         from langchain_core.globals import get_llm_cache, set_llm_cache
 
         if (cache := get_llm_cache()) is not None:
@@ -120,9 +120,9 @@ def _is_uncompiled(agent: object) -> bool:
 
 
 def _graphs(agent: Any) -> Iterator[tuple[str, Any]]:
-    """Yield `agent`, what it wraps, and the graphs among its nodes, each with what to call it.
+    """Yield `agent`, what it wraps, and the graphs among its nodes, each with its name for messages.
 
-    A graph among nodes that has no memory ends at its interrupts without a word.
+    A graph among nodes that has no memory ends at its interrupts silently.
     """
     for layer in layers(agent):
         yield "the agent", layer
@@ -131,7 +131,7 @@ def _graphs(agent: Any) -> Iterator[tuple[str, Any]]:
                 yield f"the subgraph {name!r} of the agent", graph
 
 
-async def _forget(agent: Any, sync: bool) -> None:
+async def _delete_checkpoints(agent: Any, sync: bool) -> None:
     """Delete this attempt's checkpoints, which are not read again."""
     saver, config = checkpoints(agent)
     if config is None:

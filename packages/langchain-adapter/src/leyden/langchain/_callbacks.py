@@ -1,7 +1,7 @@
-"""LangChain's callbacks, as spans and as "who speaks now". Never raises into the agent. Knows nothing of tokens.
+"""Callback handler: turns LangChain's callbacks into spans and into the current caller.
 
-Roots and graphs become `invoke_agent` spans, those that hold other agents `invoke_workflow`, and graph nodes `node`
-spans; the links of a chain get none of their own.
+It never raises into the agent, and reads no tokens. Roots and graphs become `invoke_agent` spans, those that hold other
+agents `invoke_workflow`, graph nodes `node` spans. The links of a chain get no span.
 """
 
 import json
@@ -21,33 +21,33 @@ from leyden.core.tracing.patching.safe_callback import quietly
 from leyden.core.tracing.spans.run_tree import Run, RunTree, ToolFailure
 
 NODE_TAG = "graph:step:"
-"""LangGraph tags the runs of its nodes with their step."""
+"""Tag with the step that LangGraph sets on the runs of its nodes."""
 CONTROL_FLOW = "GraphBubbleUp"
-"""LangGraph's base class of what is raised for control flow, such as interrupts, and is no failure."""
+"""LangGraph's base class of exceptions for control flow, such as interrupts, which are no failures."""
 CREATED = "langchain_create_agent"
 PUSHED = "__pregel_push"
-"""How the path of a task that was called begins."""
+"""First item of the path of a called task."""
 UNNAMED, UNNAMED_GRAPH = "Runnable", "LangGraph"
-"""How the names of runnables begin that were given none, and what graphs are called then."""
+"""Prefix of names of runnables without a given name, and such a graph's name."""
 END, PARENT = "__end__", "__parent__"
-"""What LangGraph calls the end of a graph, and the graph around one, in a `Command`."""
+"""LangGraph's names in a `Command` for a graph's end and for the graph around a graph."""
 
 
-def _body() -> UUID | None:
-    """Return the run inside which this context is, by LangChain's own context variable."""
+def _current_run_id() -> UUID | None:
+    """Return the id of the run around this context, from LangChain's own context variable."""
     config = var_child_runnable_config.get() or {}
     return getattr(config.get("callbacks"), "parent_run_id", None)
 
 
-_RUNS = RunTree("langchain", _body)
-_promoting = Lock()
+_RUNS = RunTree("langchain", _current_run_id)
+_graph_lock = Lock()
 
 
 class LeydenCallbackHandler(BaseCallbackHandler):
-    """Records agents, nodes, model calls and tools; give it as a callback, or let the instrumentor do it.
+    """Records agents, nodes, model calls and tools; passed as a callback or added by the instrumentor.
 
-    Any number of handlers record a run once. `run_inline` keeps them in the caller's context, where the wire looks
-    for who speaks.
+    Several handlers record a run once. `run_inline` runs them in the caller's context, where routing looks for the
+    current caller.
     """
 
     run_inline = True
@@ -55,93 +55,93 @@ class LeydenCallbackHandler(BaseCallbackHandler):
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
         self.enabled = True
-        """A disabled handler starts nothing more; what has started still ends."""
+        """A disabled handler starts no more runs, and still ends those that it started."""
         self._provider = tracer_provider
 
     @quietly
-    def on_chain_start(self, serialized: Any, inputs: Any, *, run_id: UUID, **known: Any) -> None:
-        run, metadata = self._start(run_id, known.get("name") or "chain", known), _mapping(known, "metadata")
+    def on_chain_start(self, serialized: Any, inputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        run, metadata = self._start(run_id, kwargs.get("name") or "chain", kwargs), _mapping(kwargs, "metadata")
         if run is None:
             return
         if run.parent is None:
             agent = metadata.get("lc_agent_name")
             run.by_shape = agent is None and not _is_created(metadata)
-            _RUNS.open_agent(run, agent or _named(run.name), provider=self._provider)
-        elif _is_node(known) or _is_task(known):
+            _RUNS.open_agent(run, agent or _root_name(run.name), provider=self._provider)
+        elif _is_node(kwargs) or _is_task(kwargs):
             run.agent = self._graph(run.parent, metadata)
             _RUNS.open(run, f"node {run.name}", {}, provider=self._provider)
 
     @quietly
-    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **known: Any) -> None:
-        self._model("chat", run_id, known)
+    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        self._model("chat", run_id, kwargs)
 
     @quietly
-    def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **known: Any) -> None:
-        self._model("text_completion", run_id, known)
+    def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        self._model("text_completion", run_id, kwargs)
 
     @quietly
-    def on_tool_start(self, serialized: Any, input_str: str, *, run_id: UUID, **known: Any) -> None:
-        name = str(known.get("name") or serialized["name"])
-        run, inputs = self._start(run_id, name, known), known.get("inputs")
+    def on_tool_start(self, serialized: Any, input_str: str, *, run_id: UUID, **kwargs: Any) -> None:
+        name = str(kwargs.get("name") or serialized["name"])
+        run, inputs = self._start(run_id, name, kwargs), kwargs.get("inputs")
         if run is not None:
             arguments = input_str if inputs is None else _text(inputs)
-            call_id = known.get("tool_call_id")
+            call_id = kwargs.get("tool_call_id")
             _RUNS.open_tool(run, name, call_id=call_id, arguments=arguments, provider=self._provider)
 
     @quietly
-    def on_retriever_start(self, serialized: Any, query: str, *, run_id: UUID, **known: Any) -> None:
-        self._start(run_id, "retriever", known)
+    def on_retriever_start(self, serialized: Any, query: str, *, run_id: UUID, **kwargs: Any) -> None:
+        self._start(run_id, "retriever", kwargs)
 
     @quietly
-    def on_llm_end(self, response: Any, *, run_id: UUID, **known: Any) -> None:
-        _RUNS.end(run_id, attributes=_answer(response))
+    def on_llm_end(self, response: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        _RUNS.end(run_id, attributes=_answer_attributes(response))
 
     @quietly
-    def on_tool_end(self, output: Any, *, run_id: UUID, **known: Any) -> None:
+    def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         result = _text(getattr(output, "content", output))
         error = ToolFailure(result) if getattr(output, "status", None) == "error" else None
-        # Older releases say at the end alone which call of the model's this was.
-        told = {semconv.TOOL_RESULT: result, semconv.TOOL_CALL_ID: getattr(output, "tool_call_id", None)}
-        _RUNS.end(run_id, error, told)
+        # Older releases give the id of the model's tool call only at the end.
+        attributes = {semconv.TOOL_RESULT: result, semconv.TOOL_CALL_ID: getattr(output, "tool_call_id", None)}
+        _RUNS.end(run_id, error, attributes)
 
     @quietly
-    def on_chain_end(self, outputs: Any, *, run_id: UUID, **known: Any) -> None:
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         try:
-            if _is_node(known):
+            if _is_node(kwargs):
                 self._handoffs(run_id, outputs)
         finally:
             _RUNS.end(run_id)
 
     @quietly
-    def on_chain_error(self, error: BaseException, *, run_id: UUID, **known: Any) -> None:
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         if _is_stopped(error):
             _RUNS.stop(run_id, CancelledError())
             return
-        is_left = isinstance(error, GeneratorExit)  # the reader of the stream has stopped
-        intended = is_left or any(kind.__name__ == CONTROL_FLOW for kind in type(error).__mro__)
+        is_closed = isinstance(error, GeneratorExit)  # the reader of the stream has stopped
+        is_control_flow = is_closed or any(kind.__name__ == CONTROL_FLOW for kind in type(error).__mro__)
         try:
-            if intended and _is_node(known):
+            if is_control_flow and _is_node(kwargs):
                 self._handoffs(run_id, [command for command in error.args if _graph_of(command) == PARENT])
         finally:
-            _RUNS.end(run_id, None if intended else error)
+            _RUNS.end(run_id, None if is_control_flow else error)
 
     @quietly
-    def on_retriever_end(self, documents: Any, *, run_id: UUID, **known: Any) -> None:
+    def on_retriever_end(self, documents: Any, *, run_id: UUID, **kwargs: Any) -> None:
         _RUNS.end(run_id)
 
     on_llm_error = on_tool_error = on_retriever_error = on_chain_error
 
-    def _start(self, run_id: UUID, name: str, known: dict[str, Any]) -> Run | None:
+    def _start(self, run_id: UUID, name: str, kwargs: dict[str, Any]) -> Run | None:
         if not self.enabled:
             return None
-        parent = known.get("parent_run_id")
-        return _RUNS.start(run_id, parent, name, _place(_RUNS.find(parent), known))
+        parent = kwargs.get("parent_run_id")
+        return _RUNS.start(run_id, parent, name, _outermost_node(_RUNS.find(parent), kwargs))
 
     def _graph(self, graph: Run, metadata: dict[str, Any]) -> str | None:
-        """Return the agent that `graph` is: what holds nodes is a graph, which shows when its first node starts."""
-        with _promoting:  # the first nodes may start at once
+        """Return the agent that `graph` is. A run that holds nodes is a graph; its first node's start shows it."""
+        with _graph_lock:  # the first nodes may start at the same time
             if graph.span is None:
-                agent = metadata.get("lc_agent_name")  # maybe of the agent around it
+                agent = metadata.get("lc_agent_name")  # this may be the name of the agent around it
                 name = graph.name if agent in (None, graph.agent) else agent
                 graph.by_shape = name is not agent and not _is_created(metadata)
                 _RUNS.open_agent(graph, name, provider=self._provider)
@@ -150,7 +150,7 @@ class LeydenCallbackHandler(BaseCallbackHandler):
         return graph.agent
 
     def _handoffs(self, node: UUID, commands: Any) -> None:
-        """Note whom a node passes on to: by what it returns, or, from a graph to the one around it, raises."""
+        """Record the handoffs of a node, by what it returns or, from a graph to the one around it, raises."""
         run = _RUNS.find(node)
         if run is None:
             return
@@ -159,10 +159,10 @@ class LeydenCallbackHandler(BaseCallbackHandler):
             for target in _targets(command):
                 _RUNS.handoff(node, source or run.name, target, provider=self._provider)
 
-    def _model(self, operation: str, run_id: UUID, known: dict[str, Any]) -> None:
-        metadata, parameters = _mapping(known, "metadata"), _mapping(known, "invocation_params")
+    def _model(self, operation: str, run_id: UUID, kwargs: dict[str, Any]) -> None:
+        metadata, parameters = _mapping(kwargs, "metadata"), _mapping(kwargs, "invocation_params")
         model = metadata.get("ls_model_name") or parameters.get("model") or "model"
-        run = self._start(run_id, model, known)
+        run = self._start(run_id, model, kwargs)
         if run is not None:
             attributes = {
                 semconv.OPERATION: operation,
@@ -173,48 +173,48 @@ class LeydenCallbackHandler(BaseCallbackHandler):
             _RUNS.open(run, f"{operation} {model}", attributes, provider=self._provider, kind=SpanKind.CLIENT)
 
 
-def _mapping(known: dict[str, Any], name: str) -> dict[str, Any]:
-    return known.get(name) or {}
+def _mapping(kwargs: dict[str, Any], name: str) -> dict[str, Any]:
+    return kwargs.get(name) or {}
 
 
-def _is_node(known: dict[str, Any]) -> bool:
-    return any(tag.startswith(NODE_TAG) for tag in known.get("tags") or ())
+def _is_node(kwargs: dict[str, Any]) -> bool:
+    return any(tag.startswith(NODE_TAG) for tag in kwargs.get("tags") or ())
 
 
-def _is_task(known: dict[str, Any]) -> bool:
-    """Whether it is a `@task` of LangGraph's functional API, which the function that is the graph calls."""
-    metadata = _mapping(known, "metadata")
+def _is_task(kwargs: dict[str, Any]) -> bool:
+    """Whether it is a `@task` of LangGraph's functional API; the graph's function calls it."""
+    metadata = _mapping(kwargs, "metadata")
     path: tuple[Any, ...] = metadata.get("langgraph_path") or ()
-    return path[:1] == (PUSHED,) and path[-1] is True and known.get("name") == metadata.get("langgraph_node")
+    return path[:1] == (PUSHED,) and path[-1] is True and kwargs.get("name") == metadata.get("langgraph_node")
 
 
-def _place(above: Run | None, known: dict[str, Any]) -> str | None:
-    """The outermost node: `solver` of `solver:<id>|model:<id>`; of a function with tasks, which is one node, the task.
+def _outermost_node(above: Run | None, kwargs: dict[str, Any]) -> str | None:
+    """Return the outermost node; in a function with tasks, which is one node, return the task.
 
-    What is below a task is told from what is below a node by the run above it.
+    In `solver:<id>|model:<id>` this is `solver`. The run `above` tells a run below a task from one below a node.
     """
-    metadata = _mapping(known, "metadata")
-    place = metadata.get("langgraph_checkpoint_ns") or metadata.get("langgraph_node") or ""
-    outer, *inner = (part.split(":")[0] for part in place.split("|"))
-    is_task = len(inner) == 1 and _is_task(known)
+    metadata = _mapping(kwargs, "metadata")
+    namespace = metadata.get("langgraph_checkpoint_ns") or metadata.get("langgraph_node") or ""
+    outer, *inner = (part.split(":")[0] for part in namespace.split("|"))
+    is_task = len(inner) == 1 and _is_task(kwargs)
     is_below_task = bool(inner) and above is not None and above.node == inner[0]
     return inner[0] if is_task or is_below_task else outer or None
 
 
-def _named(name: str) -> str:
-    """The name of a root: what the user calls the agent, where LangChain only knows its class."""
+def _root_name(name: str) -> str:
+    """Return a root's name: the user's name for the agent where LangChain only has its class name."""
     return agent_name.get() or name if name == UNNAMED_GRAPH or name.startswith(UNNAMED) else name
 
 
 def _is_created(metadata: dict[str, Any]) -> bool:
-    """Whether it is said to be an agent, by `create_agent`."""
+    """Whether `create_agent` has marked it as an agent."""
     return metadata.get("ls_integration") == CREATED
 
 
 def _is_stopped(error: BaseException) -> bool:
-    """Whether LangGraph cancels what is under way in a graph that ends, for whatever reason it ends.
+    """Whether LangGraph cancels what is running in a graph that ends, for any reason.
 
-    It says so by a bare object in place of a message.
+    LangGraph marks this with a bare object as the message.
     """
     return isinstance(error, CancelledError) and [type(argument) for argument in error.args] == [object]
 
@@ -224,9 +224,9 @@ def _graph_of(command: Any) -> str | None:
 
 
 def _targets(command: Any) -> Iterator[str]:
-    """Yield the nodes that a `Command` names; nothing where it is none, or only updates."""
-    for one in _listed(getattr(command, "goto", ())):
-        target = getattr(one, "node", one)  # of a `Send`
+    """Yield the nodes that a `Command` names; nothing for other values and for updates alone."""
+    for step in _listed(getattr(command, "goto", ())):
+        target = getattr(step, "node", step)  # of a `Send`
         if isinstance(target, str) and target != END:
             yield target
 
@@ -235,15 +235,15 @@ def _listed(value: Any) -> list[Any]:
     return list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [value]
 
 
-def _answer(response: Any) -> dict[str, Any]:
-    """Return what the framework still knows of an answer; the gateway's record has the rest."""
+def _answer_attributes(response: Any) -> dict[str, Any]:
+    """Return the fields of an answer that the framework has; the gateway's record has the rest."""
     message = getattr(response.generations[0][0], "message", None)
     usage: dict[str, Any] = getattr(message, "usage_metadata", None) or {}
-    known: dict[str, Any] = getattr(message, "response_metadata", None) or {}
+    metadata: dict[str, Any] = getattr(message, "response_metadata", None) or {}
     return {
-        semconv.RESPONSE_ID: known.get("id"),
-        semconv.RESPONSE_MODEL: known.get("model_name"),
-        semconv.FINISH_REASONS: [known["finish_reason"]] if known.get("finish_reason") else None,
+        semconv.RESPONSE_ID: metadata.get("id"),
+        semconv.RESPONSE_MODEL: metadata.get("model_name"),
+        semconv.FINISH_REASONS: [metadata["finish_reason"]] if metadata.get("finish_reason") else None,
         semconv.INPUT_TOKENS: usage.get("input_tokens"),
         semconv.OUTPUT_TOKENS: usage.get("output_tokens"),
     }

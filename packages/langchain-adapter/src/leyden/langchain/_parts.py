@@ -1,4 +1,4 @@
-"""What LangChain's and LangGraph's objects are made of, where they keep nothing of one run for another."""
+"""Stateless parts: what LangChain and LangGraph objects consist of where they keep nothing across runs."""
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,24 +11,24 @@ STATELESS = (
     *("langgraph.graph", "langgraph.prebuilt", "langgraph.channels", "langgraph.types", "langgraph._internal"),
     *("langchain.agents", "langchain_classic.agents", "langchain_core.language_models", "langchain_core.load"),
 )
-"""Packages whose objects only say how a run goes; what they remember lies in checkpointers, stores, caches, histories.
+"""Packages whose objects only define a run; checkpointers, stores, caches and histories hold state.
 
 `langchain_core.chat_history`, `stores`, `caches`, `rate_limiters` and `vectorstores` are left out on purpose.
 """
 MEMORIES = ("checkpointer", "store", "cache")
-"""Where a compiled graph remembers."""
+"""Fields in which a compiled graph keeps state."""
 SPECIFICATIONS = ("channels", "managed", "stream_channels")
-"""Of a compiled graph: copied into each run."""
+"""Fields of a compiled graph that each run copies."""
 
 
 def stateless_parts(thing: object) -> Iterable[object] | None:
-    """The functions and objects inside of `thing`; None where it may remember something, or is none of LangChain's."""
+    """Return the functions and objects in `thing`; None where it may keep state or is not LangChain's."""
     if not any(base.__module__.startswith(STATELESS) for base in type(thing).__mro__):
         return None
-    held = dict(_attributes(thing))
-    if any(held.get(name) for name in MEMORIES if not isinstance(held.get(name), bool)):
+    attributes = dict(_attributes(thing))
+    if any(attributes.get(name) for name in MEMORIES if not isinstance(attributes.get(name), bool)):
         return None
-    return [part for name, value in held.items() if name not in SPECIFICATIONS for part in _flat(value)]
+    return [part for name, value in attributes.items() if name not in SPECIFICATIONS for part in _flattened(value)]
 
 
 def _attributes(thing: object) -> Iterator[tuple[str, Any]]:
@@ -40,16 +40,16 @@ def _attributes(thing: object) -> Iterator[tuple[str, Any]]:
                 yield name, getattr(thing, name)
 
 
-def _flat(value: Any) -> Iterator[Any]:
-    """What containers hold, at any depth: those of a runnable are its settings."""
+def _flattened(value: Any) -> Iterator[Any]:
+    """Yield what containers hold, at any depth: those of a runnable are its settings."""
     if isinstance(value, Mapping):
         for item in cast("Mapping[Any, Any]", value).values():
-            yield from _flat(item)
+            yield from _flattened(item)
     elif isinstance(value, list | tuple | set | frozenset):
         for item in cast("Iterable[Any]", value):
-            yield from _flat(item)
+            yield from _flattened(item)
     elif isinstance(value, functools.partial):
         partial = cast("functools.partial[Any]", value)
-        yield from _flat([partial.func, *partial.args, *partial.keywords.values()])
+        yield from _flattened([partial.func, *partial.args, *partial.keywords.values()])
     else:
         yield value

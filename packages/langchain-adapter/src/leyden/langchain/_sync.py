@@ -1,7 +1,7 @@
-"""Whether a LangChain agent works only by `invoke`: parts of it may have no async form.
+"""Sync detection: finds LangChain agents that work only by `invoke`, as parts have no async form.
 
-LangChain runs a sync tool or node in a thread where an agent is awaited, but not sync middleware that wraps calls
-(`@wrap_model_call def ...`), nor a checkpointer of a sync database client: those raise NotImplementedError.
+LangChain runs a sync tool or node in a thread where an agent is awaited. Sync middleware that wraps calls
+(`@wrap_model_call def ...`) and a checkpointer of a sync database client raise NotImplementedError instead.
 """
 
 import functools
@@ -10,21 +10,21 @@ from types import FunctionType, MethodType
 from typing import Any, cast
 
 PACKAGES = ("langchain", "langgraph", "langsmith")
-"""Objects of these are looked into, and their functions' closures: `create_agent` keeps its middleware there."""
+"""Packages whose objects and closures are searched: `create_agent` keeps its middleware there."""
 MOST_PARTS = 20_000
 WRAPPING = (("wrap_model_call", "awrap_model_call"), ("wrap_tool_call", "awrap_tool_call"))
 LEAVES = ("AgentMiddleware", "BaseCheckpointSaver", "BaseLanguageModel", "BaseStore", "BaseTool")
 THREAD = "leyden-"
-"""Our thread ids begin so, and only such threads are deleted from a checkpointer."""
+"""Prefix of Leyden's thread ids; only such threads are deleted from a checkpointer."""
 
-_awaited: dict[type, bool] = {}
-"""Whether savers of a class can be awaited."""
-_last: list[tuple[Any, list[Any]]] = []
-"""The agent looked at last, and its parts: thousands of attempts go to one agent."""
+_async_savers: dict[type, bool] = {}
+"""By checkpointer class: whether its savers can be awaited."""
+_last_agent: list[tuple[Any, list[Any]]] = []
+"""Last agent and its parts: thousands of attempts use one agent."""
 
 
 async def works_only_sync(agent: Any) -> bool:
-    """Whether awaiting `agent` would fail, or pass an `invoke` of its author's by, and calling `invoke` would not."""
+    """Whether awaiting `agent` fails, or skips its author's `invoke`, and calling `invoke` works."""
     parts = _parts_of(agent)
     if any(_is_async_only(part) for part in parts):
         return False
@@ -34,8 +34,8 @@ async def works_only_sync(agent: Any) -> bool:
     return config is not None and not await _can_await(saver, config)
 
 
-def is_for_want_of_async(error: NotImplementedError) -> bool:
-    """Whether LangChain or LangGraph itself raised `error`: a part without an async form that was not seen before."""
+def is_missing_async(error: NotImplementedError) -> bool:
+    """Whether LangChain or LangGraph itself raised `error`: a part without an async form was missed."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
@@ -50,7 +50,7 @@ def layers(agent: Any) -> Iterator[Any]:
 
 
 def checkpoints(agent: Any) -> tuple[Any, Any]:
-    """The checkpointer of `agent`, and the settings that name this attempt's own thread in it; None and None."""
+    """Return the checkpointer of `agent`, and the config of this attempt's own thread; or None and None."""
     found = list(layers(agent))
     saver = next((saver for layer in found if (saver := getattr(layer, "checkpointer", None))), None)
     for layer in found:
@@ -64,24 +64,24 @@ def checkpoints(agent: Any) -> tuple[Any, Any]:
 def _parts_of(agent: Any) -> list[Any]:
     *_, innermost = layers(agent)
     key = getattr(innermost, "nodes", innermost)  # copies of a graph under other settings share their nodes
-    if not (_last and _last[0][0] is key):
-        _last[:] = [(key, list(_walk(agent)))]
-    return _last[0][1]
+    if not (_last_agent and _last_agent[0][0] is key):
+        _last_agent[:] = [(key, list(_walk(agent)))]
+    return _last_agent[0][1]
 
 
 def _walk(agent: Any) -> Iterator[Any]:
-    """Yield what `agent` is made of; no code of the user's own, which itself says what it calls."""
-    waiting, seen = [agent], dict[int, Any]()
-    while waiting and len(seen) < MOST_PARTS:
-        part = waiting.pop()
+    """Yield what `agent` is made of, without the user's own code, which states what it calls."""
+    pending, seen = [agent], dict[int, Any]()
+    while pending and len(seen) < MOST_PARTS:
+        part = pending.pop()
         if id(part) in seen or isinstance(part, str | int | float | bytes | type(None)):
             continue
-        seen[id(part)] = part  # kept, so that no later part gets its id
+        seen[id(part)] = part  # kept alive, so that no later part gets its id
         yield part
-        waiting.extend(_inside(part))
+        pending.extend(_contents(part))
 
 
-def _inside(part: Any) -> list[Any]:
+def _contents(part: Any) -> list[Any]:
     if isinstance(part, Mapping):
         return list(cast("Mapping[Any, Any]", part).values())
     if isinstance(part, list | tuple | set | frozenset):
@@ -111,12 +111,12 @@ def _cells(function: FunctionType) -> list[Any]:
 
 
 def _is_leaf(part: Any) -> bool:
-    """Whether what is inside does not matter: tools and models run by themselves, middleware is looked at whole."""
+    """Whether its contents do not matter: tools and models run alone, middleware is checked as a whole."""
     return any(base.__name__ in LEAVES for base in _bases(part))
 
 
 def _bases(part: Any) -> list[type[Any]]:
-    """The classes of LangChain's that `part` is of; they are known by name, so that none is loaded for this."""
+    """Return the LangChain classes of `part`, matched by name so that none is loaded for this."""
     return [base for base in type(part).__mro__ if base.__module__.startswith(PACKAGES)]
 
 
@@ -129,7 +129,7 @@ def _is_sync_middleware(part: Any) -> bool:
 
 
 def _is_async_only(part: Any) -> bool:
-    """Whether `invoke` would fail at `part`: a tool, a node, a function or middleware that can only be awaited."""
+    """Whether `invoke` fails at `part`: a tool, node, function or middleware that can only be awaited."""
     if _is_a(part, "StructuredTool"):
         return part.func is None and part.coroutine is not None
     if _is_a(part, "RunnableCallable"):
@@ -140,26 +140,26 @@ def _is_async_only(part: Any) -> bool:
 
 
 def _defines(part: Any, name: str) -> bool:
-    """Whether `part` is middleware with a form of its own of a method that the base class only declares."""
-    base = next((one for one in _bases(part) if one.__name__ == "AgentMiddleware"), None)
+    """Whether `part` is middleware that overrides a method that the base class only declares."""
+    base = next((other for other in _bases(part) if other.__name__ == "AgentMiddleware"), None)
     return base is not None and getattr(part.__class__, name, None) is not getattr(base, name, None)
 
 
 def _overrides_invoke(agent: Any) -> bool:
-    """Whether the class of `agent` defines `invoke` after `ainvoke`, which then does not know of it."""
+    """Whether the class of `agent` overrides `invoke` but not `ainvoke`, which then bypasses it."""
     defined = (vars(base).keys() & {"invoke", "ainvoke"} for base in type(agent).__mro__)
     return next(filter(None, defined), None) == {"invoke"}
 
 
 async def _can_await(saver: Any, config: Any) -> bool:
-    """Whether `saver` has async methods: asked for the first thing that a graph asks it for, as nothing shows it."""
-    if type(saver) not in _awaited:
+    """Whether `saver` has async methods. Calls the method that a graph calls first, as no attribute shows it."""
+    if type(saver) not in _async_savers:
         try:
             await saver.aget_tuple(config)
         except NotImplementedError:
-            _awaited[type(saver)] = False
-        except Exception:  # whatever is wrong with it, the agent will meet it itself
+            _async_savers[type(saver)] = False
+        except Exception:  # any other failure, the agent meets itself
             return True
         else:
-            _awaited[type(saver)] = True
-    return _awaited[type(saver)]
+            _async_savers[type(saver)] = True
+    return _async_savers[type(saver)]

@@ -1,4 +1,4 @@
-"""OpenAI Agents SDK agents for Leyden, unchanged. Importing this does not load the framework."""
+"""OpenAI Agents SDK adapter: runs agents for Leyden unchanged. Importing it does not load the SDK."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ __all__ = ["LeydenTraceProcessor", "OpenAIAgentsAdapter", "OpenAIAgentsInstrumen
 
 
 def __getattr__(name: str) -> Any:
-    """Load the trace processor, whose base class is the SDK's, when it is first asked for."""
+    """Load the trace processor when it is first requested; its base class is the SDK's."""
     if name == "LeydenTraceProcessor":
         from leyden.openai_agents._processor import LeydenTraceProcessor
 

@@ -1,4 +1,4 @@
-"""`OpenAIAgentsAdapter`: runs agents of the OpenAI Agents SDK for a task. Knows nothing of spans."""
+"""OpenAI Agents SDK adapter: runs agents of the SDK for a task. It handles no spans."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +11,7 @@ from leyden.core.runner.adapters.base import Adapter
 from leyden.core.runner.adapters.instrumentor_switch import InstrumentorSwitch
 from leyden.openai_agents._instrumentor import OpenAIAgentsInstrumentor
 from leyden.openai_agents._parts import parts_not_copied, stateless_parts
-from leyden.openai_agents._runs import Run, forget, fresh, input_for, run_of, team_of, why_not
+from leyden.openai_agents._runs import Run, close_session, fresh, input_for, refusal, run_of, team_of
 
 
 class OpenAIAgentsAdapter(Adapter):
@@ -21,11 +21,11 @@ class OpenAIAgentsAdapter(Adapter):
     module = "agents.tracing"
 
     def __init__(self) -> None:
-        self._recording = InstrumentorSwitch(OpenAIAgentsInstrumentor)
-        self._let_export: Callable[[], None] | None = None
+        self._instrumentor_switch = InstrumentorSwitch(OpenAIAgentsInstrumentor)
+        self._restore_export: Callable[[], None] | None = None
 
     def supports(self, agent: object) -> bool:
-        """Whether `agent` is an `Agent`, or runs one and lacks nothing but the input."""
+        """Whether `agent` is an `Agent`, or runs one and lacks only the input."""
         return run_of(agent) is not None
 
     def fresh(self, agent: Any) -> Any:
@@ -33,36 +33,39 @@ class OpenAIAgentsAdapter(Adapter):
         return fresh(agent)
 
     def stateless_parts(self, thing: object) -> Iterable[object] | None:
-        """What an agent, a tool or a model is made of."""
+        """Return what an agent, a tool or a model is made of."""
         return stateless_parts(thing)
 
     def parts_not_copied(self, agent: Any) -> Iterable[object] | None:
-        """The agent and the options of a run."""
+        """Return the agent and the options of a run."""
         return parts_not_copied(agent)
 
     def check(self, agent: Any, task: Task) -> None:
-        """Raise TaskError when `task` cannot be given to `agent`, and UnknownAgent when it cannot run unattended."""
-        if (reason := why_not(_run(agent).agent)) is not None:
+        """Raise TaskError when `agent` cannot take `task`, and UnknownAgent when it cannot run unattended."""
+        if (reason := refusal(_run(agent).agent)) is not None:
             raise UnknownAgent(reason)
         input_for(task)
 
     async def run(self, agent: Any, task: Task, resources: Mapping[str, Resource]) -> Any:
         """Return the SDK's result, of a streamed run when it is complete.
 
-        MCP servers that nobody has connected are connected for the run. Raises UnknownAgent when the agent
-        interrupts itself.
+        Connects, for the run, MCP servers that are not connected. Raises UnknownAgent when the agent interrupts itself.
         """
         from agents import Runner
 
         from leyden.openai_agents._mcp import connected
 
         run, given = _run(agent), input_for(task)
-        servers = [server for one in team_of(run.agent) for server in one.mcp_servers if hasattr(server, "session")]
+        servers = [
+            server for member in team_of(run.agent) for server in member.mcp_servers if hasattr(server, "session")
+        ]
         try:
             async with connected(servers):
-                result = await (_streamed(run, given) if run.streamed else Runner.run(run.agent, given, **run.options))
+                result = await (
+                    _run_streamed(run, given) if run.streamed else Runner.run(run.agent, given, **run.options)
+                )
         finally:
-            forget(run)
+            close_session(run)
         if result.interruptions:
             names = [getattr(item, "name", "a tool") for item in result.interruptions]
             raise UnknownAgent(f"the agent waits for a human to approve {names}: it cannot run unattended")
@@ -73,22 +76,22 @@ class OpenAIAgentsAdapter(Adapter):
         sdk = sys.modules.get("agents")
         if sdk is None or not isinstance(result, getattr(sdk, "RunResultStreaming", ())):
             return result
-        return await _to_the_end(result)
+        return await _read_to_end(result)
 
     def instrument(self) -> None:
-        """Record every run of this process, and keep the SDK's own traces from leaving it for OpenAI."""
+        """Record every run of this process, and stop the export of the SDK's own traces to OpenAI."""
         from leyden.openai_agents._export import stop_export
 
-        if self._let_export is None:
-            self._let_export = stop_export()
-        self._recording.on()
+        if self._restore_export is None:
+            self._restore_export = stop_export()
+        self._instrumentor_switch.on()
 
     def uninstrument(self) -> None:
-        """Undo `instrument`; what the user had instrumented before us stays."""
-        if self._let_export is not None:
-            self._let_export()
-            self._let_export = None
-        self._recording.off()
+        """Undo `instrument`; what the user had instrumented before stays."""
+        if self._restore_export is not None:
+            self._restore_export()
+            self._restore_export = None
+        self._instrumentor_switch.off()
 
     def callback_handler(self) -> object:
         """Return a trace processor for `agents.add_trace_processor`."""
@@ -97,13 +100,13 @@ class OpenAIAgentsAdapter(Adapter):
         return LeydenTraceProcessor()
 
 
-async def _streamed(run: Run, given: Any) -> Any:
+async def _run_streamed(run: Run, given: Any) -> Any:
     from agents import Runner
 
-    return await _to_the_end(Runner.run_streamed(run.agent, given, **run.options))
+    return await _read_to_end(Runner.run_streamed(run.agent, given, **run.options))
 
 
-async def _to_the_end(result: Any) -> Any:
+async def _read_to_end(result: Any) -> Any:
     try:
         async for _ in result.stream_events():
             continue

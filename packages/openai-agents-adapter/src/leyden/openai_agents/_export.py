@@ -1,4 +1,4 @@
-"""Keeps the SDK's own traces from leaving for OpenAI. Knows nothing of our spans."""
+"""Trace export: stops the export of the SDK's own traces to OpenAI. It handles no spans."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,17 +7,17 @@ from leyden.core.tracing.patching.patches import Patches
 
 
 def stop_export() -> Callable[[], None]:
-    """Let nothing new into any queue whose exporter sends to OpenAI; returns what undoes it.
+    """Keep new items out of every queue whose exporter sends to OpenAI; return a function that undoes it.
 
-    What waited in a queue before was traced before, and leaves as it would have.
+    Items that are already in a queue were traced before, and are still exported.
     """
     from agents.tracing.processors import BackendSpanExporter, BatchTraceProcessor
 
-    def kept(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> None:
+    def skip_backend(wrapped: Any, queue: Any, args: Any, kwargs: Any) -> None:
         if not isinstance(getattr(queue, "_exporter", None), BackendSpanExporter):
             wrapped(*args, **kwargs)
 
     patches = Patches()
-    patches.method(BatchTraceProcessor, "on_trace_start", kept)
-    patches.method(BatchTraceProcessor, "on_span_end", kept)
+    patches.method(BatchTraceProcessor, "on_trace_start", skip_backend)
+    patches.method(BatchTraceProcessor, "on_span_end", skip_backend)
     return patches.undo

@@ -1,4 +1,4 @@
-"""Listens to every trace and span of the SDK in this process, traced or not, as an OpenTelemetry instrumentor."""
+"""OpenTelemetry instrumentor: reports each trace and span of the SDK in this process, traced or not."""
 
 from collections.abc import Callable, Collection
 from typing import Any
@@ -9,27 +9,27 @@ from leyden.core.tracing.patching.on_import import OnImport
 from leyden.core.tracing.patching.patches import Patches, Wrapper
 
 TRACING = "agents.tracing"
-"""The SDK's own tracing."""
+"""The SDK's tracing module."""
 
 
 class OpenAIAgentsInstrumentor(BaseInstrumentor):
-    """`instrument()` takes `tracer_provider`; without one, spans go where Leyden records or to the global provider.
+    """`instrument()` takes `tracer_provider`; the default is Leyden's recorder, or the global provider.
 
-    It adds no trace processor, so none that others set or replace can push it out. It loads nothing of the SDK: an
-    application that never does is not slowed down.
+    It adds no trace processor, so no other processor can replace it. The instrumentor does not load the SDK, so an
+    application without it is not slowed down.
     """
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """What must be installed, checked before anything is loaded."""
+        """Return the packages that must be installed; checked before any import."""
         return ("openai-agents >= 0.8",)
 
     def _instrument(self, **kwargs: Any) -> None:
         self._patches = Patches()
-        self._later = OnImport({TRACING: lambda module: self._listen(module, kwargs.get("tracer_provider"))})
+        self._import_hook = OnImport({TRACING: lambda module: self._patch(module, kwargs.get("tracer_provider"))})
 
-    def _listen(self, tracing: Any, provider: Any) -> None:
+    def _patch(self, tracing: Any, provider: Any) -> None:
         if not hasattr(tracing, "TraceCtxManager"):
-            return  # a module of the user's own, of the same name
+            return  # a module of the user's own with this name
         from leyden.openai_agents import _spans  # loads the SDK, which is loaded now
 
         spans, traces = tracing.spans, tracing.traces
@@ -38,22 +38,22 @@ class OpenAIAgentsInstrumentor(BaseInstrumentor):
             ((spans.SpanImpl, spans.NoOpSpan), _spans.span_started),
         ):
             for kind in kinds:
-                self._patches.method(kind, "start", _first(started, provider))
-                self._patches.method(kind, "finish", _first(_spans.ended, provider))
+                self._patches.method(kind, "start", _report_before(started, provider))
+                self._patches.method(kind, "finish", _report_before(_spans.ended, provider))
         for kind in (spans.SpanImpl, spans.NoOpSpan):
-            self._patches.method(kind, "set_error", _first(_spans.error_noted))
+            self._patches.method(kind, "set_error", _report_before(_spans.error_set))
         self._patches.method(tracing.TraceCtxManager, "__enter__", _spans.masking)
 
     def _uninstrument(self, **kwargs: Any) -> None:
-        self._later.off()
+        self._import_hook.off()
         self._patches.undo()
 
 
-def _first(tell: Callable[..., None], *known: Any) -> Wrapper:
-    """Return a wrapper that tells of the object before its own method runs."""
+def _report_before(report: Callable[..., None], *arguments: Any) -> Wrapper:
+    """Return a wrapper that reports the object before its own method runs."""
 
-    def told(wrapped: Any, it: Any, args: Any, kwargs: Any) -> Any:
-        tell(it, *known)
+    def reporting(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        report(instance, *arguments)
         return wrapped(*args, **kwargs)
 
-    return told
+    return reporting

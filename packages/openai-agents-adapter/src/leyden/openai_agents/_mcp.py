@@ -1,7 +1,7 @@
-"""MCP servers that are connected around the runs that need them. Knows nothing of agents.
+"""MCP connections: connects MCP servers around the runs that need them. Uses no agent code.
 
-Runs at the same time share a connection. A task of its own connects and closes it, because what MCP opens must be
-closed by the task that opened it.
+Concurrent runs share a connection. A separate task opens and closes it, because MCP requires the closing task to be the
+opening one.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 
-class _Shared:
-    """One server that this module connects, and how many runs are using it."""
+class _SharedServer:
+    """A server that this module connects, and the number of runs that use it."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -22,14 +22,14 @@ class _Shared:
         self._unused = asyncio.Event()
 
     async def enter(self, server: Any) -> bool:
-        """Connect for the first user; False where somebody else has."""
+        """Connect for the first user; False where other code has connected it."""
         if self._users == 0:
             if server.session is not None:
                 return False
             connected = asyncio.get_running_loop().create_future()
             self._unused = asyncio.Event()
-            # In a context of its own: what it starts works for no attempt in particular.
-            self._owner = asyncio.create_task(_own(server, connected, self._unused), context=Context())
+            # In a context of its own: what it starts belongs to no attempt.
+            self._owner = asyncio.create_task(_hold_connection(server, connected, self._unused), context=Context())
             try:
                 await asyncio.shield(connected)
             except BaseException:
@@ -39,19 +39,19 @@ class _Shared:
         return True
 
     async def leave(self) -> None:
-        """Close after the last user."""
+        """Close the connection after the last user."""
         self._users -= 1
         if self._users == 0 and self._owner is not None:
             self._unused.set()
             await asyncio.wait({self._owner})
 
 
-_SHARED: WeakKeyDictionary[Any, _Shared] = WeakKeyDictionary()
+_shared_servers: WeakKeyDictionary[Any, _SharedServer] = WeakKeyDictionary()
 
 
 @asynccontextmanager
 async def connected(servers: Iterable[Any]) -> AsyncGenerator[None]:
-    """Connect those of `servers` that nobody has connected, inside the block; errors of connecting pass through."""
+    """Connect those of `servers` that are not connected, inside the block; connection errors propagate."""
     async with AsyncExitStack() as stack:
         for server in servers:
             await stack.enter_async_context(_connected(server))
@@ -60,18 +60,18 @@ async def connected(servers: Iterable[Any]) -> AsyncGenerator[None]:
 
 @asynccontextmanager
 async def _connected(server: Any) -> AsyncGenerator[None]:
-    shared = _SHARED.setdefault(server, _Shared())
+    shared = _shared_servers.setdefault(server, _SharedServer())
     async with shared.lock:
-        ours = await shared.enter(server)
+        is_ours = await shared.enter(server)
     try:
         yield
     finally:
-        if ours:
+        if is_ours:
             async with shared.lock:
                 await shared.leave()
 
 
-async def _own(server: Any, connected: asyncio.Future[None], unused: asyncio.Event) -> None:
+async def _hold_connection(server: Any, connected: asyncio.Future[None], unused: asyncio.Event) -> None:
     try:
         await server.connect()
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""What the SDK's objects are made of, where they keep nothing of one run for another."""
+"""Stateless parts: what the SDK's objects consist of, where they keep nothing across runs."""
 
 import dataclasses
 import functools
@@ -12,40 +12,44 @@ STATELESS = (
     *("agents.handoffs", "agents.lifecycle", "agents.function_schema", "agents.tool_guardrails", "agents.prompts"),
     *("agents.agent_output", "agents.retry", "agents.decorators", "openai.types"),
 )
-"""Modules whose objects only say how a run goes. Sessions and MCP servers are left out: they keep what was said."""
-OWN = ("session", "context")
-"""Options of a run of which an attempt has a copy, which is another object than the one that the agent's code knows."""
+"""Modules whose objects only define a run. Sessions and MCP servers are left out: they keep messages."""
+COPIED_OPTIONS = ("session", "context")
+"""Run options that each attempt copies; the agent's code knows the original object."""
 
 
 def stateless_parts(thing: object) -> Iterable[object] | None:
-    """The functions and objects inside of `thing`; None where it may remember something, or is none of the SDK's."""
+    """Return the functions and objects in `thing`; None where it may keep state or is not the SDK's."""
     if not any(base.__module__.startswith(STATELESS) for base in type(thing).__mro__):
         return None
-    held = dict(getattr(thing, "__dict__", {}))
+    attributes = dict(getattr(thing, "__dict__", {}))
     if dataclasses.is_dataclass(thing):
-        held |= {field.name: getattr(thing, field.name, None) for field in dataclasses.fields(thing)}
-    return [part for value in held.values() for part in _flat(value)]
+        attributes |= {field.name: getattr(thing, field.name, None) for field in dataclasses.fields(thing)}
+    return [part for value in attributes.values() for part in _flattened(value)]
 
 
 def parts_not_copied(agent: Any) -> Iterable[object] | None:
-    """What the runs of all attempts have in common, and what a copy would not stand for: the agent and its options."""
+    """Return what the runs of all attempts share, and originals that the agent's code may use."""
     run = run_of(agent)
     if run is None:
         return None
-    own = [run.options[name] for name in OWN if run.options.get(name) is not None]
-    return [run.agent, *own, *_flat({name: value for name, value in run.options.items() if name not in OWN})]
+    originals = [run.options[name] for name in COPIED_OPTIONS if run.options.get(name) is not None]
+    return [
+        run.agent,
+        *originals,
+        *_flattened({name: value for name, value in run.options.items() if name not in COPIED_OPTIONS}),
+    ]
 
 
-def _flat(value: Any) -> Iterator[Any]:
-    """What containers hold, at any depth: those of an agent are its settings."""
+def _flattened(value: Any) -> Iterator[Any]:
+    """Yield what containers hold, at any depth: those of an agent are its settings."""
     if isinstance(value, Mapping):
         for item in cast("Mapping[Any, Any]", value).values():
-            yield from _flat(item)
+            yield from _flattened(item)
     elif isinstance(value, list | tuple | set | frozenset):
         for item in cast("Iterable[Any]", value):
-            yield from _flat(item)
+            yield from _flattened(item)
     elif isinstance(value, functools.partial):
         partial = cast("functools.partial[Any]", value)
-        yield from _flat([partial.func, *partial.args, *partial.keywords.values()])
+        yield from _flattened([partial.func, *partial.args, *partial.keywords.values()])
     else:
         yield value

@@ -1,4 +1,4 @@
-"""`LeydenTraceProcessor`: the form in which users of the SDK add a recorder themselves."""
+"""Trace processor: records runs for users of the SDK that add processors themselves."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from leyden.openai_agents import _spans
 
 
 class LeydenTraceProcessor(TracingProcessor):
-    """Records what is traced; give it to `agents.add_trace_processor`, or let the instrumentor do without it.
+    """Records what is traced; pass it to `agents.add_trace_processor`, or use the instrumentor instead.
 
-    Any number of processors, and the instrumentor beside them, record a run once.
+    Several processors, with or without the instrumentor, record a run once.
     """
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
@@ -30,7 +30,7 @@ class LeydenTraceProcessor(TracingProcessor):
         _spans.ended(trace, self._provider)
 
     def shutdown(self) -> None:
-        """Nothing to shut down: the tracer provider is its owner's."""
+        """Do nothing: the owner of the tracer provider shuts it down."""
 
     def force_flush(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: no span waits here."""

@@ -1,6 +1,6 @@
-"""What of the SDK's objects can be run for a task, with which options, and why not. Knows nothing of spans.
+"""Runs: the SDK objects that can run for a task, their options, and reasons against it. No spans.
 
-An `Agent`, or a `functools.partial` of `Runner.run`, `run_sync` or `run_streamed` that lacks nothing but the input.
+An `Agent`, or a `functools.partial` of `Runner.run`, `run_sync` or `run_streamed` that lacks only the input.
 """
 
 import copy
@@ -17,7 +17,7 @@ from leyden.core.runner.user_code.task_input import text_for
 
 RUNNERS = ("run", "run_sync", "run_streamed")
 SESSION = "leyden-"
-"""Our sessions' ids begin so, and only such sessions are closed."""
+"""Prefix of Leyden's session ids; only such sessions are closed."""
 
 
 class Run(NamedTuple):
@@ -29,30 +29,30 @@ class Run(NamedTuple):
 
 
 def run_of(given: Any) -> Run | None:
-    """Return how to run `given`; None when it is nothing of the SDK's."""
+    """Return how to run `given`; None when it is not the SDK's."""
     sdk = sys.modules.get("agents")
-    if sdk is None or not hasattr(sdk, "Agent") or not hasattr(sdk, "Runner"):  # somebody else's `agents`
+    if sdk is None or not hasattr(sdk, "Agent") or not hasattr(sdk, "Runner"):  # another package named `agents`
         return None
     if isinstance(given, sdk.Agent):
         return Run(given, False, {})
     if not isinstance(given, functools.partial):
         return None
     partial = cast("functools.partial[Any]", given)
-    how, owner = getattr(partial.func, "__name__", None), getattr(partial.func, "__self__", None)
-    if how not in RUNNERS or not isinstance(owner, type) or not issubclass(owner, sdk.Runner):
+    method, owner = getattr(partial.func, "__name__", None), getattr(partial.func, "__self__", None)
+    if method not in RUNNERS or not isinstance(owner, type) or not issubclass(owner, sdk.Runner):
         return None
     options = {**dict(zip(("starting_agent", "input"), partial.args, strict=False)), **partial.keywords}
     agent = options.pop("starting_agent", None)
     if not isinstance(agent, sdk.Agent) or "input" in options:
         return None
-    return Run(agent, how == "run_streamed", options)
+    return Run(agent, method == "run_streamed", options)
 
 
 def fresh(given: Any) -> Any:
-    """Return `given` with a session and a context of its own; an agent itself keeps nothing between its runs.
+    """Return `given` with a session and a context of its own; a bare agent keeps nothing between runs.
 
-    In a process that runs one attempt these are the given ones, for the agent's tools may know them by name. A session
-    of the SDK's that is kept in a file or by a service is not: other attempts would find there what this one says.
+    A process that runs one attempt keeps the given ones, which the agent's tools may refer to. It replaces an SDK
+    session in a file or a service: other attempts would read the messages of this one there.
     """
     run = run_of(given)
     if run is None or not {"session", "context"} & set(run.options):
@@ -74,12 +74,12 @@ def fresh(given: Any) -> Any:
 
 
 def _ends_with_process(session: object) -> bool:
-    """Whether a session keeps what is said in this process; one of a class of the user's is taken to."""
+    """Whether a session keeps its messages in this process; assumed for classes of the user's."""
     is_sdks = type(session).__module__.partition(".")[0] == "agents"
     return not is_sdks or str(getattr(session, "db_path", "")) == ":memory:"
 
 
-def forget(run: Run) -> None:
+def close_session(run: Run) -> None:
     """Close the session that `fresh` opened, if it did."""
     session = run.options.get("session")
     if str(getattr(session, "session_id", "")).startswith(SESSION):
@@ -87,7 +87,7 @@ def forget(run: Run) -> None:
 
 
 def input_for(task: Task) -> str | list[Any]:
-    """Return the input for a run; raises TaskError, naming the keys found, when it cannot be told."""
+    """Return the input for a run; raises TaskError with the keys found when it is not clear."""
     given = text_for(task)
     if isinstance(given, str):
         return given
@@ -98,30 +98,30 @@ def input_for(task: Task) -> str | list[Any]:
 
 
 def team_of(agent: Any) -> list[Any]:
-    """Return `agent` and those that it may hand over to or call as tools, as far as the SDK lets them be seen."""
+    """Return `agent` and the agents that it may hand off to or call as tools, if the SDK shows them."""
     found: dict[int, Any] = {}
-    waiting = [agent]
-    while waiting:
-        one = waiting.pop()
-        if id(one) not in found:
-            found[id(one)] = one
-            waiting += _below(one)
+    pending = [agent]
+    while pending:
+        member = pending.pop()
+        if id(member) not in found:
+            found[id(member)] = member
+            pending += _reachable(member)
     return list(found.values())
 
 
-def why_not(agent: Any) -> str | None:
-    """Return why `agent` cannot run unattended, or not under training; None when nothing speaks against it."""
-    for one in team_of(agent):
-        for tool in one.tools:
+def refusal(agent: Any) -> str | None:
+    """Return why `agent` cannot run unattended or under training; None where no reason is found."""
+    for member in team_of(agent):
+        for tool in member.tools:
             if getattr(tool, "needs_approval", False) is True:
-                return f"the agent {one.name!r} waits for a human to approve its tool {tool.name!r}"
-        if _over_websockets(one.model):
-            return f"the agent {one.name!r} calls its model over WebSockets, which cannot be routed: use HTTP"
+                return f"the agent {member.name!r} waits for a human to approve its tool {tool.name!r}"
+        if _over_websockets(member.model):
+            return f"the agent {member.name!r} calls its model over WebSockets, which cannot be routed: use HTTP"
     return None
 
 
 def _over_websockets(model: Any) -> bool:
-    """Whether `model`, or the default transport where only a name is given, is the Responses API over WebSockets."""
+    """Whether `model`, or the default transport for a mere name, is the Responses API over WebSockets."""
     if model is None or isinstance(model, str):
         from agents.models import _openai_shared
 
@@ -130,7 +130,7 @@ def _over_websockets(model: Any) -> bool:
     return type(model).__name__ == "OpenAIResponsesWSModel"
 
 
-def _below(agent: Any) -> Iterator[Any]:
+def _reachable(agent: Any) -> Iterator[Any]:
     for handoff in agent.handoffs:
         target = getattr(handoff, "_agent_ref", None)
         other = handoff if hasattr(handoff, "handoffs") else target and target()

@@ -1,7 +1,8 @@
-"""The SDK's traces and spans as ours, and as "who speaks now". Never raises into the agent. Knows nothing of tokens.
+"""Span conversion: turns the SDK's traces and spans into Leyden's, and into the current caller.
 
-Where tracing is switched off, the SDK makes the same spans of another class, which tells nobody: the instrumentor
-listens to both classes, `LeydenTraceProcessor` to what is traced. Whoever tells of a span first is listened to.
+It never raises into the agent, and reads no tokens. Where tracing is off, the SDK makes the same spans of another
+class, which reports to no processor. The instrumentor reports both classes, `LeydenTraceProcessor` traced spans only.
+The first report of a span counts.
 """
 
 import json
@@ -20,40 +21,40 @@ from leyden.core.tracing.patching.safe_callback import quietly
 from leyden.core.tracing.spans.run_tree import Run, RunTree
 
 WORKFLOW = "Agent workflow"
-"""The SDK's own name for a workflow that has none; one that is not traced does not know its name."""
+"""The SDK's default name of a workflow; an untraced one does not have its name."""
 UNTRACED = "no-op"
-"""Every id of what is not traced."""
+"""Id of every untraced trace and span."""
 MASK = "Agent run"
-"""Name of the span that hides, from a run that is not traced, the spans around it; it says nothing itself."""
+"""Name of the span that hides outer spans from an untraced run; it records nothing itself."""
 CHAT = ("generation", "response")
 
 
 class SpanFailure(Exception):
-    """An error that the SDK noted without raising one; only ever recorded."""
+    """An error that the SDK set on a span without raising it; only recorded, never raised."""
 
 
-class _Told(msgspec.Struct, eq=False):
-    """What is known of a trace or span of the SDK's beside its `Run`."""
+class _Reported(msgspec.Struct, eq=False):
+    """State of one of the SDK's traces or spans, besides its `Run`."""
 
     key: Hashable
     parent: Hashable | None
-    handling: BaseException | None
-    """What was being handled when it started, which is no failure of its own."""
-    noted: BaseException | None = None
-    """What was being handled when the SDK noted an error on it."""
-    waiting: list[Run] = []
-    """The workflow that the first thing in it opens."""
+    active_error: BaseException | None
+    """Exception that was handled when it started, which is not its own failure."""
+    error: BaseException | None = None
+    """Exception that was handled when the SDK set an error on it."""
+    unopened: list[Run] = []
+    """Workflow that the first span in it opens."""
 
 
 _RUNS = RunTree("openai_agents")
-_TOLD: WeakKeyDictionary[Any, _Told] = WeakKeyDictionary()
+_reported: WeakKeyDictionary[Any, _Reported] = WeakKeyDictionary()
 """By the SDK's own object."""
 _masking: ContextVar[bool] = ContextVar("leyden_openai_agents_masking", default=False)
 
 
 @quietly
 def trace_started(trace: Any, provider: TracerProvider | None) -> None:
-    """Open a workflow: all runs under one trace are its own. One that hides another trace is no workflow."""
+    """Open a workflow: all runs under one trace belong to it. A trace that hides another is none."""
     traced = trace.trace_id != UNTRACED
     above = None if traced else _above()
     run = _begin(trace, trace.trace_id if traced else object(), above, "trace")
@@ -62,12 +63,12 @@ def trace_started(trace: Any, provider: TracerProvider | None) -> None:
     if traced or not _masking.get():
         _RUNS.open_workflow(run, trace.name if traced else WORKFLOW, provider=provider)
     else:
-        _TOLD[trace].waiting.append(run)
+        _reported[trace].unopened.append(run)
 
 
 @quietly
 def span_started(span: Any, provider: TracerProvider | None) -> None:
-    """Open what `span` is: an agent, a model call, a tool, a guardrail, a span of the user's own, or nothing."""
+    """Open the run of `span`: an agent, model call, tool, guardrail, or span of the user's; or nothing."""
     data = span.span_data
     if span.span_id != UNTRACED:
         run = _begin(span, span.span_id, span.parent_id or span.trace_id, data.type)
@@ -76,8 +77,8 @@ def span_started(span: Any, provider: TracerProvider | None) -> None:
         return
     else:
         above = _above()
-        while above is not None and above.waiting:
-            _RUNS.open_workflow(above.waiting.pop(), WORKFLOW, provider=provider)
+        while above is not None and above.unopened:
+            _RUNS.open_workflow(above.unopened.pop(), WORKFLOW, provider=provider)
         run = _begin(span, object(), above, data.type)
     if run is None:
         return
@@ -94,27 +95,27 @@ def span_started(span: Any, provider: TracerProvider | None) -> None:
 
 
 @quietly
-def error_noted(span: Any) -> None:
-    """Keep the exception that is being handled while the SDK notes an error on `span`."""
-    told, raised = _TOLD.get(span), sys.exception()
-    if told is not None and raised is not told.handling:
-        told.noted = raised
+def error_set(span: Any) -> None:
+    """Keep the exception that is being handled while the SDK sets an error on `span`."""
+    reported, raised = _reported.get(span), sys.exception()
+    if reported is not None and raised is not reported.active_error:
+        reported.error = raised
 
 
 @quietly
-def ended(ending: Any, provider: TracerProvider | None) -> None:
-    """End a trace or span, failed if it is left by an exception or the SDK noted an error on it."""
-    told = _TOLD.pop(ending, None)
-    if told is None:
+def ended(item: Any, provider: TracerProvider | None) -> None:
+    """End a trace or span, as failed if an exception leaves it or the SDK set an error on it."""
+    reported = _reported.pop(item, None)
+    if reported is None:
         return
-    data = getattr(ending, "span_data", None)
-    _RUNS.end(told.key, _failure(told, ending), {} if data is None else _learned(data))
+    data = getattr(item, "span_data", None)
+    _RUNS.end(reported.key, _failure(reported, item), {} if data is None else _end_attributes(data))
     if data is not None and data.type == "handoff" and data.to_agent:
-        _RUNS.handoff(told.parent, data.from_agent, data.to_agent, provider=provider)
+        _RUNS.handoff(reported.parent, data.from_agent, data.to_agent, provider=provider)
 
 
 def masking(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
-    """What begins a run's own trace: one that is not traced may only be there to hide others for a moment."""
+    """Wrap the start of a run's own trace: an untraced one may only exist to hide others for a moment."""
     token = _masking.set(True)
     try:
         return wrapped(*args, **kwargs)
@@ -123,54 +124,54 @@ def masking(wrapped: Any, _: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _hide(span: Any) -> None:
-    """Let what is below a mask be below what it hides; one that hides nothing comes before its run's own trace."""
+    """Attach runs below a mask to what it hides; a mask that hides nothing precedes its run's trace."""
     above = _above()
     if above is not None and _begin(span, object(), above, MASK) is not None:
-        _TOLD[span].waiting = above.waiting
+        _reported[span].unopened = above.unopened
 
 
-def _above() -> _Told | None:
-    """Return what is current in this context: what is not traced does not know its parent."""
+def _above() -> _Reported | None:
+    """Return the current span or trace of this context: untraced ones do not have their parent."""
     for current in (Scope.get_current_span(), Scope.get_current_trace()):
-        if current is not None and (told := _TOLD.get(current)) is not None:
-            return told
+        if current is not None and (reported := _reported.get(current)) is not None:
+            return reported
     return None
 
 
-def _begin(started: Any, key: Hashable, parent: Hashable | _Told | None, name: str) -> Run | None:
-    above = parent.key if isinstance(parent, _Told) else parent
-    told = _Told(key, above, sys.exception())
-    return _RUNS.start(key, above, name) if _TOLD.setdefault(started, told) is told else None
+def _begin(started: Any, key: Hashable, parent: Hashable | _Reported | None, name: str) -> Run | None:
+    above = parent.key if isinstance(parent, _Reported) else parent
+    reported = _Reported(key, above, sys.exception())
+    return _RUNS.start(key, above, name) if _reported.setdefault(started, reported) is reported else None
 
 
 def _open_chat(run: Run, data: Any, provider: TracerProvider | None) -> None:
-    """Only a Chat Completions call knows its model beforehand."""
+    """Open a model call; only a Chat Completions call has its model at the start."""
     model: str | None = getattr(data, "model", None)
     config: Mapping[str, Any] = getattr(data, "model_config", None) or {}
-    known = {
+    attributes = {
         semconv.OPERATION: "chat",
         semconv.PROVIDER: config.get("model_impl", "openai"),
         semconv.REQUEST_MODEL: model,
     }
-    _RUNS.open(run, f"chat {model}" if model else "chat", known, provider=provider, kind=SpanKind.CLIENT)
+    _RUNS.open(run, f"chat {model}" if model else "chat", attributes, provider=provider, kind=SpanKind.CLIENT)
 
 
-def _failure(told: _Told, ending: Any) -> BaseException | None:
-    """Return why it failed: best the error itself, else what it is left by, else what the SDK says of it."""
-    if told.noted is not None:
-        return told.noted
+def _failure(reported: _Reported, item: Any) -> BaseException | None:
+    """Return the failure: the handled error, else the exception that leaves it, else the SDK's error."""
+    if reported.error is not None:
+        return reported.error
     raised = sys.exception()
-    if raised is not None and raised is not told.handling:
+    if raised is not None and raised is not reported.active_error:
         return None if isinstance(raised, GeneratorExit) else raised
-    noted: Mapping[str, Any] | None = getattr(ending, "error", None)
-    if noted is None:
+    sdk_error: Mapping[str, Any] | None = getattr(item, "error", None)
+    if sdk_error is None:
         return None
-    details: Mapping[str, Any] = noted.get("data") or {}
-    return SpanFailure(f"{noted['message']}: {details['error']}" if "error" in details else noted["message"])
+    details: Mapping[str, Any] = sdk_error.get("data") or {}
+    return SpanFailure(f"{sdk_error['message']}: {details['error']}" if "error" in details else sdk_error["message"])
 
 
-def _learned(data: Any) -> dict[str, Any]:
-    """Return what a span knows at its end only."""
+def _end_attributes(data: Any) -> dict[str, Any]:
+    """Return the attributes that a span has only at its end."""
     if data.type == "function":
         return {semconv.TOOL_ARGUMENTS: data.input, semconv.TOOL_RESULT: _text(data.output)}
     if data.type == "guardrail":

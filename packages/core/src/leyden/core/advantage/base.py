@@ -27,9 +27,9 @@ class CreditedRollout:
     """A critic's value of the state before each transition; None without a critic."""
 
     def __post_init__(self) -> None:
-        for what, numbers in (("returns", self.returns_N), ("values", self.values_N)):
+        for name, numbers in (("returns", self.returns_N), ("values", self.values_N)):
             if numbers is not None and not np.isfinite(numbers).all():
-                raise TrainingError(f"{what} must be finite numbers, got {numbers.tolist()}")
+                raise TrainingError(f"{name} must be finite numbers, got {numbers.tolist()}")
         if self.values_N is not None and self.values_N.shape != self.returns_N.shape:
             raise TrainingError(f"{self.values_N.shape} values do not match {self.returns_N.shape} returns")
 

@@ -49,8 +49,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return a copy in which nothing is trained, for a batch from which no step is taken."""
         if not self.trained:
             return self
-        given_up = {NO_ACTING_SIDE: [*self.rollouts.get(NO_ACTING_SIDE, []), *self.trained]}
-        return msgspec.structs.replace(self, trained=[], rollouts={**self.rollouts, **given_up}, unmoved=[])
+        not_trained = {NO_ACTING_SIDE: [*self.rollouts.get(NO_ACTING_SIDE, []), *self.trained]}
+        return msgspec.structs.replace(self, trained=[], rollouts={**self.rollouts, **not_trained}, unmoved=[])
 
     def counts(self) -> dict[str, int]:
         """Return the number of rollouts and calls left out, by reason, as metrics for a log."""

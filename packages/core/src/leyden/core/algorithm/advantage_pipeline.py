@@ -8,7 +8,7 @@ import numpy as np
 
 from leyden.core.advantage.base import AdvantageEstimator, CreditedRollout
 from leyden.core.algorithm.account import Account, account_of
-from leyden.core.algorithm.policy_partition import shared_out
+from leyden.core.algorithm.policy_partition import split_by_policy
 from leyden.core.credit.base import Credit, CreditAssigner, roles_of
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 from leyden.core.errors import TrainingError
@@ -41,8 +41,8 @@ class WeightedBatch:
 
         A policy without a transition to learn from is left out.
         """
-        transitions = shared_out(self.transitions, policies, lambda item: item.transition)
-        targets = shared_out(self.value_targets, policies, lambda target: target.call)
+        transitions = split_by_policy(self.transitions, policies, lambda item: item.transition)
+        targets = split_by_policy(self.value_targets, policies, lambda target: target.call)
         return {name: PolicyShare(own, targets.get(name, [])) for name, own in transitions.items()}
 
 
@@ -71,7 +71,7 @@ def weigh(groups: Sequence[TrajectoryGroup], credit: CreditAssigner, advantage: 
     """
     rewarded = [_rewarded(group, credit) for group in groups]
     estimates = advantage.estimate([[rollout.credited for rollout in group] for group in rewarded])
-    weighed: list[WeightedTransition] = []
+    weighted: list[WeightedTransition] = []
     dropped: Counter[str] = Counter()
     for group, estimate in zip(rewarded, estimates, strict=True):
         if estimate.dropped is not None:
@@ -79,21 +79,23 @@ def weigh(groups: Sequence[TrajectoryGroup], credit: CreditAssigner, advantage: 
             continue
         for rollout, advantages_N in zip(group, estimate.advantages, strict=True):
             for call, weight, value in zip(rollout.transitions, rollout.weights, advantages_N.tolist(), strict=True):
-                weighed.append(WeightedTransition(transition=call, advantage=weight * value))
+                weighted.append(WeightedTransition(transition=call, advantage=weight * value))
     uncredited = sum(rollout.uncredited for group in rewarded for rollout in group)
     account = account_of(
         groups,
-        {item.transition.span_id for item in weighed},
+        {item.transition.span_id for item in weighted},
         dropped=[estimate.dropped for estimate in estimates],
-        unmoved=[item.transition.span_id for item in weighed if item.advantage == 0.0],
+        unmoved=[item.transition.span_id for item in weighted if item.advantage == 0.0],
     )
-    return WeightedBatch(weighed, dropped, uncredited, account=account)
+    return WeightedBatch(weighted, dropped, uncredited, account=account)
 
 
 def absent_roles(credit: CreditAssigner, groups: Sequence[TrajectoryGroup]) -> list[str]:
     """Return the roles that the credit scheme names and that no transition of `groups` has."""
-    spoke = {role for group in groups for t in group.trajectories for call in t.transitions for role in roles_of(call)}
-    return sorted(credit.roles - spoke)
+    seen_roles = {
+        role for group in groups for t in group.trajectories for call in t.transitions for role in roles_of(call)
+    }
+    return sorted(credit.roles - seen_roles)
 
 
 def _rewarded(group: TrajectoryGroup, scheme: CreditAssigner) -> list[_Rewarded]:

@@ -57,7 +57,7 @@ def valued(
     Calls that are not `readable` are left out, and counted among the rollout's excluded calls.
     """
     read = [replace(group, trajectories=tuple(_read(t, readable) for t in group.trajectories)) for group in groups]
-    calls = [call for group in read for t in group.trajectories for call in _asked(t)]
+    calls = [call for group in read for t in group.trajectories for call in _rewarded_calls(t)]
     values = iter(critic(calls).tolist() if calls else [])
     return [replace(group, trajectories=tuple(_with_values(t, values) for t in group.trajectories)) for group in read]
 
@@ -83,7 +83,7 @@ def unvalued(groups: Sequence[TrajectoryGroup]) -> int:
     return sum(t.excluded.get(NO_VALUE, 0) for group in groups for t in group.trajectories)
 
 
-def _asked(trajectory: Trajectory) -> tuple[Transition, ...]:
+def _rewarded_calls(trajectory: Trajectory) -> tuple[Transition, ...]:
     return () if trajectory.reward is None else trajectory.transitions
 
 
@@ -97,7 +97,7 @@ def _read(trajectory: Trajectory, readable: Callable[[Transition], bool]) -> Tra
 
 
 def _with_values(trajectory: Trajectory, values: Iterator[float]) -> Trajectory:
-    calls = _asked(trajectory)
+    calls = _rewarded_calls(trajectory)
     if not calls:
         return trajectory
     return replace(trajectory, transitions=tuple(replace(call, value=next(values)) for call in calls))

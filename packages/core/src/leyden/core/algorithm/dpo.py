@@ -53,7 +53,7 @@ class DPO(SupervisedLoop[DPOConfig]):
         """Return the configuration as plain values, including every option of its schemes."""
         return super().settings() | {"credit": CREDIT.settings(self.credit)}
 
-    def lessons(self, groups: Sequence[TrajectoryGroup]) -> SupervisedUnits:
+    def select_units(self, groups: Sequence[TrajectoryGroup]) -> SupervisedUnits:
         """Return the pairs of each group, each a unit of (chosen, rejected).
 
         For stored spans, calls of different policies may form a pair, because one policy learns from all of them.

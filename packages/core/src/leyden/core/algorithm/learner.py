@@ -15,7 +15,7 @@ import numpy as np
 
 from leyden.core.algorithm.account import Account, failed_line
 from leyden.core.algorithm.base import Algorithm, Context
-from leyden.core.algorithm.policy_partition import shared_out
+from leyden.core.algorithm.policy_partition import split_by_policy
 from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import NothingToLearn, TrainingError
@@ -225,7 +225,7 @@ def collected_numbers(groups: Sequence[TrajectoryGroup], policies: Sequence[str]
         "response_tokens_mean": float(np.mean([len(call.response_ids) for call in calls])),
     }
     if len(policies) > 1:
-        for name, own in shared_out(calls, policies, lambda call: call).items():
+        for name, own in split_by_policy(calls, policies, lambda call: call).items():
             numbers[f"{name}/transitions"] = len(own)
             numbers[f"{name}/response_tokens_mean"] = float(np.mean([len(call.response_ids) for call in own]))
     return numbers

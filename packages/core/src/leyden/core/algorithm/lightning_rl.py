@@ -14,7 +14,7 @@ from leyden.core.algorithm.advantage_pipeline import PolicyShare, WeightedBatch,
 from leyden.core.algorithm.base import Context
 from leyden.core.algorithm.critic_targets import check_critic, unvalued, value_targets, valued
 from leyden.core.algorithm.learner import Batch, Learner, LearnerOptions, collected_numbers
-from leyden.core.algorithm.policy_partition import each_its_own, owner
+from leyden.core.algorithm.policy_partition import critic_by_policy, owner
 from leyden.core.algorithm.staleness import Loop, LoopKind, staleness
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.scheme import SchemeSettings
@@ -108,16 +108,16 @@ class LightningRL(Learner[LightningRLConfig, PolicyShare]):
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
     ) -> Batch[PolicyShare]:
         """Return each policy's own calls, with credit and advantages that were computed over whole attempts."""
-        weighed = await self.weighed(context, updaters, groups)
+        weighted = await self.weighted_batch(context, updaters, groups)
         numbers: dict[str, Any] = {}
-        if weighed.transitions:
-            ages = staleness([item.transition for item in weighed.transitions], context.step)
-            numbers = {**collected_numbers(groups, tuple(updaters)), "groups": len(groups), **ages, **weighed.counts()}
+        if weighted.transitions:
+            ages = staleness([item.transition for item in weighted.transitions], context.step)
+            numbers = {**collected_numbers(groups, tuple(updaters)), "groups": len(groups), **ages, **weighted.counts()}
         return Batch(
-            parts=weighed.by_policy(updaters), numbers=numbers, dropped=weighed.dropped, accounts=(weighed.account,)
+            parts=weighted.by_policy(updaters), numbers=numbers, dropped=weighted.dropped, accounts=(weighted.account,)
         )
 
-    async def weighed(
+    async def weighted_batch(
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
     ) -> WeightedBatch:
         """Return the weighted transitions of `groups`; with a critic, the values of their states are computed first."""
@@ -130,7 +130,7 @@ class LightningRL(Learner[LightningRLConfig, PolicyShare]):
         def readable(call: Transition) -> bool:
             return critics[owner(call, critics)].readable(call)
 
-        critic = each_its_own({name: updater.values for name, updater in critics.items()})
+        critic = critic_by_policy({name: updater.values for name, updater in critics.items()})
         groups = await context.compute("value", valued, groups, critic, readable)
         if left_out := unvalued(groups):
             log.warning("left out %d calls that the critic cannot read: empty, or longer than the context", left_out)

@@ -27,23 +27,25 @@ def owner(call: Transition, policies: Collection[str]) -> str:
     return call.policy
 
 
-def shared_out(items: Iterable[T], policies: Collection[str], call_of: Callable[[T], Transition]) -> dict[str, list[T]]:
+def split_by_policy(
+    items: Iterable[T], policies: Collection[str], call_of: Callable[[T], Transition]
+) -> dict[str, list[T]]:
     """Return the `items` of each policy, by the call of each item; policies without an item are left out."""
-    dealt: dict[str, list[T]] = {name: [] for name in policies}
+    items_by_policy: dict[str, list[T]] = {name: [] for name in policies}
     for item in items:
-        dealt[owner(call_of(item), policies)].append(item)
-    return {name: own for name, own in dealt.items() if own}
+        items_by_policy[owner(call_of(item), policies)].append(item)
+    return {name: own for name, own in items_by_policy.items() if own}
 
 
-def each_its_own(
+def critic_by_policy(
     critics: Mapping[str, Callable[[Sequence[Transition]], NDArray[np.float64]]],
 ) -> Callable[[Sequence[Transition]], NDArray[np.float64]]:
     """Return a critic that uses, for each call, the critic of the policy that made the call."""
 
     def values(calls: Sequence[Transition]) -> NDArray[np.float64]:
         values_N = np.empty(len(calls))
-        for name, places in shared_out(range(len(calls)), critics, lambda place: calls[place]).items():
-            values_N[places] = critics[name]([calls[place] for place in places])
+        for name, indices in split_by_policy(range(len(calls)), critics, lambda index: calls[index]).items():
+            values_N[indices] = critics[name]([calls[index] for index in indices])
         return values_N
 
     return values

@@ -86,7 +86,7 @@ def by_state(answers: Sequence[Answer], *, apart: bool = False) -> list[list[Ans
         call = answer.transition
         state = (call.policy if apart else "", call.prompt_ids.tobytes())
         states.setdefault(state, {}).setdefault(call.response_ids.tobytes(), []).append(answer)
-    return [sorted(map(_merged, said.values()), key=_rank) for said in states.values()]
+    return [sorted(map(_merged, responses.values()), key=_rank) for responses in states.values()]
 
 
 def pairs_of_state(answers: Sequence[Answer], *, min_gap: float = 0.0) -> list[Pair]:

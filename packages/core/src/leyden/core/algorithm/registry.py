@@ -44,21 +44,21 @@ def make_algorithm(name: str, config: Mapping[str, Any]) -> Algorithm:
 
 
 def make_learner(
-    algorithm: str, config: Mapping[str, Any], *, learning_rate: float | None, place: str
+    algorithm: str, config: Mapping[str, Any], *, learning_rate: float | None, label: str
 ) -> Learner[Any, Any]:
     """Return the learner called `algorithm`, which becomes a part of a larger algorithm.
 
-    `learning_rate` is used if `config` has none. Raises UsageError, whose message begins with `place`, if the algorithm
+    `learning_rate` is used if `config` has none. Raises UsageError, whose message begins with `label`, if the algorithm
     cannot be made or has a loop of its own.
     """
-    given = {} if learning_rate is None else {"learning_rate": learning_rate}
+    defaults = {} if learning_rate is None else {"learning_rate": learning_rate}
     try:
-        learner = make_algorithm(algorithm, {**given, **config})
+        learner = make_algorithm(algorithm, {**defaults, **config})
     except UsageError as error:
-        raise UsageError(f"{place}: {error}") from error
+        raise UsageError(f"{label}: {error}") from error
     if not isinstance(learner, Learner):
-        kind = place.partition(" ")[0]
-        raise UsageError(f"{place}: {algorithm} keeps a loop of its own, and cannot be a {kind}")
+        kind = label.partition(" ")[0]
+        raise UsageError(f"{label}: {algorithm} keeps a loop of its own, and cannot be a {kind}")
     return cast("Learner[Any, Any]", learner)
 
 
@@ -69,8 +69,8 @@ def algorithm_class(name: str) -> type[Algorithm]:
         return getattr(import_module(module), attribute)
     kind = load_object(name) if ":" in name else _installed(name)
     if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
-        there = sorted({*ALGORITHMS, *(entry.name for entry in entry_points(group=GROUP))})
-        raise UsageError(f"unknown algorithm {name!r}; there is {', '.join(there)}, or an import string")
+        known = sorted({*ALGORITHMS, *(entry.name for entry in entry_points(group=GROUP))})
+        raise UsageError(f"unknown algorithm {name!r}; there is {', '.join(known)}, or an import string")
     return kind
 
 

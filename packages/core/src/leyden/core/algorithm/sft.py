@@ -50,7 +50,7 @@ class SFT(SupervisedLoop[SFTConfig]):
     Config = SFTConfig
     unit = "rollouts_imitated"
 
-    def lessons(self, groups: Sequence[TrajectoryGroup]) -> SupervisedUnits:
+    def select_units(self, groups: Sequence[TrajectoryGroup]) -> SupervisedUnits:
         """Return the rollouts that pass the filter, each as a unit."""
         units: list[Unit] = []
         dropped, left_out = Counter[str](), Counter[str]()

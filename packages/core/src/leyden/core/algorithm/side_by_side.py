@@ -66,10 +66,10 @@ class SideBySideConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         names = [side.name for side in self.sides]
         if len(names) < 2:
             raise UsageError(f"sides are two or more, not {len(names)}; one algorithm alone needs none")
-        if twice := [name for name, count in Counter(names).items() if count > 1]:
-            raise UsageError(f"two sides are called {twice[0]!r}; each needs a name of its own")
-        if taken := [name for name in names if name in (TURNS, POLICY, PROVIDER)]:
-            raise UsageError(f"a side cannot be called {taken[0]!r}: that name has a meaning of its own")
+        if repeated := [name for name, count in Counter(names).items() if count > 1]:
+            raise UsageError(f"two sides are called {repeated[0]!r}; each needs a name of its own")
+        if reserved := [name for name in names if name in (TURNS, POLICY, PROVIDER)]:
+            raise UsageError(f"a side cannot be called {reserved[0]!r}: that name has a meaning of its own")
         if self.acts not in (None, TURNS, *names):
             raise UsageError(f"acts must be {TURNS}, or the name of a side ({', '.join(names)}), not {self.acts!r}")
 
@@ -102,7 +102,7 @@ class SideBySideConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         """Return a new learner for every side, by name; raises UsageError for an algorithm that cannot be a side."""
         return {
             side.name: make_learner(
-                side.algorithm, side.config, learning_rate=self.learning_rate, place=f"side {side.name}"
+                side.algorithm, side.config, learning_rate=self.learning_rate, label=f"side {side.name}"
             )
             for side in self.sides
         }
@@ -191,19 +191,19 @@ class SideBySide(BatchLoop[SidePart]):
         """Return what every side learns from `groups`; nothing if no acting side has anything to learn."""
         found: dict[str, Batch[Any]] = {}
         for name, learner in self._learners.items():
-            found[name] = await learner.batch(context, {name: updaters[name]}, as_own(groups, name))
+            found[name] = await learner.batch(context, {name: updaters[name]}, attributed_to(groups, name))
         parts = {
             name: SidePart(learner=self._learners[name], part=batch.parts[name])
             for name, batch in found.items()
             if batch.parts
         }
-        teaches = any(name in parts for name in self.acting)
+        is_used = any(name in parts for name in self.acting)
         return Batch(
-            parts=parts if teaches else {},
-            numbers=self._numbers(groups, found) if teaches else {},
-            dropped=_named({name: batch.dropped for name, batch in found.items()}),
-            left_out=_named({name: batch.left_out for name, batch in found.items()}),
-            accounts=tuple(_account(name, batch, teaches=teaches) for name, batch in found.items()),
+            parts=parts if is_used else {},
+            numbers=self._numbers(groups, found) if is_used else {},
+            dropped=_prefixed({name: batch.dropped for name, batch in found.items()}),
+            left_out=_prefixed({name: batch.left_out for name, batch in found.items()}),
+            accounts=tuple(_account(name, batch, is_used=is_used) for name, batch in found.items()),
         )
 
     def update(self, updater: "Updater", part: SidePart) -> Report:
@@ -230,7 +230,7 @@ class SideBySide(BatchLoop[SidePart]):
         return numbers | own | (_rewards(groups) if len(self.acting) > 1 else {})
 
 
-def as_own(groups: Sequence[TrajectoryGroup], policy: str) -> list[TrajectoryGroup]:
+def attributed_to(groups: Sequence[TrajectoryGroup], policy: str) -> list[TrajectoryGroup]:
     """Return `groups` with every call attributed to `policy`, whichever policy made it, because it learns from all."""
 
     def own(calls: Sequence[Transition]) -> tuple[Transition, ...]:
@@ -244,19 +244,19 @@ def as_own(groups: Sequence[TrajectoryGroup], policy: str) -> list[TrajectoryGro
 
 def _rewards(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     """Return the mean reward of the rollouts that each side's policy answered."""
-    earned: dict[str, list[float]] = {}
+    rewards_by_policy: dict[str, list[float]] = {}
     for trajectory in (t for group in groups for t in group.trajectories):
         if trajectory.reward is not None and trajectory.transitions:
-            earned.setdefault(trajectory.transitions[0].policy, []).append(trajectory.reward)
-    return {f"{name}/reward": float(np.mean(rewards)) for name, rewards in earned.items()}
+            rewards_by_policy.setdefault(trajectory.transitions[0].policy, []).append(trajectory.reward)
+    return {f"{name}/reward": float(np.mean(rewards)) for name, rewards in rewards_by_policy.items()}
 
 
-def _account(side: str, batch: Batch[Any], *, teaches: bool) -> Account:
-    """Return one side's account of the batch; unless it `teaches` an acting side, no step is taken from it."""
+def _account(side: str, batch: Batch[Any], *, is_used: bool) -> Account:
+    """Return one side's account of the batch; unless it `is_used`, no step is taken from it."""
     (account,) = batch.accounts or (Account(),)
-    return (account if teaches else account.without_step()).of_side(side)
+    return (account if is_used else account.without_step()).of_side(side)
 
 
-def _named(counts: Mapping[str, Counter[str]]) -> Counter[str]:
+def _prefixed(counts: Mapping[str, Counter[str]]) -> Counter[str]:
     """Return the counts with the side's name before each reason."""
     return Counter({f"{name}: {reason}": count for name, own in counts.items() for reason, count in own.items()})

@@ -62,7 +62,7 @@ class StagesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def learners(self) -> list[Learner[Any, Any]]:
         """Return a new learner for every stage; raises UsageError for an algorithm that cannot be a stage."""
         return [
-            make_learner(stage.algorithm, stage.config, learning_rate=self.learning_rate, place=f"stage {number}")
+            make_learner(stage.algorithm, stage.config, learning_rate=self.learning_rate, label=f"stage {number}")
             for number, stage in enumerate(self.stages, 1)
         ]
 
@@ -131,13 +131,13 @@ class Stages(Algorithm):
         # All updaters are made before any of them learns. Copies of the policy that a stage keeps are then copies of
         # the run's initial policy, whichever stage a session begins in.
         updaters = [self._updaters(models, learner, context) for learner in self._learners]
-        now = _stage_of(context.goes_on_after, self._learners)
-        await context.restore(updaters[now])
+        current = _stage_of(context.goes_on_after, self._learners)
+        await context.restore(updaters[current])
         if context.step == 0:
             await context.evaluate("before")
         async with context.collecting(self.pace()):
-            for learner, own in zip(self._learners[now:], updaters[now:], strict=True):
-                await learner.take_steps(context, own)
+            for learner, stage_updaters in zip(self._learners[current:], updaters[current:], strict=True):
+                await learner.take_steps(context, stage_updaters)
         await context.evaluate("after")
 
     def check_steps(self, steps: int) -> None:
@@ -145,14 +145,14 @@ class Stages(Algorithm):
         taken = 0
         for number, (stage, learner) in enumerate(zip(self._stages, self._learners, strict=True), 1):
             left = steps - taken
-            own = left if stage.steps is None else stage.steps
-            if own > left or not left:
+            stage_steps = left if stage.steps is None else stage.steps
+            if stage_steps > left or not left:
                 raise UsageError(
                     f"the run's {steps} steps end before stage {number} ({stage.algorithm}) does; give more, or the "
                     f"stages fewer"
                 )
-            learner.check_steps(own)
-            taken += own
+            learner.check_steps(stage_steps)
+            taken += stage_steps
         if taken < steps:
             raise UsageError(
                 f"stages take {taken} of the run's {steps} steps; leave steps out of the last, or give the run {taken}"

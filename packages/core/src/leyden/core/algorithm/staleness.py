@@ -83,7 +83,7 @@ class StalenessWindow:
         Groups with the same deadline keep the order of `finished`.
         """
         batch = sorted(finished, key=self.due.__getitem__)[: self.size]
-        return batch if len(batch) == self.size and self._leaves_nobody_behind(batch) else None
+        return batch if len(batch) == self.size and self._meets_deadlines(batch) else None
 
     def take(self, batch: Collection[int]) -> None:
         """Record that an update learns from `batch`."""
@@ -96,7 +96,7 @@ class StalenessWindow:
         self.turn += bool(self._taken)
         self._taken = 0
 
-    def _leaves_nobody_behind(self, batch: Collection[int]) -> bool:
+    def _meets_deadlines(self, batch: Collection[int]) -> bool:
         left = [due for number, due in self.due.items() if number not in batch]
         return all(sum(due <= self.turn + k for due in left) <= k * self.size for k in range(self.max_staleness + 1))
 
@@ -108,12 +108,16 @@ def staleness(calls: Sequence[Transition], version: int) -> dict[str, float]:
     versions. Ages are absolute differences: a run that was killed may learn from tokens of a version that it is about
     to repeat.
     """
-    ages = np.array([abs(version - drew) for call in calls for drew, _ in call.versions], dtype=np.float64)
+    ages = np.array(
+        [abs(version - token_version) for call in calls for token_version, _ in call.versions], dtype=np.float64
+    )
     tokens = np.array([count for call in calls for _, count in call.versions], dtype=np.float64)
     return {
         "staleness_mean": float((ages * tokens).sum() / tokens.sum()),
         "staleness_max": float(ages.max()),
-        "mixed_version_share": float(np.mean([len({drew for drew, _ in call.versions}) > 1 for call in calls])),
+        "mixed_version_share": float(
+            np.mean([len({token_version for token_version, _ in call.versions}) > 1 for call in calls])
+        ),
     }
 
 

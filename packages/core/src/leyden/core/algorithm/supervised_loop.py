@@ -17,7 +17,7 @@ import msgspec
 from leyden.core.algorithm.account import Account
 from leyden.core.algorithm.base import Context, StoredRollouts
 from leyden.core.algorithm.learner import Batch, Learner, LearnerOptions, collected_numbers, counts
-from leyden.core.algorithm.policy_partition import shared_out
+from leyden.core.algorithm.policy_partition import split_by_policy
 from leyden.core.data.order import rows_of_batch
 from leyden.core.data.reasons import SET_APART
 from leyden.core.data.transition import TrajectoryGroup, Transition
@@ -93,7 +93,7 @@ class SupervisedLoop(Learner[Options, list[WeightedTransition]], Generic[Options
         super().__init__(config)
         self._stored: SupervisedUnits | None = None
         """Units of the stored rollouts, if spans are the source."""
-        self._apart: list[WeightedTransition] = []
+        self._held_out_units: list[WeightedTransition] = []
         """Units of the held-out tasks."""
 
     @property
@@ -106,7 +106,7 @@ class SupervisedLoop(Learner[Options, list[WeightedTransition]], Generic[Options
         return super().settings() | self.config.scheme_settings()
 
     @abstractmethod
-    def lessons(self, groups: Sequence[TrajectoryGroup]) -> SupervisedUnits:
+    def select_units(self, groups: Sequence[TrajectoryGroup]) -> SupervisedUnits:
         """Return the units that are learned from, and what was left out."""
 
     def read(self, groups: Sequence[TrajectoryGroup], seed: int) -> SupervisedUnits:
@@ -115,34 +115,42 @@ class SupervisedLoop(Learner[Options, list[WeightedTransition]], Generic[Options
         Raises UsageError if the held-out tasks give no unit to measure.
         """
         if self.config.held_out is None:
-            return self.lessons(groups)
+            return self.select_units(groups)
         count = max(1, round(self.config.held_out * len(groups)))
-        apart = set(rows_of_batch(len(groups), 0, min(count, len(groups)), seed) if groups else ())
-        held_out = self.lessons([group for place, group in enumerate(groups) if place in apart])
-        self._apart = _weighted(held_out.units)
-        rest = self.lessons([group for place, group in enumerate(groups) if place not in apart])
-        if rest.units and not self._apart:
-            raise UsageError(f"held_out={self.config.held_out} leaves nothing to measure in {len(apart)} tasks")
-        aside = {SET_APART: [one.rollout_id for place in sorted(apart) for one in groups[place].trajectories]}
-        return replace(rest, account=msgspec.structs.replace(rest.account, rollouts={**rest.account.rollouts, **aside}))
+        held_out_indices = set(rows_of_batch(len(groups), 0, min(count, len(groups)), seed) if groups else ())
+        held_out = self.select_units([group for index, group in enumerate(groups) if index in held_out_indices])
+        self._held_out_units = _weighted(held_out.units)
+        rest = self.select_units([group for index, group in enumerate(groups) if index not in held_out_indices])
+        if rest.units and not self._held_out_units:
+            raise UsageError(
+                f"held_out={self.config.held_out} leaves nothing to measure in {len(held_out_indices)} tasks"
+            )
+        set_apart = {
+            SET_APART: [
+                trajectory.rollout_id for index in sorted(held_out_indices) for trajectory in groups[index].trajectories
+            ]
+        }
+        return replace(
+            rest, account=msgspec.structs.replace(rest.account, rollouts={**rest.account.rollouts, **set_apart})
+        )
 
     async def after_update(self, context: Context, updaters: "Mapping[str, Updater]") -> dict[str, float]:
         """Return the loss on the held-out tasks if a measurement is due, else nothing."""
         due = context.step % (self.config.held_out_every or HELD_OUT_EVERY) == 0 or not self.goes_on(context)
-        if not self._apart or not due:
+        if not self._held_out_units or not due:
             return {}
         (updater,) = updaters.values()  # spans train exactly one policy
-        found = await context.compute("held-out loss", updater.held_out, self._apart)
+        found = await context.compute("held-out loss", updater.held_out, self._held_out_units)
         return {f"held_out_{name}": value for name, value in found.items()}
 
     async def prepare(self, context: Context, steps: int) -> int:
         """Read the spans if they are the source; return the number of steps, limited by `passes`."""
         if self.config.spans is None:
             return steps
-        self._stored = lessons = await self._read(context, self.config.spans)
+        self._stored = selected = await self._read(context, self.config.spans)
         if self.config.passes is None:
             return steps
-        return min(steps, math.ceil(self.config.passes * len(lessons.units) / self._size(lessons)))
+        return min(steps, math.ceil(self.config.passes * len(selected.units) / self._size(selected)))
 
     def make_updater(self, model: "PolicyModel", steps: int, seed: int) -> "Updater":
         """Return the policy with its optimizer."""
@@ -167,70 +175,72 @@ class SupervisedLoop(Learner[Options, list[WeightedTransition]], Generic[Options
         while self.goes_on(context):
             step = context.step - self.begins
             rows = rows_of_batch(len(units), step, size, context.seed)
-            dealt = [units[row] for row in dict.fromkeys(rows)]
+            step_units = [units[row] for row in dict.fromkeys(rows)]
             numbers = {"passes": (step + 1) * size / len(units)}
-            accounts = (self._dealt_account(dealt, first=context.step == self.begins),)
+            accounts = (self._step_account(step_units, first=context.step == self.begins),)
             yield Batch(
-                parts=self._parts(dealt, updaters), numbers={**numbers, self.unit: len(dealt)}, accounts=accounts
+                parts=self._parts(step_units, updaters),
+                numbers={**numbers, self.unit: len(step_units)},
+                accounts=accounts,
             )
 
     async def batch(
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
     ) -> Batch[list[WeightedTransition]]:
         """Return the units of `groups`, divided by the policy that made each call."""
-        lessons = self.lessons(groups)
+        selected = self.select_units(groups)
         numbers: dict[str, Any] = {}
-        if lessons.units:
-            numbers = {**collected_numbers(groups, tuple(updaters)), self.unit: len(lessons.units)}
-        parts = self._parts(lessons.units, updaters)
+        if selected.units:
+            numbers = {**collected_numbers(groups, tuple(updaters)), self.unit: len(selected.units)}
+        parts = self._parts(selected.units, updaters)
         return Batch(
             parts=parts,
             numbers=numbers,
-            dropped=lessons.dropped,
-            left_out=lessons.left_out,
-            accounts=(lessons.account,),
+            dropped=selected.dropped,
+            left_out=selected.left_out,
+            accounts=(selected.account,),
         )
 
     def update(self, updater: "Updater", part: list[WeightedTransition]) -> "UpdateReport":
         """Take one optimization step, and return its report."""
         return updater.step(part)
 
-    def _dealt_account(self, dealt: Sequence[Unit], *, first: bool) -> Account:
+    def _step_account(self, step_units: Sequence[Unit], *, first: bool) -> Account:
         """Return the account of a step's stored rollouts; that of the `first` step also lists those never used."""
-        trained = list(dict.fromkeys(call.rollout_id for unit in dealt for call in unit))
+        trained = list(dict.fromkeys(call.rollout_id for unit in step_units for call in unit))
         if not first or self._stored is None:
             return Account(trained=trained)
         return msgspec.structs.replace(self._stored.account, trained=trained)
 
     @staticmethod
     def _parts(units: Sequence[Unit], policies: Collection[str]) -> dict[str, list[WeightedTransition]]:
-        return shared_out(_weighted(units), policies, lambda item: item.transition)
+        return split_by_policy(_weighted(units), policies, lambda item: item.transition)
 
     async def _read(self, context: Context, spans: str) -> SupervisedUnits:
         """Read the spans and return their units. Raises UsageError, with all counts, if there is nothing to learn."""
         found = await context.stored(spans)
-        lessons = self.read(found.groups, context.seed)
-        if not lessons.units:
-            raise UsageError(f"nothing to learn from in {spans}: {_account(found, lessons)}")
-        log.info("%d %s in %s: %s", len(lessons.units), self.unit, spans, _account(found, lessons))
-        return lessons
+        selected = self.read(found.groups, context.seed)
+        if not selected.units:
+            raise UsageError(f"nothing to learn from in {spans}: {_account(found, selected)}")
+        log.info("%d %s in %s: %s", len(selected.units), self.unit, spans, _account(found, selected))
+        return selected
 
-    def _size(self, lessons: SupervisedUnits) -> int:
+    def _size(self, selected: SupervisedUnits) -> int:
         """Return the number of units in a step, limited so that no unit is in a step twice."""
-        return min(self.config.per_step or PER_STEP, len(lessons.units))
+        return min(self.config.per_step or PER_STEP, len(selected.units))
 
 
 def _weighted(units: Sequence[Unit]) -> list[WeightedTransition]:
     return [WeightedTransition(transition=call, advantage=0.0) for unit in units for call in unit]
 
 
-def _account(found: StoredRollouts, lessons: SupervisedUnits) -> str:
+def _account(found: StoredRollouts, selected: SupervisedUnits) -> str:
     """Return one line with the number of rollouts found and what was left out."""
     parts = {
-        "left out": found.left_out + lessons.left_out,
-        "groups without any": lessons.dropped,
+        "left out": found.left_out + selected.left_out,
+        "groups without any": selected.dropped,
         "calls left out": found.calls_left_out,
         "calls re-tokenised": found.retokenised,
     }
-    told = [f"{what}: {counts(reasons)}" for what, reasons in parts.items() if reasons]
-    return "; ".join([f"{len(found.ids)} rollouts", *told])
+    descriptions = [f"{what}: {counts(reasons)}" for what, reasons in parts.items() if reasons]
+    return "; ".join([f"{len(found.ids)} rollouts", *descriptions])

@@ -38,9 +38,9 @@ class DimensionsCredit(CreditAssigner):
             return None
         missing = sorted(set(self.weights) - set(trajectory.dimensions))
         if missing:
-            there = ", ".join(sorted(trajectory.dimensions)) or "none"
+            present = ", ".join(sorted(trajectory.dimensions)) or "none"
             raise TrainingError(
-                f"the reward of rollout {trajectory.rollout_id} has no dimension {missing[0]!r}; it has {there}"
+                f"the reward of rollout {trajectory.rollout_id} has no dimension {missing[0]!r}; it has {present}"
             )
         reward = sum(weight * trajectory.dimensions[name] for name, weight in self.weights.items())
         return self.base.assign(replace(trajectory, reward=reward))

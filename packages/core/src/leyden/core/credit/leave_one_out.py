@@ -41,5 +41,5 @@ class LeaveOneOutCredit(OverAnother):
 
 
 def _without(trajectory: Trajectory, role_N: list[str | None], role: str | None) -> Trajectory:
-    left = (call for call, own in zip(trajectory.transitions, role_N, strict=True) if own != role)
+    left = (call for call, call_role in zip(trajectory.transitions, role_N, strict=True) if call_role != role)
     return replace(trajectory, transitions=tuple(left))

@@ -103,7 +103,7 @@ def head_logprobs(
     rows = max(1, chunk_elements // vocab)
     if len(hidden_NH) <= rows:
         return chunk(hidden_NH, target_N, temperature_N)
-    pieces = zip(*(torch.split(of, rows) for of in (hidden_NH, target_N, temperature_N)), strict=True)
+    pieces = zip(*(torch.split(tensor, rows) for tensor in (hidden_NH, target_N, temperature_N)), strict=True)
     again: Any = torch.utils.checkpoint
     done: list[Scored] = [again.checkpoint(chunk, *piece, use_reentrant=False) for piece in pieces]
     return torch.cat([logprobs for logprobs, _ in done]), torch.cat([entropy for _, entropy in done])

@@ -110,8 +110,10 @@ def _chosen(module: nn.Module, options: LoraOptions, source: str) -> list[str]:
     targets = linear if options.target_modules is None else options.target_modules
     for target in targets:
         if not any(f".{name}".endswith(f".{target}") for name in linear):
-            there = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
-            raise UsageError(f"lora.target_modules: {source} has no linear layer {target!r} in its blocks, but {there}")
+            linear_names = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
+            raise UsageError(
+                f"lora.target_modules: {source} has no linear layer {target!r} in its blocks, but {linear_names}"
+            )
     if not linear:
         raise UsageError(f"lora: {source} has no linear layer that could be adapted")
     return [name for name in linear if any(f".{name}".endswith(f".{target}") for target in targets)]

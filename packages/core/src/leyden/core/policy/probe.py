@@ -23,8 +23,8 @@ def fingerprint(model: PolicyModel) -> dict[str, tuple[float, float]]:
 
 def changed(before: Mapping[str, tuple[float, float]], model: PolicyModel) -> tuple[int, int]:
     """Return how many weight tensors differ from `before`, a `fingerprint`, and how many there are."""
-    now = fingerprint(model)
-    return sum(before.get(name) != numbers for name, numbers in now.items()), len(now)
+    current = fingerprint(model)
+    return sum(before.get(name) != numbers for name, numbers in current.items()), len(current)
 
 
 @torch.no_grad()

@@ -29,7 +29,7 @@ def forgetting_captures(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     yield
     routing.uninstall()
     context_propagation.uninstall()
-    vars(capture)["_told"].clear()
+    vars(capture)["_logged"].clear()
     vars(capture)["_gateways"].clear()
 
 

@@ -52,18 +52,18 @@ class OpenAttempt:
 class EndFlag:
     """Flag for an end. It is an `Event` without waiting, at a tenth of the cost."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_is_set",)
 
     def __init__(self) -> None:
-        self._told = False
+        self._is_set = False
 
     def set(self) -> None:
         """Set the flag."""
-        self._told = True
+        self._is_set = True
 
     def is_set(self) -> bool:
         """Return whether the flag is set."""
-        return self._told
+        return self._is_set
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -79,13 +79,13 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Caller that is current again once this one has ended."""
     is_root: bool = False
     """Whether the framework names no run around this call."""
-    beside: int = msgspec.field(default_factory=lambda: _current_span_id())
+    otel_span_id: int = msgspec.field(default_factory=lambda: _current_span_id())
     """Id of OpenTelemetry's current span when this caller began. A different current span is newer than the caller."""
     ended: EndFlag = msgspec.field(default_factory=EndFlag)
 
 
 class ContextState(NamedTuple):
-    """Attempt and caller of a context; see `where`."""
+    """Attempt and caller of a context; see `context_state`."""
 
     attempt: OpenAttempt | None
     caller: Caller | None
@@ -102,14 +102,14 @@ _process: tuple[OpenAttempt | None, Caller | None] = (None, None)
 """Attempt and caller of the whole process, for contexts that have none of their own."""
 
 
-def work_for(attempt: OpenAttempt, caller: Caller) -> None:
+def set_process_attempt(attempt: OpenAttempt, caller: Caller) -> None:
     """Set the attempt and the caller of the whole process, in a child process that an agent started."""
     global _process
     _process = attempt, caller
 
 
 @contextmanager
-def whole_process_for(attempt: OpenAttempt) -> Generator[None]:
+def process_attempt(attempt: OpenAttempt) -> Generator[None]:
     """Let contexts without an attempt belong to `attempt` inside the block.
 
     For a process of one attempt. Threads that the agent's module started at its import then belong to the attempt too.
@@ -161,19 +161,19 @@ def set_caller(caller: Caller | None) -> None:
     _CALLER.set(caller)
 
 
-def where() -> ContextState:
-    """Return this context's attempt and caller, for `move` in another context.
+def context_state() -> ContextState:
+    """Return this context's attempt and caller, for `set_context_state` in another context.
 
     Several tasks may execute the steps of one generator.
     """
     return ContextState(_ATTEMPT.get(), _CALLER.get(), _OUTSIDE.get())
 
 
-def move(place: ContextState) -> None:
-    """Set this context's attempt and caller to those of the context that `place` was taken from."""
-    _ATTEMPT.set(place.attempt)
-    _CALLER.set(place.caller)
-    _OUTSIDE.set(place.outside)
+def set_context_state(state: ContextState) -> None:
+    """Set this context's attempt and caller to those of the context that `state` was taken from."""
+    _ATTEMPT.set(state.attempt)
+    _CALLER.set(state.caller)
+    _OUTSIDE.set(state.outside)
 
 
 @contextmanager

@@ -33,9 +33,9 @@ def install() -> None:
         if _installed:
             return
         _installed = True
-        _patch(Thread, "start", _starting)
-        _patch(ThreadPoolExecutor, "submit", _submitting)
-        _patch(Future, "add_done_callback", _calling_back)
+        _patch(Thread, "start", _wrap_start)
+        _patch(ThreadPoolExecutor, "submit", _wrap_submit)
+        _patch(Future, "add_done_callback", _wrap_add_done_callback)
         if POOL_MODULE in sys.modules:
             _patch_pool(sys.modules[POOL_MODULE])
         hook, _hooked = not _hooked, True
@@ -53,8 +53,8 @@ def uninstall() -> None:
     global _installed
     with _lock:
         _installed = False
-        for owner, name, original, ours in _patched:
-            if getattr(owner, name) is not ours:
+        for owner, name, original, replacement in _patched:
+            if getattr(owner, name) is not replacement:
                 continue
             if original is None:
                 delattr(owner, name)
@@ -71,55 +71,55 @@ def _on_import(pool: ModuleType) -> None:
 
 def _patch_pool(pool: Any) -> None:
     for name in POOL_METHODS:
-        _patch(pool.ThreadPool, name, _mapping)
+        _patch(pool.ThreadPool, name, _wrap_map)
 
 
 def _patch(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     if all((owner, name) != patch[:2] for patch in _patched):
         found = getattr(owner, name)
-        ours: Any = in_place_of(found, make(found))
-        _patched.append((owner, name, found if name in vars(owner) else None, ours))
-        setattr(owner, name, ours)
+        replacement: Any = in_place_of(found, make(found))
+        _patched.append((owner, name, found if name in vars(owner) else None, replacement))
+        setattr(owner, name, replacement)
 
 
-def _wanted() -> bool:
+def _is_needed() -> bool:
     return _installed and (current_attempt() is not None or is_left_over() or is_outside())
 
 
-def _starting(original: Callable[[Thread], None]) -> Any:
+def _wrap_start(original: Callable[[Thread], None]) -> Any:
     def start(self: Thread) -> None:
-        if _wanted():
+        if _is_needed():
             _run_in_context(self, copy_context())
         original(self)
 
     return start
 
 
-def _submitting(original: Callable[..., Future[Any]]) -> Any:
+def _wrap_submit(original: Callable[..., Future[Any]]) -> Any:
     def submit(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        if not _wanted():
+        if not _is_needed():
             return original(self, fn, *args, **kwargs)
         # The pool may start a thread now that later runs other callers' work, so the thread must have an empty context.
-        return Context().run(original, self, _carried(fn), *args, **kwargs)
+        return Context().run(original, self, _with_context(fn), *args, **kwargs)
 
     return submit
 
 
-def _calling_back(original: Callable[..., None]) -> Any:
+def _wrap_add_done_callback(original: Callable[..., None]) -> Any:
     def add_done_callback(self: Future[Any], fn: Callable[[Future[Any]], object]) -> None:
-        original(self, _carried(fn) if _wanted() else fn)
+        original(self, _with_context(fn) if _is_needed() else fn)
 
     return add_done_callback
 
 
-def _mapping(original: Callable[..., Any]) -> Any:
-    def ask_pool(self: Any, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return original(self, _carried(func) if _wanted() else func, *args, **kwargs)
+def _wrap_map(original: Callable[..., Any]) -> Any:
+    def map_in_context(self: Any, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return original(self, _with_context(func) if _is_needed() else func, *args, **kwargs)
 
-    return ask_pool
+    return map_in_context
 
 
-def _carried(function: Callable[..., Any]) -> Callable[..., Any]:
+def _with_context(function: Callable[..., Any]) -> Callable[..., Any]:
     context = copy_context()
 
     def in_context(*args: Any, **kwargs: Any) -> Any:

@@ -3,7 +3,7 @@
 import pytest
 
 from leyden.core.advantage.registry import ADVANTAGE
-from leyden.core.algorithm.verl.driver.empty_prompts import EmptyPrompt, complaint, missing
+from leyden.core.algorithm.verl.driver.empty_prompts import EmptyPrompt, empty_batch_message, empty_prompt_of
 from leyden.core.algorithm.verl.rows import RowLimits, training_rows
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.reasons import reason_of
@@ -19,7 +19,7 @@ def why(*rollouts: Trajectory, limits: RowLimits = LIMITS) -> EmptyPrompt:
     found = training_rows("u", group, CREDIT.make("uniform"), ADVANTAGE.make("grpo"), limits)
     assert not found.rows
     assert found.witness is None
-    return missing(found, group)
+    return empty_prompt_of(found, group)
 
 
 def test_every_rollout_and_every_call_is_counted_once() -> None:
@@ -59,11 +59,11 @@ def test_counts_of_the_whole_batch_and_what_to_change_are_said(
 ) -> None:
     task = why(*rollouts, limits=limits)
     advice = "" if reason is None else f": {reason_of(reason).change}"
-    assert complaint(7, [task, task]) == (
+    assert empty_batch_message(7, [task, task]) == (
         f"step 7 has nothing to learn from, no call of 2 tasks can be trained {said}{advice}"
     )
 
 
 def test_the_reason_that_is_met_most_says_what_to_change() -> None:
     tasks = [EmptyPrompt(rollouts={"no call left": 4, "no reward": 1}, calls={"prompt over the limit": 9})]
-    assert complaint(1, tasks).endswith(": raise data.max_prompt_length")
+    assert empty_batch_message(1, tasks).endswith(": raise data.max_prompt_length")

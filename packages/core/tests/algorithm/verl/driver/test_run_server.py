@@ -70,7 +70,7 @@ class Run:
 async def collecting(run: Run, patience: float = 0.01) -> AsyncGenerator[tuple[RolloutServer, RunClient]]:
     served = RolloutServer(cast("ExternalLoopContext", run), patience)
     server = GatewayServer(served.app)
-    driver = RunClient(RunEndpoint(url=await server.start(), token="t"), patience=0.2)
+    driver = RunClient(RunEndpoint(url=await server.start(), token="t"), timeout=0.2)
     try:
         yield served, driver
     finally:
@@ -169,13 +169,13 @@ async def test_a_batch_that_teaches_nothing_ends_the_run_as_something_to_mend() 
 
 async def test_what_should_be_known_is_told_of_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async with collecting(Run()) as (served, driver):
-        await driver.said(UserMessage("VERL waits for room"))
+        await driver.send_message(UserMessage("VERL waits for room"))
         assert not served.failure.done()
     assert "VERL waits for room" in caplog.messages
 
 
 async def test_a_run_that_is_gone_is_told_of_after_a_while() -> None:
-    driver = RunClient(RunEndpoint(url="http://127.0.0.1:9", token="t"), patience=0.0)
+    driver = RunClient(RunEndpoint(url="http://127.0.0.1:9", token="t"), timeout=0.0)
     with pytest.raises(TrainingError, match="does not answer"):
         await driver.rollouts(ASKED)
     await driver.close()
@@ -194,5 +194,5 @@ async def test_what_earlier_steps_were_answered_is_forgotten() -> None:
     async with collecting(run) as (served, driver):
         for step in (1, 2, 3):
             await driver.rollouts(msgspec.structs.replace(ASKED, step=step))
-        kept = cast("SimpleNamespace", served)._asked
+        kept = cast("SimpleNamespace", served)._tasks
         assert [asked.step for asked in kept] == [3]

@@ -8,9 +8,9 @@ import pytest
 from leyden.core.algorithm.external_loop import LoopPlan
 from leyden.core.algorithm.verl.driver.settings import (
     TrainerFiles,
-    asked,
     batch_size,
     context_length,
+    given_value,
     own_settings,
     planned_steps,
     trainer_mode,
@@ -68,7 +68,7 @@ def test_steps_are_those_that_verl_will_take(config: dict[str, Any], overrides: 
 
 def test_an_override_counts_more_than_the_dictionary() -> None:
     config = {"data": {"train_batch_size": 4}}
-    assert asked(config, ("+data.train_batch_size=6",), "data.train_batch_size") == "6"
+    assert given_value(config, ("+data.train_batch_size=6",), "data.train_batch_size") == "6"
     assert batch_size(config, ("data.train_batch_size=6",), PLAN) == 6
 
 

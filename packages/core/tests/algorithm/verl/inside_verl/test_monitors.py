@@ -5,7 +5,7 @@ from collections.abc import Callable, Set
 
 import pytest
 
-from leyden.core.algorithm.verl.inside_verl.monitors import told_of, watched
+from leyden.core.algorithm.verl.inside_verl.monitors import report_repeated, watch_parts
 
 BOTH = frozenset({"controller", "unit"})
 ONE = frozenset({"unit"})
@@ -31,7 +31,7 @@ class Looks:
 def lost(there: Callable[[], Set[str]], wait: threading.Event) -> list[list[str]]:
     """What is told of until `wait`."""
     told: list[list[str]] = []
-    with watched(there, told.append, every=0.01):
+    with watch_parts(there, told.append, every=0.01):
         wait.wait(5)
     return told
 
@@ -44,7 +44,7 @@ def test_a_part_that_stays_away_is_told_of_once() -> None:
         told.append(gone)
         heard.set()
 
-    with watched(Looks(BOTH, BOTH, ONE), hear, every=0.01):
+    with watch_parts(Looks(BOTH, BOTH, ONE), hear, every=0.01):
         assert heard.wait(5)
     assert told == [["controller"]]
 
@@ -70,12 +70,12 @@ def test_what_is_waited_for_for_long_is_told_of_once_and_what_changes_again() ->
             done.set()
         return seen.pop(0) if len(seen) > 1 else None
 
-    with told_of(see, told.append, every=0.01):
+    with report_repeated(see, told.append, every=0.01):
         assert done.wait(5)
     assert told == ["two GPUs"]
     seen[:] = ["a CPU", "a CPU", "a GPU", "a GPU", None]
     done.clear()
-    with told_of(see, told.append, every=0.01):
+    with report_repeated(see, told.append, every=0.01):
         assert done.wait(5)
     assert told[1:] == ["a CPU", "a GPU"]
 

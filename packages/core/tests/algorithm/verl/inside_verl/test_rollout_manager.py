@@ -49,7 +49,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[str]]]:
         trainer=SimpleNamespace(v1=SimpleNamespace(trainer_mode="colocate_async")),
     )
     made: Any = rollout_manager.RolloutManager(config, SimpleNamespace(_load_balancer=None))
-    monkeypatch.setattr(made, "_driver", SimpleNamespace(failed=fails))
+    monkeypatch.setattr(made, "_client", SimpleNamespace(failed=fails))
     yield made, said
     loop: asyncio.AbstractEventLoop = made._loop
     loop.call_soon_threadsafe(loop.stop)
@@ -60,7 +60,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[str]]]:
 
 def test_a_queue_that_takes_no_rollouts_ends_the_run(failing: tuple[Any, list[str]]) -> None:
     made, said = failing
-    with made.queue_watched():
+    with made.watch_queue():
         asyncio.run(made._prompt(dict(PROMPT), "train"))
     assert said == [
         "rollouts cannot be given to VERL: AssertionError: TransferQueueController has not been initialized yet"
@@ -69,7 +69,7 @@ def test_a_queue_that_takes_no_rollouts_ends_the_run(failing: tuple[Any, list[st
 
 def test_rollouts_of_a_training_that_has_failed_do_not_hide_why(failing: tuple[Any, list[str]]) -> None:
     made, said = failing
-    with pytest.raises(RuntimeError, match="an actor died"), made.queue_watched():
+    with pytest.raises(RuntimeError, match="an actor died"), made.watch_queue():
         raise RuntimeError("an actor died")
     asyncio.run(made._prompt(dict(PROMPT), "train"))
     assert not said

@@ -29,7 +29,7 @@ class Collection:
         return note
 
     @contextmanager
-    def queue_watched(self) -> Generator[None]:
+    def watch_queue(self) -> Generator[None]:
         self._done.append("watch")
         yield
         self._done.append("watch no more")
@@ -107,4 +107,4 @@ def test_replicas_that_come_and_go_between_updates_are_told_of() -> None:
     trainer.done.clear()
     trainer.remove_replicas_from_balancer()
     trainer.add_replicas_to_balancer()
-    assert trainer.done == ["remove", "serve_as_before", "add", "serve_as_before"]
+    assert trainer.done == ["remove", "serve_same_version", "add", "serve_same_version"]

@@ -67,8 +67,8 @@ def row_advantages(rows: Sequence[RowCredit], estimation: Estimation) -> Floats:
     if kept:
         lengths = [(rows[n].key.rpartition("_")[0], rows[n].tokens) for n in kept]
         weights = normalised(lengths, estimation.normalisation, estimation.tokens_per_rollout)
-        every = sum(row.tokens for row in rows)
-        strength_K = np.array([rows[n].weight for n in kept]) * np.array(weights) * every
+        total = sum(row.tokens for row in rows)
+        strength_K = np.array([rows[n].weight for n in kept]) * np.array(weights) * total
         advantages_N[kept] *= strength_K
     return advantages_N
 
@@ -81,15 +81,17 @@ def _groups(rows: Sequence[RowCredit]) -> list[list[Places]]:
             raise TrainingError(f"{row.key!r} is not the key of a row: uid_session_place is expected")
         uid, session, place = row.key.split("_")
         places.setdefault(uid, {}).setdefault(session, []).append((int(place), number))
-    return [[[n for _, n in sorted(own)] for own in sessions.values()] for sessions in places.values()]
+    return [
+        [[n for _, n in sorted(session_rows)] for session_rows in sessions.values()] for sessions in places.values()
+    ]
 
 
 def _credited(rows: Sequence[RowCredit], places: Places) -> CreditedRollout:
-    own = [rows[n] for n in places]
-    values = [row.value for row in own if row.value is not None]
+    rollout_rows = [rows[n] for n in places]
+    values = [row.value for row in rollout_rows if row.value is not None]
     return CreditedRollout(
-        returns_N=np.array([row.credit for row in own]),
-        values_N=np.array(values) if len(values) == len(own) else None,
+        returns_N=np.array([row.credit for row in rollout_rows]),
+        values_N=np.array(values) if len(values) == len(rollout_rows) else None,
     )
 
 

@@ -23,9 +23,9 @@ from leyden.core.algorithm.verl.driver.process import StepNumbers, TrainerProces
 from leyden.core.algorithm.verl.driver.run_server import RolloutServer
 from leyden.core.algorithm.verl.driver.settings import (
     TrainerFiles,
-    asked,
     batch_size,
     context_length,
+    given_value,
     own_settings,
     planned_steps,
     trainer_mode,
@@ -38,11 +38,11 @@ log = logging.getLogger(__name__)
 
 LOG = "verl.log"
 """File in the loop's folder with the output of VERL's processes."""
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 """Interval in seconds at which the metrics of VERL's steps are read."""
-LAST_WORDS_SECONDS = 5.0
+END_SECONDS = 5.0
 """Seconds in which VERL may end and report the reason, after its replicas were lost."""
-OURS = {
+METRIC_NAMES = {
     "loss": "actor/loss",
     "entropy": "actor/entropy",
     "grad_norm": "actor/grad_norm",
@@ -103,13 +103,13 @@ class VERL(Algorithm):
                 f"--set {key} cannot change on --resume: only ray_address, environment.NAME and, as config.KEY, the "
                 "limits and memory settings of VERL's that docs/verl-runs.md lists"
             )
-        if asked({}, self.config.overrides, path) is not None:
+        if given_value({}, self.config.overrides, path) is not None:
             raise UsageError(f"--set {key} has no effect on --resume: the run's overrides say {path}, and win over it")
 
     @property
     def named_policy(self) -> str | None:
         """VERL's `actor_rollout_ref.model.path`."""
-        return asked(self._given(), self.config.overrides, POLICY)
+        return given_value(self._nested_config(), self.config.overrides, POLICY)
 
     @property
     def serves_itself(self) -> bool:
@@ -119,7 +119,7 @@ class VERL(Algorithm):
     @property
     def context_length(self) -> int:
         """The most tokens of a call that VERL serves, prompt and response together."""
-        return context_length(self._given(), self.config.overrides)
+        return context_length(self._nested_config(), self.config.overrides)
 
     async def run(self, context: Context) -> None:
         """Run VERL's training from the last checkpoint on, and take over the weights that it ends with.
@@ -128,44 +128,48 @@ class VERL(Algorithm):
         """
         if not isinstance(context, ExternalLoopContext):
             raise UsageError(f"{type(context).__name__} cannot run VERL, whose loop runs in processes of its own")
-        given, overrides = self._given(), self.config.overrides
-        if unread := [path for path in REPLACED if asked(given, (), path) is not None]:
+        config, overrides = self._nested_config(), self.config.overrides
+        if unread := [path for path in REPLACED if given_value(config, (), path) is not None]:
             log.warning("VERL is not given %s: it has the tasks that the run was given", " and ".join(unread))
-        context.steps = planned_steps(given, overrides, len(context.tasks), context.plan)
+        context.steps = planned_steps(config, overrides, len(context.tasks), context.plan)
         step = max((step for step in context.noted_steps if _is_kept(context, step)), default=0)
-        await context.go_on_after(step, repeats=trainer_mode(given, overrides) == "sync")
+        await context.go_on_after(step, repeats=trainer_mode(config, overrides) == "sync")
         if step < context.steps:
             await self._train(context, step)
         await self._take_over(context)
 
-    def _given(self) -> dict[str, Any]:
+    def _nested_config(self) -> dict[str, Any]:
         """Return the given VERL dictionary, with dotted keys turned into nested mappings."""
         return nested(self.config.config)
 
     async def _train(self, context: ExternalLoopContext, step: int) -> None:
-        collecting = RolloutServer(context)
-        launch = self._launch(context, collecting, step)
+        server = RolloutServer(context)
+        launch = self._launch(context, server, step)
         numbers = StepNumbers(Path(launch.environment[METRICS]))
         try:
             async with trainer_process(launch, context.home / LOG) as process:
-                await _follow(context, process, collecting.failure, numbers)
+                await _follow(context, process, server.failure, numbers)
         except EngineError as error:  # VERL's log may have the reason why its replicas are gone
             raise EngineError(f"{error}; all that VERL said is in {context.home / LOG}") from error
         finally:
-            await collecting.close()
+            await server.close()
         if context.step < context.steps:
             log.warning("VERL ended after step %d, of %d planned", context.step, context.steps)
             context.steps = context.step
 
     async def _take_over(self, context: ExternalLoopContext) -> None:
         """Take over the weights of the best and the last version as the run's own."""
-        folders = {version: _kept_in(context, version) / HUGGINGFACE for version in context.versions_to_keep if version}
+        folders = {
+            version: _checkpoint_folder(context, version) / HUGGINGFACE
+            for version in context.versions_to_keep
+            if version
+        }
         await context.adopt(folders)
 
-    def _launch(self, context: ExternalLoopContext, collecting: RolloutServer, step: int) -> Launch:
+    def _launch(self, context: ExternalLoopContext, server: RolloutServer, step: int) -> Launch:
         """Write the files that VERL reads, and return how it is started."""
         plan, home, overrides = context.plan, context.home, self.config.overrides
-        config = usual_settings(self._given(), overrides, context.steps, plan)
+        config = usual_settings(self._nested_config(), overrides, context.steps, plan)
         held_out = home / "held_out.parquet" if context.held_out else None
         files = TrainerFiles(training=home / "train.parquet", held_out=held_out, checkpoints=context.checkpoints)
         write_training(files.training, context.tasks, batch_size(config, overrides, plan))
@@ -173,21 +177,21 @@ class VERL(Algorithm):
             write_held_out(held_out, context.held_out)
         metrics = home / "steps.jsonl"
         metrics.unlink(missing_ok=True)
-        door = context.open(collecting.app)
+        endpoint = context.open(server.app)
         settings = own_settings(config, plan, files, step)
         return Launch(
             config=config,
             overrides=overrides,
             settings=settings,
             ray_address=self.config.ray_address,
-            environment={**self._environment(), URL: door.url, TOKEN: door.token, METRICS: str(metrics)},
+            environment={**self._environment(), URL: endpoint.url, TOKEN: endpoint.token, METRICS: str(metrics)},
         )
 
     def _environment(self) -> dict[str, str]:
         """Return further environment variables for VERL's processes; they add Leyden's plug-in to VERL's modules."""
-        given = self.config.variables
-        modules = given.get(MODULES, os.environ.get(MODULES, ""))
-        return {**given, MODULES: ",".join(filter(None, [modules, PLUGIN]))}
+        variables = self.config.variables
+        modules = variables.get(MODULES, os.environ.get(MODULES, ""))
+        return {**variables, MODULES: ",".join(filter(None, [modules, PLUGIN]))}
 
 
 def latest_step(checkpoints: Path) -> int:
@@ -203,33 +207,33 @@ async def _follow(
     began, ended = context.step, asyncio.ensure_future(process.ended())
     try:
         while True:
-            await asyncio.wait({ended, failure}, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            over = ended.done()
+            await asyncio.wait({ended, failure}, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            has_ended = ended.done()
             for step, found in numbers.new():
                 if step > began:
                     kept = latest_step(context.checkpoints) >= step and _is_kept(context, step)
-                    await context.step_taken(step, {**found, **_by_our_names(found)}, kept=kept)
+                    await context.step_taken(step, {**found, **_renamed_metrics(found)}, kept=kept)
                     _prune(context)
             if failure.done():
-                await _prefer_its_end(failure, ended)
+                await _raise_verl_error(failure, ended)
                 failure.result()
-            if over:
+            if has_ended:
                 ended.result()
                 return
     finally:
         ended.cancel()
 
 
-async def _prefer_its_end(failure: "asyncio.Future[None]", ended: "asyncio.Future[None]") -> None:
+async def _raise_verl_error(failure: "asyncio.Future[None]", ended: "asyncio.Future[None]") -> None:
     """Raise VERL's own error if VERL ends soon, because it may explain why the replicas are lost."""
     if isinstance(failure.exception(), EngineError):
-        await asyncio.wait({ended}, timeout=LAST_WORDS_SECONDS)
+        await asyncio.wait({ended}, timeout=END_SECONDS)
         if ended.done():
             ended.result()
 
 
-def _by_our_names(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    found = {ours: numbers[theirs] for ours, theirs in OURS.items() if theirs in numbers}
+def _renamed_metrics(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: numbers[verl_name] for name, verl_name in METRIC_NAMES.items() if verl_name in numbers}
     if numbers.get(OLDEST):
         # Other weights generated some of these tokens, so the gap does not measure a difference in serving.
         found.pop("served_trained_gap", None)
@@ -238,10 +242,10 @@ def _by_our_names(numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_kept(context: ExternalLoopContext, step: int) -> bool:
     """Return whether VERL can resume after `step`, whose checkpoint was complete at some time."""
-    return (_kept_in(context, step) / "data.pt").exists()
+    return (_checkpoint_folder(context, step) / "data.pt").exists()
 
 
-def _kept_in(context: ExternalLoopContext, step: int) -> Path:
+def _checkpoint_folder(context: ExternalLoopContext, step: int) -> Path:
     """Return the folder of VERL's checkpoint after a step."""
     return context.checkpoints / f"global_step_{step}"
 
@@ -253,4 +257,4 @@ def _prune(context: ExternalLoopContext) -> None:
     for step in steps:
         if step not in needed:
             with contextlib.suppress(OSError):
-                shutil.rmtree(_kept_in(context, step))
+                shutil.rmtree(_checkpoint_folder(context, step))

@@ -92,23 +92,23 @@ def compose(config: Mapping[str, Any], overrides: Sequence[str] = (), owned: Map
     check_versions()
     from leyden.core.algorithm.verl import verl_config
 
-    wanted = nested(config)
-    options = LeydenOptions.of(wanted.pop(SECTION, {}))
+    nested_config = nested(config)
+    options = LeydenOptions.of(nested_config.pop(SECTION, {}))
     composed = verl_config.default_config(overrides)
     overridden = [_path(override) for override in overrides]
-    leaves = ((path, value) for path, value in _leaves(wanted) if path not in REPLACED)
+    leaves = ((path, value) for path, value in _leaves(nested_config) if path not in REPLACED)
     given = {path: value for path, value in leaves if not _among(path, overridden)}
     for path, value in given.items():
         _check_known(composed, path, value, verl_config)
     for path, value in given.items():
         _put(composed, path, value)
-    told = {*given, *overridden}
+    given_paths = {*given, *overridden}
     settled = dict(_leaves(nested(owned or {})))
-    _check_owned(composed, told, settled)
+    _check_owned(composed, given_paths, settled)
     resolved = verl_config.resolved(composed)
-    _check_rules(resolved, told)
+    _check_rules(resolved, given_paths)
     _check_loss(resolved, options)
-    filled = _filled(resolved, told, options, settled)
+    filled = _filled(resolved, given_paths, options, settled)
     for path, value in {**filled, **settled}.items():
         _put(composed, path, value)
     verl_config.validate(composed)
@@ -116,16 +116,16 @@ def compose(config: Mapping[str, Any], overrides: Sequence[str] = (), owned: Map
     return composed
 
 
-def _filled(resolved: Plain, told: set[str], options: LeydenOptions, settled: Mapping[str, Any]) -> Plain:
+def _filled(resolved: Plain, given_paths: set[str], options: LeydenOptions, settled: Mapping[str, Any]) -> Plain:
     """Return the values that Leyden sets in every run, by path."""
-    estimator = _estimator(resolved["algorithm"], told, options)
+    estimator = _estimator(resolved["algorithm"], given_paths, options)
     section = {
         "credit": CREDIT.settings(CREDIT.make(options.credit)),
         "advantage": ADVANTAGE.settings(estimator),
         "normalisation": options.normalisation,
         "tokens_per_rollout": options.tokens_per_rollout,
     }
-    if "critic.enable" in told and resolved["critic"]["enable"] != estimator.needs_values:
+    if "critic.enable" in given_paths and resolved["critic"]["enable"] != estimator.needs_values:
         wants = "needs one" if estimator.needs_values else "reads none"
         raise UsageError(f"critic.enable contradicts the advantage estimator, which {wants}; leave it out")
     filled: Plain = {
@@ -134,16 +134,16 @@ def _filled(resolved: Plain, told: set[str], options: LeydenOptions, settled: Ma
         "critic.enable": estimator.needs_values,
         "actor_rollout_ref.rollout.agent.agent_loop_manager_class": MANAGER,
     }
-    if "critic.model.path" not in told:
+    if "critic.model.path" not in given_paths:
         filled["critic.model.path"] = settled.get(POLICY, _get(resolved, POLICY))
     return filled
 
 
-def _estimator(algorithm: Mapping[str, Any], told: set[str], options: LeydenOptions) -> AdvantageEstimator:
+def _estimator(algorithm: Mapping[str, Any], given_paths: set[str], options: LeydenOptions) -> AdvantageEstimator:
     """Return Leyden's estimator for VERL's estimator name and numbers, or for Leyden's own section."""
     name = algorithm["adv_estimator"]
     if options.advantage is not None:
-        if "algorithm.adv_estimator" in told:
+        if "algorithm.adv_estimator" in given_paths:
             raise UsageError(
                 f"algorithm.adv_estimator ({name}) and leyden.advantage ({options.advantage}) both name an estimator; "
                 "leave one out"
@@ -162,17 +162,17 @@ def _estimator(algorithm: Mapping[str, Any], told: set[str], options: LeydenOpti
     return ADVANTAGE.make("dr_grpo" if plain_grpo else ESTIMATORS[name])
 
 
-def _check_owned(composed: Plain, told: set[str], settled: Mapping[str, Any]) -> None:
-    for path in told:
+def _check_owned(composed: Plain, given_paths: set[str], settled: Mapping[str, Any]) -> None:
+    for path in given_paths:
         if path in settled and _get(composed, path) != settled[path]:
             raise UsageError(f"{path}: {_get(composed, path)!r} contradicts this run, which has {settled[path]!r}")
         if path in OWNED and path not in settled:
             raise UsageError(f"{path} is not yours to set: {OWNED[path]}; leave it out")
 
 
-def _check_rules(resolved: Plain, told: set[str]) -> None:
+def _check_rules(resolved: Plain, given_paths: set[str]) -> None:
     for path, (allowed, reason) in RULES.items():
-        if _among(path, list(told)) and (found := _get(resolved, path)) != allowed:
+        if _among(path, list(given_paths)) and (found := _get(resolved, path)) != allowed:
             raise UsageError(f"{path}: {found!r} cannot be: {reason}")
 
 
@@ -241,9 +241,9 @@ def _path(override: str) -> str:
     return override.lstrip("+~").partition("=")[0].partition("@")[0].strip()
 
 
-def _among(path: str, told: Sequence[str]) -> bool:
-    """Return whether `path`, a section that contains it, or a key in it is in `told`."""
-    return any(f"{path}.".startswith(f"{one}.") or f"{one}.".startswith(f"{path}.") for one in told)
+def _among(path: str, given_paths: Sequence[str]) -> bool:
+    """Return whether `path`, a section that contains it, or a key in it is in `given_paths`."""
+    return any(f"{path}.".startswith(f"{given}.") or f"{given}.".startswith(f"{path}.") for given in given_paths)
 
 
 def _get(config: Plain, path: str) -> Any:

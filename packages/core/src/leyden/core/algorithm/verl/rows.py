@@ -195,7 +195,7 @@ def training_rows(
 
 
 def _account(group: TrajectoryGroup, found: PromptRows) -> Account:
-    rewarded = [one for one in group.trajectories if one.reward is not None] if found.rows else []
+    rewarded = [trajectory for trajectory in group.trajectories if trajectory.reward is not None] if found.rows else []
     spans = {call.span_id for trajectory in rewarded for call in trajectory.transitions}
     return account_of([group], spans - found.untrained.keys(), calls=found.untrained, dropped=[found.dropped])
 
@@ -207,13 +207,13 @@ def validation_rows(uid: str, group: TrajectoryGroup) -> PromptRows:
     """
     found = PromptRows()
     for session, trajectory in enumerate(group.trajectories):
-        spoken = [(place, call) for place, call in enumerate(trajectory.transitions) if _is_whole(call)]
+        whole_calls = [(place, call) for place, call in enumerate(trajectory.transitions) if _is_whole(call)]
         if trajectory.reward is None:
             found.rollouts_left_out[NO_REWARD] += 1
-        elif not spoken:
+        elif not whole_calls:
             found.rollouts_left_out[NO_CALL] += 1
         else:
-            place, call = spoken[-1]
+            place, call = whole_calls[-1]
             credit = (trajectory.reward, 1.0)
             found.rows.append(_row(uid, session, place, call, credit, trajectory.reward, len(trajectory.transitions)))
     return found

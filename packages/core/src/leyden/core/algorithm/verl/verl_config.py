@@ -63,14 +63,16 @@ def field_names(target: str) -> frozenset[str]:
 
 def validate(config: dict[str, Any]) -> None:
     """Raise UsageError, in one line, for a configuration that VERL's own validation refuses."""
-    whole: Any = OmegaConf.create(config)
-    said = StringIO()
+    full_config: Any = OmegaConf.create(config)
+    output = StringIO()
     try:
-        with redirect_stdout(said):
-            verl_config.validate_config(whole, roles.need_reference_policy(whole), roles.need_critic(whole))
+        with redirect_stdout(output):
+            verl_config.validate_config(
+                full_config, roles.need_reference_policy(full_config), roles.need_critic(full_config)
+            )
     except (AssertionError, ValueError, OmegaConfError, HydraError, ImportError) as error:
         raise UsageError(f"VERL refuses the configuration: {one_line(error)}") from error
-    log.debug("%s", said.getvalue())
+    log.debug("%s", output.getvalue())
 
 
 def one_line(error: Exception) -> str:

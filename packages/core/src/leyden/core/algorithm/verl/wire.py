@@ -11,7 +11,7 @@ REPLICAS, PAUSE, ROLLOUTS, USED, TAKEN = "/replicas", "/pause", "/rollouts", "/u
 """Paths: replica addresses, pause for a weight change, rollouts, what of them can be trained, a step's tasks."""
 FAILED = "/failed"
 """Path: rollouts that cannot be given to VERL."""
-SAID = "/said"
+MESSAGE = "/said"
 """Path: a message for the user of the run."""
 LONGEST_WAIT = 20.0
 """The most seconds that the response to one request may take; a client that waits longer repeats the request."""
@@ -88,11 +88,11 @@ class _Group(msgspec.Struct, frozen=True, array_like=True):
 
 
 _GROUPS = msgspec.msgpack.Decoder(_Group)
-_ASKED = msgspec.msgpack.Decoder(TaskRequest)
+_REQUEST = msgspec.msgpack.Decoder(TaskRequest)
 _REPLICAS = msgspec.msgpack.Decoder(Replicas)
 _PAUSE = msgspec.msgpack.Decoder(WeightChange)
 _FAILED = msgspec.msgpack.Decoder(FailedPrompts)
-_SAID = msgspec.msgpack.Decoder(UserMessage)
+_MESSAGE = msgspec.msgpack.Decoder(UserMessage)
 _USED = msgspec.msgpack.Decoder(TaskUsage)
 _TAKEN = msgspec.msgpack.Decoder(StepTasks)
 
@@ -134,9 +134,9 @@ def decode_group(data: bytes) -> TrajectoryGroup:
     return TrajectoryGroup(task_id=group.task_id, trajectories=trajectories)
 
 
-def decode_asked(data: bytes) -> TaskRequest:
+def decode_request(data: bytes) -> TaskRequest:
     """Decode a request for rollouts; raises `msgspec.DecodeError` for anything else."""
-    return _ASKED.decode(data)
+    return _REQUEST.decode(data)
 
 
 def decode_replicas(data: bytes) -> Replicas:
@@ -154,9 +154,9 @@ def decode_failed(data: bytes) -> FailedPrompts:
     return _FAILED.decode(data)
 
 
-def decode_said(data: bytes) -> UserMessage:
+def decode_message(data: bytes) -> UserMessage:
     """Decode a message for the user; raises `msgspec.DecodeError` for anything else."""
-    return _SAID.decode(data)
+    return _MESSAGE.decode(data)
 
 
 def decode_used(data: bytes) -> TaskUsage:

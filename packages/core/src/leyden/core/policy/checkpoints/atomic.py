@@ -23,7 +23,7 @@ def whole_folder(target: Path, *, private: bool = False) -> Generator[Path]:
     """
     if target.exists():
         raise FileExistsError(f"{target} is there already")
-    with _held(f"{_PENDING}{target.name}-", target.parent) as pending:
+    with _locked_folder(f"{_PENDING}{target.name}-", target.parent) as pending:
         yield pending
         pending.chmod(0o700 if private else 0o755)
         for path in (*pending.rglob("*"), pending):
@@ -35,12 +35,12 @@ def whole_folder(target: Path, *, private: bool = False) -> Generator[Path]:
 @contextmanager
 def replaced_folder(target: Path) -> Generator[Path]:
     """Like `whole_folder`, but replaces an existing `target`; between two renames there is none."""
-    with _held(f"{_PENDING}old-", target.parent) as aside:
-        with whole_folder(aside / target.name) as fresh:
+    with _locked_folder(f"{_PENDING}old-", target.parent) as old_folder:
+        with whole_folder(old_folder / target.name) as fresh:
             yield fresh
         if target.exists():
-            target.rename(aside / "old")
-        (aside / target.name).rename(target)
+            target.rename(old_folder / "old")
+        (old_folder / target.name).rename(target)
         sync(target.parent)
 
 
@@ -61,14 +61,14 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def _held(prefix: str, parent: Path) -> Generator[Path]:
+def _locked_folder(prefix: str, parent: Path) -> Generator[Path]:
     """Yield a new, empty, locked folder; it is removed at the end if it still exists."""
     parent.mkdir(parents=True, exist_ok=True)
     pending = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-    with ExitStack() as held:
-        held.callback(shutil.rmtree, pending, ignore_errors=True)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, pending, ignore_errors=True)
         with suppress(OSError):  # if folders cannot be locked, `remove_unfinished` removes none
-            held.enter_context(closing(_Lock(pending)))
+            stack.enter_context(closing(_Lock(pending)))
         yield pending
 
 

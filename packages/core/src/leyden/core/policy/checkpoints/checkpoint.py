@@ -120,7 +120,9 @@ def load_checkpoint(path: Path, trained: Trained) -> dict[str, Any]:
     """
     try:
         progress: dict[str, Any] = json.loads((path / PROGRESS).read_text(encoding="utf-8"))
-        found = [(updater, *read_state(place, updater)) for place, updater in _places(path, trained)]
+        found = [
+            (updater, *read_state(state_folder, updater)) for state_folder, updater in _state_folders(path, trained)
+        ]
     except Exception as error:
         raise RunError(f"checkpoint {path} cannot be read: {error}") from error
     for updater, weights, state in found:
@@ -161,7 +163,7 @@ def step_of(checkpoint: Path) -> int:
     return _order(checkpoint)[0]
 
 
-def _places(path: Path, trained: Trained) -> list[tuple[Path, Updater]]:
+def _state_folders(path: Path, trained: Trained) -> list[tuple[Path, Updater]]:
     """Return the folder of each policy in a checkpoint."""
     if isinstance(trained, Updater):
         return [(path, trained)]

@@ -39,7 +39,7 @@ class Critic:
         nn.init.zeros_(self.head.bias)
 
     @classmethod
-    def beside(cls, policy: PolicyModel) -> "Critic":
+    def beside_policy(cls, policy: PolicyModel) -> "Critic":
         """Return a critic on a copy of the current policy; the copy has no output head."""
         backbone = deepcopy(policy)
         module: Any = backbone.module
@@ -73,7 +73,9 @@ class Critic:
                 )
             own[name].copy_(weights[name])
         if not self.shared:
-            rest = {name.removeprefix(_BACKBONE): of for name, of in weights.items() if name.startswith(_BACKBONE)}
+            rest = {
+                name.removeprefix(_BACKBONE): tensor for name, tensor in weights.items() if name.startswith(_BACKBONE)
+            }
             self.backbone.load_weights(rest)
 
     def of_hidden(self, hidden_NH: Tensor) -> Tensor:

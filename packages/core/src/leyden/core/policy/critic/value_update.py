@@ -94,7 +94,7 @@ class ActorCritic(Updater):
     def __init__(self, model: PolicyModel, config: UpdateConfig, options: CriticOptions) -> None:
         super().__init__(model, config)
         self.options = options
-        self.critic = Critic.on(model) if options.shared else Critic.beside(model)
+        self.critic = Critic.on(model) if options.shared else Critic.beside_policy(model)
         self.critic_steps = 0
         """Successful calls of `learn`; warm-up depends on it."""
         rate = options.learning_rate
@@ -106,7 +106,7 @@ class ActorCritic(Updater):
             self.critic_optimizer = torch.optim.AdamW(
                 [group], betas=config.betas, weight_decay=config.weight_decay, fused=True
             )
-        self._asked: dict[int, ValueTarget] = {}
+        self._target_by_call: dict[int, ValueTarget] = {}
         self._passes: list[_ValuePass] = []
 
     @property
@@ -131,13 +131,13 @@ class ActorCritic(Updater):
         if not targets:
             raise TrainingError("the critic has no state to learn from")
         self._passes = []
-        self._asked = {id(item.call): item for item in targets}
+        self._target_by_call = {id(item.call): item for item in targets}
         policy = None if self.warming_up else self.step(trained)
         if policy is None or not self.options.shared:
-            for part in self._dealt(targets):
+            for part in self._target_minibatches(targets):
                 self._fit(part)
         report = ActorCriticReport(policy=policy, value=_report(targets, self._passes))
-        self._asked = {}
+        self._target_by_call = {}
         self.critic_steps += 1
         return report
 
@@ -158,7 +158,7 @@ class ActorCritic(Updater):
         if not self.options.shared:
             self.critic_optimizer.load_state_dict(state["critic_optimizer"])
 
-    def _dealt(self, targets: Sequence[ValueTarget]) -> Iterator[list[ValueTarget]]:
+    def _target_minibatches(self, targets: Sequence[ValueTarget]) -> Iterator[list[ValueTarget]]:
         """Yield the targets of each of the critic's optimizer steps, rollouts whole; a shared head takes one step."""
         epochs, parts = 1, 1
         if isinstance(self.options, OwnBackbone):
@@ -202,7 +202,7 @@ class ActorCritic(Updater):
     ) -> AccumulatedGradient:
         if not isinstance(self.options, SharedBackbone):
             return super()._accumulate(trained, sequences)
-        targets = [self._asked[id(item.transition)] for item in trained]
+        targets = [self._target_by_call[id(item.transition)] for item in trained]
         loss = _StateLoss(self.critic, targets, self.options.coefficient, self.options.clip)
         budget = self.config.token_budget
         accumulated = accumulate(self.model, sequences, self._objective, budget, self._exactness, loss.of_entries)

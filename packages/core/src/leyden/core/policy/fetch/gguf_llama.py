@@ -115,7 +115,7 @@ class GgufLlama:
         library: Any = import_module("tokenizers")
         tokens: list[str] = self._value("tokenizer.ggml.tokens")
         merges = [tuple(merge.split(" ")) for merge in self._value("tokenizer.ggml.merges")]
-        model = library.models.BPE(vocab={token: place for place, token in enumerate(tokens)}, merges=merges)
+        model = library.models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=merges)
         tokenizer = library.Tokenizer(model)
         split = library.pre_tokenizers
         tokenizer.pre_tokenizer = split.Sequence(

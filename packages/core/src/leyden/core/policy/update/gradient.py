@@ -69,8 +69,8 @@ def accumulate(
                 weights_N=part.weight_N,
             )
         )
-        beside = () if state_loss is None else (state_loss(part.transition_N, hidden_NH),)
-        torch.autograd.backward([found.value, *beside])
+        extra_losses = () if state_loss is None else (state_loss(part.transition_N, hidden_NH),)
+        torch.autograd.backward([found.value, *extra_losses])
         total += found.value.item()
         tokens_read += part.ids_BT.numel()
         diagnostics.append(found.diagnostics)

@@ -148,7 +148,7 @@ def _padded(rows: Sequence[Row], columns: int) -> MicroBatch:
             row[: len(values_T)] = values_T
         return torch.as_tensor(found_BT)
 
-    nothing, places = np.zeros(columns, dtype=np.int64), np.arange(columns, dtype=np.int64)
+    nothing, positions = np.zeros(columns, dtype=np.int64), np.arange(columns, dtype=np.int64)
     entries = joined([row.entries for row in rows])
     branches = any(row.branches for row in rows)
     return MicroBatch(
@@ -163,5 +163,5 @@ def _padded(rows: Sequence[Row], columns: int) -> MicroBatch:
         weight_N=torch.as_tensor(entries.weight_N),
         temperature_N=torch.as_tensor(entries.temperature_N),
         depth_BT=filled(lambda row: row.depth_T, nothing) if branches else None,
-        until_BT=filled(lambda row: row.until_T, places + 1) if branches else None,
+        until_BT=filled(lambda row: row.until_T, positions + 1) if branches else None,
     )

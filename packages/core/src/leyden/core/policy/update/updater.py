@@ -203,12 +203,12 @@ class Updater:
         If one transition of a unit cannot be trained, the whole unit is skipped.
         """
         limit, size = self.model.context_length, self._objective.loss.together
-        drawn = self._objective.loss.reads_ratios or self.config.correction is not None
+        needs_logprobs = self._objective.loss.reads_ratios or self.config.correction is not None
         usable: list[WeightedTransition] = []
         skipped: Counter[str] = Counter()
         for at in range(0, len(trained), size):
             unit = trained[at : at + size]
-            reasons = [reason for item in unit if (reason := _unusable(item, limit, drawn=drawn))]
+            reasons = [reason for item in unit if (reason := _unusable(item, limit, needs_logprobs=needs_logprobs))]
             if reasons:
                 skipped[reasons[0]] += len(unit)
             else:
@@ -219,10 +219,10 @@ class Updater:
         if self.config.minibatches == 1:
             yield list(trained)
             return
-        dealt = _dealt(trained, self._objective.loss.together)
-        order = torch.randperm(len(dealt), generator=self.generator)
-        for part in order.tensor_split(min(self.config.minibatches, len(dealt))):
-            yield [item for index in part.numpy() for item in dealt[int(index)]]
+        units = _units(trained, self._objective.loss.together)
+        order = torch.randperm(len(units), generator=self.generator)
+        for part in order.tensor_split(min(self.config.minibatches, len(units))):
+            yield [item for index in part.numpy() for item in units[int(index)]]
 
     def _optimize(self, trained: Sequence[WeightedTransition]) -> _Pass:
         self.optimizer.zero_grad(set_to_none=True)
@@ -251,7 +251,7 @@ class Updater:
         return accumulate(self.model, sequences, self._objective, self.config.token_budget, self._exactness)
 
 
-def _dealt(trained: Sequence[WeightedTransition], together: int) -> list[Sequence[WeightedTransition]]:
+def _units(trained: Sequence[WeightedTransition], together: int) -> list[Sequence[WeightedTransition]]:
     """Return the parts that minibatches are made of: whole rollouts, or the loss's units of several transitions."""
     if together > 1:
         return [trained[at : at + together] for at in range(0, len(trained), together)]
@@ -261,14 +261,14 @@ def _dealt(trained: Sequence[WeightedTransition], together: int) -> list[Sequenc
     return list(by_rollout.values())
 
 
-def _unusable(item: WeightedTransition, context_length: int | None, *, drawn: bool) -> str | None:
-    """Return why a transition cannot be trained, or None; with `drawn`, its tokens need log-probabilities."""
+def _unusable(item: WeightedTransition, context_length: int | None, *, needs_logprobs: bool) -> str | None:
+    """Return why a transition cannot be trained, or None; with `needs_logprobs`, its tokens need log-probabilities."""
     transition = item.transition
     if not transition.prompt_ids:
         return "empty prompt"
     if not transition.response_ids:
         return "empty response"
-    if len(transition.logprobs) != len(transition.response_ids) and (drawn or transition.logprobs):
+    if len(transition.logprobs) != len(transition.response_ids) and (needs_logprobs or transition.logprobs):
         return "log-probabilities do not match the response"
     if transition.temperature <= 0:
         return "greedy sampling"

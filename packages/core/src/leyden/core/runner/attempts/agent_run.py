@@ -40,7 +40,7 @@ from leyden.core.runner.user_code.calls import is_ours
 from leyden.core.runner.user_code.input_function import make_input
 from leyden.core.runner.user_code.loaded_agent import LoadedAgent
 from leyden.core.runner.user_code.reward import Reward, as_reward, score
-from leyden.core.tracing.context import OpenAttempt, open_attempt, whole_process_for
+from leyden.core.tracing.context import OpenAttempt, open_attempt, process_attempt
 from leyden.core.tracing.wire import unsupported_clients
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class AgentRun:
 
         Empty where it saw one, or where this process has already logged the reasons.
         """
-        return unsupported_clients.untold(self.attempt)
+        return unsupported_clients.possible_reasons(self.attempt)
 
     async def run(self) -> None:
         """Run the agent and score its result. An exception becomes `failure` and is not raised."""
@@ -150,7 +150,7 @@ class AgentRun:
         with own_work("the rollout's resources cannot be read"):
             resources = await self._resources()
         task, tracer = await self._input(), AgentTracer()
-        alone = whole_process_for(self.attempt) if self._is_alone else nullcontext()
+        alone = process_attempt(self.attempt) if self._is_alone else nullcontext()
         with open_attempt(self.attempt), alone:
             self._agent = self._loaded.source.fresh()
             with own_work(f"adapter {self._adapter.name!r} cannot check the task"):

@@ -264,7 +264,7 @@ class AttemptRun:
         await self._mark_ended({"silence": silence} if silence else {})
         if self._run.failure is not None and self._run.failure.kind == "worker":
             self._runner.process_lost(self.rollout, self._run.failure)
-        unsupported_clients.tell(silence)
+        unsupported_clients.warn(silence)
         await self._end_run()
 
     async def _store_spans(self) -> None:

@@ -20,7 +20,7 @@ from leyden.core.masking import OWN_TOKENS, LineMasker, mask_text, remember_secr
 from leyden.core.runner.attempts.threads import in_thread
 from leyden.core.runner.commands.process import CommandProcess, Exit, Streams
 from leyden.core.runner.user_code.task_input import row_of
-from leyden.core.tracing.children.environment import of_command, withheld
+from leyden.core.tracing.children.environment import command_environment, withheld
 from leyden.core.tracing.context import OpenAttempt
 from leyden.core.tracing.wire.unsupported_clients import COMMAND
 
@@ -149,7 +149,7 @@ def environment(
 
     `base` is by default this process's own environment. Secrets that `env` names stay.
     """
-    variables = of_command(os.environ if base is None else base, attempt, env)
+    variables = command_environment(os.environ if base is None else base, attempt, env)
     variables |= {"LEYDEN_ROLLOUT_ID": attempt.rollout_id, "LEYDEN_ATTEMPT_ID": attempt.attempt_id}
     variables.pop("LEYDEN_TASK", None)
     text = task_json(task)

@@ -44,10 +44,10 @@ PROVIDER_KEYS = re.compile(
 _IGNORES_HOOK = re.compile(r"-[a-zA-Z]*[EIS]")
 """Options with which Python ignores its environment variables, or runs no `sitecustomize`."""
 
-_said: set[tuple[str, str]] = set()
+_warned: set[tuple[str, str]] = set()
 
 
-def for_child(program: Sequence[str] | None, given: Mapping[Any, Any] | None) -> dict[str, str] | None:
+def child_environment(program: Sequence[str] | None, given: Mapping[Any, Any] | None) -> dict[str, str] | None:
     """Return the environment for `program` where it must differ from `given` (None: this process's own).
 
     `program` is the words of the command line; None where a shell parses it. Returns None where `given` needs no
@@ -68,18 +68,18 @@ def for_child(program: Sequence[str] | None, given: Mapping[Any, Any] | None) ->
     attempt.extra.setdefault(PROGRAMS, set()).add(name)
     kept = sorted(name for name in hooked if PROVIDER_KEYS.fullmatch(name) and name != "OPENAI_API_KEY")
     if kept:
-        _say_once(name, ", ".join(kept))
-    return guarded(hooked, attempt)
+        _warn_once(name, ", ".join(kept))
+    return with_gateway(hooked, attempt)
 
 
-def of_command(base: Mapping[str, str], attempt: OpenAttempt, given: Sequence[str] = ()) -> dict[str, str]:
+def command_environment(base: Mapping[str, str], attempt: OpenAttempt, given: Sequence[str] = ()) -> dict[str, str]:
     """Return the environment of a command that is the agent of `attempt`.
 
     Secrets are removed, except those named in `given`.
     """
     secrets = withheld(base, given)
     kept = {name: value for name, value in base.items() if name not in secrets}
-    kept = guarded(with_hook(kept, InheritedState.of(attempt, Caller(), fail_closed=True)), attempt)
+    kept = with_gateway(with_hook(kept, InheritedState.of(attempt, Caller(), fail_closed=True)), attempt)
     return kept | {name: base[name] for name in given if name in base and name not in kept}
 
 
@@ -97,7 +97,7 @@ def _is_secret(name: str, value: str) -> bool:
     return PASSWORD_IN_URL.match(value) is not None and not name.lower().endswith("_proxy")
 
 
-def guarded(base: Mapping[str, str], attempt: OpenAttempt) -> dict[str, str]:
+def with_gateway(base: Mapping[str, str], attempt: OpenAttempt) -> dict[str, str]:
     """Return `base` without provider keys, with variables that lead an OpenAI client to the gateway."""
     variables = {name: value for name, value in without_own_tokens(base).items() if not PROVIDER_KEYS.fullmatch(name)}
     url = f"{attempt.gateway_url}/a/{attempt.token}/v1"
@@ -109,11 +109,11 @@ def guarded(base: Mapping[str, str], attempt: OpenAttempt) -> dict[str, str]:
     return variables
 
 
-def with_hook(base: Mapping[str, str], carried: InheritedState) -> dict[str, str]:
+def with_hook(base: Mapping[str, str], state: InheritedState) -> dict[str, str]:
     """Return `base` with the variables by which a Python child joins its attempt."""
     hooked = without_hook(base)
     path = os.pathsep.join(filter(None, [HOOK, hooked.get(PYTHON_PATH)]))
-    return hooked | {PYTHON_PATH: path, ENVIRONMENT: msgspec.json.encode(carried).decode()}
+    return hooked | {PYTHON_PATH: path, ENVIRONMENT: msgspec.json.encode(state).decode()}
 
 
 def without_hook(base: Mapping[str, str]) -> dict[str, str]:
@@ -153,9 +153,9 @@ def _is_ours(program: str) -> bool:
     return first.startswith(b"#!") and runs_hook(first[2:].decode(errors="replace").split())
 
 
-def _say_once(program: str, keys: str) -> None:
-    if (program, keys) not in _said:
-        _said.add((program, keys))
+def _warn_once(program: str, keys: str) -> None:
+    if (program, keys) not in _warned:
+        _warned.add((program, keys))
         log.warning(
             "%s starts without %s: it is another program, whose model calls could reach a provider", program, keys
         )

@@ -72,11 +72,11 @@ class InheritedState(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, attempt: OpenAttempt | None, caller: Caller, *, fail_closed: bool) -> "InheritedState":
         """Return the state for a child process that belongs to `attempt`."""
-        fields, speaking = InheritedAttempt.__struct_fields__, InheritedCaller.__struct_fields__
+        attempt_fields, caller_fields = InheritedAttempt.__struct_fields__, InheritedCaller.__struct_fields__
         return cls(
             fail_closed=fail_closed,
-            attempt=attempt and InheritedAttempt(**{name: getattr(attempt, name) for name in fields}),
-            caller=InheritedCaller(**{name: getattr(caller, name) for name in speaking}),
+            attempt=attempt and InheritedAttempt(**{name: getattr(attempt, name) for name in attempt_fields}),
+            caller=InheritedCaller(**{name: getattr(caller, name) for name in caller_fields}),
             modules=dict(module_files),
         )
 
@@ -121,14 +121,14 @@ class InheritedState(msgspec.Struct, frozen=True, kw_only=True):
             end()
 
 
-def join(carried: str) -> None:
-    """Let this whole process belong to the attempt in `carried`, until its end. Called once, at the process's start."""
-    found = msgspec.json.decode(carried, type=InheritedState)
-    found.install()
-    working = found.opened()
-    if working is not None:
-        attempt, caller, end = working
-        context.work_for(attempt, caller)
+def join(encoded: str) -> None:
+    """Let this whole process belong to the attempt in `encoded`, until its end. Called once, at the process's start."""
+    state = msgspec.json.decode(encoded, type=InheritedState)
+    state.install()
+    opened = state.opened()
+    if opened is not None:
+        attempt, caller, end = opened
+        context.set_process_attempt(attempt, caller)
         atexit.register(end)
 
 

@@ -41,11 +41,11 @@ def wrap(library: ModuleType, name: str, original: Callable[..., Any]) -> Callab
             del fields["run"]
             fields.update({"run": own["run"]} if "run" in own else {})
 
-    def give(self: Any, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def submit(self: Any, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         in_threads = getattr(library, "ThreadPool", ())
         if not routing_decision.is_on() or current_attempt() is None or isinstance(self, in_threads):
             return original(self, work, *args, **kwargs)
-        return original(self, _Work(work, InheritedState.now()), *args, **kwargs)
+        return original(self, _PoolCall(work, InheritedState.now()), *args, **kwargs)
 
     def get_preparation_data(name: str) -> dict[str, Any]:
         prepared = original(name)
@@ -55,18 +55,18 @@ def wrap(library: ModuleType, name: str, original: Callable[..., Any]) -> Callab
 
     if name == "get_preparation_data":
         return get_preparation_data
-    return start if name == "start" else give
+    return start if name == "start" else submit
 
 
 @dataclass(frozen=True)
-class _Work:
+class _PoolCall:
     """One work item for a pool's process."""
 
     work: Callable[..., Any]
-    carried: InheritedState
+    state: InheritedState
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with self.carried.entered():
+        with self.state.entered():
             return self.work(*args, **kwargs)
 
 
@@ -75,17 +75,17 @@ class _Run:
     """Replaces the process's own `run` in the child, for one call."""
 
     process: Any
-    carried: InheritedState
+    state: InheritedState
     own: Callable[[], None] | None
     """A `run` that was set on the process object itself."""
 
     def __call__(self) -> None:
         del self.process.run
-        self.carried.install()
+        self.state.install()
         Context().run(self._run)  # the forked context belongs to the parent
 
     def _run(self) -> None:
-        with self.carried.entered():
+        with self.state.entered():
             (self.own or self.process.run)()
 
 

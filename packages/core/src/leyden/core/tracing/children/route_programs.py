@@ -10,7 +10,7 @@ from inspect import signature
 from types import ModuleType
 from typing import Any, cast
 
-from leyden.core.tracing.children.environment import for_child
+from leyden.core.tracing.children.environment import child_environment
 from leyden.core.tracing.patching.hidden_frames import hidden_from_warnings
 
 _OS = ("posix_spawn", "posix_spawnp", "execv", "execve", "system")
@@ -32,29 +32,29 @@ def _popen(original: Callable[..., None]) -> Callable[..., None]:
     @hidden_from_warnings
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
-            given = parameters.bind(self, *args, **kwargs)
+            bound = parameters.bind(self, *args, **kwargs)
         except TypeError:  # `Popen` raises the error itself
             return original(self, *args, **kwargs)
-        asked = given.arguments
-        program = None if asked.get("shell") else _words(asked["args"], asked.get("executable"))
-        environment = for_child(program, asked.get("env"))
+        arguments = bound.arguments
+        program = None if arguments.get("shell") else _words(arguments["args"], arguments.get("executable"))
+        environment = child_environment(program, arguments.get("env"))
         if environment is not None:
-            asked["env"] = environment
-        return original(*given.args, **given.kwargs)
+            arguments["env"] = environment
+        return original(*bound.args, **bound.kwargs)
 
     return __init__
 
 
 def _spawn(original: Callable[..., int]) -> Callable[..., int]:
     def posix_spawn(path: Any, argv: Any, env: Any, /, **kwargs: Any) -> int:
-        return original(path, argv, for_child(_words(argv, path), env) or env, **kwargs)
+        return original(path, argv, child_environment(_words(argv, path), env) or env, **kwargs)
 
     return posix_spawn
 
 
 def _execv(original: Callable[..., Any]) -> Callable[..., Any]:
     def execv(path: Any, argv: Any, /) -> Any:
-        environment = for_child(_words(argv, path), None)
+        environment = child_environment(_words(argv, path), None)
         return original(path, argv) if environment is None else os.execve(path, argv, environment)
 
     return execv
@@ -62,14 +62,14 @@ def _execv(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _execve(original: Callable[..., Any]) -> Callable[..., Any]:
     def execve(path: Any, argv: Any, env: Any) -> Any:
-        return original(path, argv, for_child(_words(argv, path), env) or env)
+        return original(path, argv, child_environment(_words(argv, path), env) or env)
 
     return execve
 
 
 def _system(original: Callable[..., int]) -> Callable[..., int]:
     def system(command: Any) -> int:
-        environment = for_child(None, None)
+        environment = child_environment(None, None)
         if environment is None:
             return original(command)
         process = os.posix_spawn("/bin/sh", ["sh", "-c", command], environment)
@@ -80,7 +80,7 @@ def _system(original: Callable[..., int]) -> Callable[..., int]:
 
 def _loop_exec(original: Callable[..., Any]) -> Callable[..., Any]:
     def subprocess_exec(self: Any, protocol_factory: Any, *program: Any, **kwargs: Any) -> Any:
-        environment = for_child(_words(program, kwargs.get("executable")), kwargs.get("env"))
+        environment = child_environment(_words(program, kwargs.get("executable")), kwargs.get("env"))
         return original(self, protocol_factory, *program, **kwargs | ({"env": environment} if environment else {}))
 
     return subprocess_exec
@@ -88,7 +88,7 @@ def _loop_exec(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _loop_shell(original: Callable[..., Any]) -> Callable[..., Any]:
     def subprocess_shell(self: Any, protocol_factory: Any, command: Any, **kwargs: Any) -> Any:
-        environment = for_child(None, kwargs.get("env"))
+        environment = child_environment(None, kwargs.get("env"))
         return original(self, protocol_factory, command, **kwargs | ({"env": environment} if environment else {}))
 
     return subprocess_shell

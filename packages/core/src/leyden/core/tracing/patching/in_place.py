@@ -7,13 +7,13 @@ from functools import wraps
 from typing import Any
 
 
-def in_place_of(original: Callable[..., Any], ours: Callable[..., Any]) -> Any:
-    """Return `ours` with the name, the documentation and the signature of `original`.
+def in_place_of(original: Callable[..., Any], replacement: Callable[..., Any]) -> Any:
+    """Return `replacement` with the name, the documentation and the signature of `original`.
 
     The signature is set explicitly, because `inspect.getfullargspec` ignores what `functools.wraps` records. AutoGen
     uses it to find the arguments of OpenAI's and Anthropic's clients, and drops all others, the API key among them.
     """
-    placed: Any = wraps(original)(ours)
+    wrapper: Any = wraps(original)(replacement)
     with suppress(TypeError, ValueError):  # a builtin without a signature
-        placed.__signature__ = inspect.signature(original)
-    return placed
+        wrapper.__signature__ = inspect.signature(original)
+    return wrapper

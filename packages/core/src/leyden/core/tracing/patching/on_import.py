@@ -21,7 +21,7 @@ class OnImport:
 
     def __init__(self, actions: Mapping[str, Action]) -> None:
         self._actions = dict(actions)
-        self._on = True
+        self._enabled = True
         for name in actions:
             if name in sys.modules:
                 self._run(sys.modules[name])  # the caller handles an error here
@@ -30,7 +30,7 @@ class OnImport:
 
     def off(self) -> None:
         """Run no further action."""
-        self._on = False
+        self._enabled = False
 
     def _imported(self, module: Any) -> None:
         try:
@@ -40,5 +40,5 @@ class OnImport:
 
     def _run(self, module: Any) -> None:
         action = self._actions.pop(module.__name__, None)
-        if self._on and action is not None:
+        if self._enabled and action is not None:
             action(module)

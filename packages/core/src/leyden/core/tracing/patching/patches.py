@@ -17,13 +17,13 @@ class Patches:
     """A set of replacements, in force until `undo`."""
 
     def __init__(self) -> None:
-        self._on = True
-        self._put: list[tuple[Any, str, Any, Any]] = []
+        self._enabled = True
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
 
     def put(self, owner: Any, name: str, replacement: Any) -> None:
         """Set an attribute of a module or class."""
         own: Mapping[str, Any] = owner.__dict__
-        self._put.append((owner, name, own.get(name, _ABSENT), replacement))
+        self._replaced.append((owner, name, own.get(name, _ABSENT), replacement))
         setattr(owner, name, replacement)
 
     def function(self, home: Any, name: str, wrapper: Wrapper) -> None:
@@ -31,18 +31,18 @@ class Patches:
         original = getattr(home, name)
         replacement = self._wrapped(original, wrapper)
         package = home.__name__.partition("_")[0]
-        for module in [module for where, module in list(sys.modules.items()) if where.startswith(package)]:
+        for module in [module for module_name, module in list(sys.modules.items()) if module_name.startswith(package)]:
             if getattr(module, "__dict__", {}).get(name) is original:
                 self.put(module, name, replacement)
 
     def methods(self, base: type, wrappers: Mapping[str, Wrapper]) -> None:
         """Wrap methods wherever `base` or a subclass defines them, including subclasses defined later."""
         for kind in _family(base):
-            self._own(kind, wrappers)
+            self._wrap_own(kind, wrappers)
 
         def begin_subclass(cls: type, **kwargs: Any) -> None:
             super(base, cls).__init_subclass__(**kwargs)
-            self._own(cls, wrappers)
+            self._wrap_own(cls, wrappers)
 
         self.put(base, "__init_subclass__", classmethod(begin_subclass))
 
@@ -55,20 +55,20 @@ class Patches:
 
         Wrappers of Leyden's that such code still calls only call the original.
         """
-        self._on = False
-        while self._put:
-            owner, name, before, ours = self._put.pop()
-            if owner.__dict__.get(name) is not ours:
+        self._enabled = False
+        while self._replaced:
+            owner, name, previous, replacement = self._replaced.pop()
+            if owner.__dict__.get(name) is not replacement:
                 continue
-            if before is _ABSENT:
+            if previous is _ABSENT:
                 delattr(owner, name)
             else:
-                setattr(owner, name, before)
+                setattr(owner, name, previous)
 
     def _wrapped(self, original: Any, wrapper: Wrapper) -> Any:
-        return FunctionWrapper(original, wrapper, enabled=lambda: self._on)
+        return FunctionWrapper(original, wrapper, enabled=lambda: self._enabled)
 
-    def _own(self, kind: type, wrappers: Mapping[str, Wrapper]) -> None:
+    def _wrap_own(self, kind: type, wrappers: Mapping[str, Wrapper]) -> None:
         for name, wrapper in wrappers.items():
             method = vars(kind).get(name)
             if callable(method) and not getattr(method, "__isabstractmethod__", False):
@@ -77,9 +77,9 @@ class Patches:
 
 def _family(base: type) -> Iterator[type]:
     seen = {base}
-    waiting = [base]
-    while waiting:
-        yield (kind := waiting.pop())
+    pending = [base]
+    while pending:
+        yield (kind := pending.pop())
         below = [found for found in kind.__subclasses__() if found not in seen]
         seen.update(below)
-        waiting.extend(below)
+        pending.extend(below)

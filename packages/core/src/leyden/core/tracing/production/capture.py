@@ -36,12 +36,12 @@ log = logging.getLogger("leyden.production")
 
 BEGIN_SECONDS = 1.0
 """Longest wait of an agent for its rollout, and of the process's end for the ends of its rollouts."""
-REST_SECONDS = 30.0
+PAUSE_SECONDS = 30.0
 """Time after a failure in which the gateway is not called and agents do not wait."""
 MODE, GATEWAY_URL, TOKEN = "LEYDEN_CAPTURE", "LEYDEN_GATEWAY_URL", "LEYDEN_CAPTURE_TOKEN"
 """Environment variables."""
 _MAX_ANSWER = 65536
-_OF_THE_REQUEST = (400, 404, 409, 413)
+_REFUSED_STATUSES = (400, 404, 409, 413)
 """Statuses that concern only the one request."""
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class Capture:
 
     def __enter__(self) -> OpenAttempt | None:
         try:
-            begun = self._ask()
+            begun = self._request_begin()
             if begun is not None:
                 self._enter(_result(begun))
         except Exception as error:
@@ -98,7 +98,7 @@ class Capture:
 
     async def __aenter__(self) -> OpenAttempt | None:
         try:
-            begun = self._ask(in_loop=True)
+            begun = self._request_begin(in_loop=True)
             if begun is not None:
                 self._enter(await asyncio.wait_for(asyncio.wrap_future(begun), BEGIN_SECONDS))
         except Exception as error:
@@ -114,19 +114,19 @@ class Capture:
         except Exception:  # left in another context than it was entered in
             log.debug("a capture was left elsewhere than it was entered", exc_info=True)
         attempt.closed.set()
-        incomplete = routing_decision.ONWARD in attempt.extra
+        incomplete = routing_decision.WENT_TO_PROVIDER in attempt.extra
         end = CaptureEnd(failed=kind is not None, incomplete=incomplete)
         try:
-            ending = _in_thread(self._gateway.end, attempt.token, end, self._sender)
-            _ending.add(ending)
-            ending.add_done_callback(_ending.discard)
+            end_future = _in_thread(self._gateway.end, attempt.token, end, self._sender)
+            _ending.add(end_future)
+            end_future.add_done_callback(_ending.discard)
         except Exception as error:
             self._failed(error)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.__exit__(kind)
 
-    def _ask(self, *, in_loop: bool = False) -> Future[CaptureBegun] | None:
+    def _request_begin(self, *, in_loop: bool = False) -> Future[CaptureBegun] | None:
         """Begin a rollout in the background. Returns None where none is wanted."""
         self._gateway = None
         if (
@@ -136,16 +136,16 @@ class Capture:
         ):
             return None
         gateway = _configured(*self._given)
-        if gateway is None or time.monotonic() < gateway.resting_until:
+        if gateway is None or time.monotonic() < gateway.paused_until:
             return None
         if in_loop:
             asyncio.get_running_loop()  # raises under another async library, before a rollout is begun in vain
         self._gateway = gateway
-        return _in_thread(gateway.begin, self._begin, too_late=gateway.give_up)
+        return _in_thread(gateway.begin, self._begin, on_cancelled=gateway.give_up)
 
     def _enter(self, begun: CaptureBegun) -> None:
         assert self._gateway is not None
-        attempt, self._sender = _opened(
+        attempt, self._sender = _open_attempt(
             rollout_id=begun.rollout_id,
             attempt_id=begun.attempt_id,
             token=begun.token,
@@ -161,7 +161,7 @@ class Capture:
         if self._gateway is not None:
             self._gateway.failed(error)
         else:
-            _tell("", str(error) or type(error).__name__)
+            _log_failure("", str(error) or type(error).__name__)
 
 
 def in_child(fields: dict[str, Any]) -> tuple[OpenAttempt, Callable[[], None]]:
@@ -169,7 +169,7 @@ def in_child(fields: dict[str, Any]) -> tuple[OpenAttempt, Callable[[], None]]:
 
     Returns the attempt and a function that sends the spans of this process.
     """
-    attempt, sender = _opened(**fields)
+    attempt, sender = _open_attempt(**fields)
 
     def send() -> None:
         if attempt.notes:
@@ -178,13 +178,13 @@ def in_child(fields: dict[str, Any]) -> tuple[OpenAttempt, Callable[[], None]]:
     return attempt, send
 
 
-def _opened(**fields: Any) -> tuple[OpenAttempt, SpanSender]:
+def _open_attempt(**fields: Any) -> tuple[OpenAttempt, SpanSender]:
     """Return an attempt that fails open, and the sender of its spans to its gateway."""
     notes: list[Span] = []
     gateway = _Gateway(fields["gateway_url"], "")
     sender = SpanSender(notes, lambda body: gateway.spans(fields["token"], body))
-    given: dict[str, Any] = {**fields, "fail_open": True, "notes": notes, "keep": sender.keep}
-    return OpenAttempt(**given), sender
+    settings: dict[str, Any] = {**fields, "fail_open": True, "notes": notes, "keep": sender.keep}
+    return OpenAttempt(**settings), sender
 
 
 def _request(begin: CaptureBegin) -> bytes:
@@ -206,13 +206,13 @@ class _Gateway:
 
     url: str
     capture_token: str = field(repr=False)
-    resting_until: float = 0.0
+    paused_until: float = 0.0
 
     def begin(self, begin: CaptureBegin) -> CaptureBegun:
         """Open a rollout."""
-        answer = self._post("/capture/begin", self.capture_token, _request(begin))
+        response = self._post("/capture/begin", self.capture_token, _request(begin))
         try:
-            return msgspec.msgpack.decode(answer, type=CaptureBegun)
+            return msgspec.msgpack.decode(response, type=CaptureBegun)
         except msgspec.DecodeError as error:
             raise CaptureFailed(f"its answer makes no sense: {error}") from error
 
@@ -230,7 +230,7 @@ class _Gateway:
                 end = msgspec.structs.replace(end, lost_spans=lost)
             self._post("/capture/end", token, msgspec.msgpack.encode(end))
         except Exception as error:
-            _tell(self.url, f"a rollout's end was not recorded ({_line(error)})")
+            _log_failure(self.url, f"a rollout's end was not recorded ({_error_line(error)})")
 
     def give_up(self, begun: CaptureBegun) -> None:
         """End an attempt for which the agent did not wait."""
@@ -239,33 +239,33 @@ class _Gateway:
     def failed(self, error: Exception) -> None:
         """Log why nothing is captured. Pause calls to the gateway if the next request would fail too."""
         if not isinstance(error, CaptureRefused):
-            self.resting_until = time.monotonic() + REST_SECONDS
-        _tell(self.url, _line(error))
+            self.paused_until = time.monotonic() + PAUSE_SECONDS
+        _log_failure(self.url, _error_line(error))
 
     def _post(self, path: str, token: str, body: bytes) -> bytes:
-        where = urlsplit(self.url)
-        connect = HTTPSConnection if where.scheme == "https" else HTTPConnection
-        connection = connect(where.hostname or "", where.port, timeout=BEGIN_SECONDS)
+        address = urlsplit(self.url)
+        connect = HTTPSConnection if address.scheme == "https" else HTTPConnection
+        connection = connect(address.hostname or "", address.port, timeout=BEGIN_SECONDS)
         headers = {"authorization": f"Bearer {token}", "content-type": "application/msgpack"}
         try:
-            connection.request("POST", where.path + path, body, headers)
-            answer = connection.getresponse()
-            if answer.status != 200:
-                kind = CaptureRefused if answer.status in _OF_THE_REQUEST else CaptureFailed
-                raise kind(f"it answered {answer.status}")
-            return answer.read(_MAX_ANSWER)
+            connection.request("POST", address.path + path, body, headers)
+            response = connection.getresponse()
+            if response.status != 200:
+                kind = CaptureRefused if response.status in _REFUSED_STATUSES else CaptureFailed
+                raise kind(f"it answered {response.status}")
+            return response.read(_MAX_ANSWER)
         finally:
             connection.close()
 
 
 _gateways: dict[tuple[str, str], _Gateway] = {}
-_told: set[tuple[str, str]] = set()
+_logged: set[tuple[str, str]] = set()
 _ending: set[Future[None]] = set()
 """Ends that are being sent. The end of the process waits for them."""
 
 
 def _configured(url: str | None, token: str | None) -> _Gateway | None:
-    """Return the given or configured gateway. Raises Failed when its settings are incomplete."""
+    """Return the given or configured gateway. Raises CaptureFailed when its settings are incomplete."""
     if url is None:
         mode = os.environ.get(MODE, "")
         if mode and mode != "production":
@@ -289,41 +289,41 @@ def _result(begun: Future[CaptureBegun]) -> CaptureBegun:
         raise
 
 
-def _in_thread(work: Callable[..., T], *args: Any, too_late: Callable[[T], object] | None = None) -> Future[T]:
-    """Run `work` in a daemon thread and return its future.
+def _in_thread(function: Callable[..., T], *args: Any, on_cancelled: Callable[[T], object] | None = None) -> Future[T]:
+    """Run `function` in a daemon thread and return its future.
 
     A thread is needed because name resolution has no time limit.
 
-    `too_late` is called with the result when the future was cancelled.
+    `on_cancelled` is called with the result when the future was cancelled.
     """
     done: Future[T] = Future()
 
     def run() -> None:
         try:
-            result = work(*args)
+            result = function(*args)
         except Exception as error:
             if done.set_running_or_notify_cancel():
                 done.set_exception(error)
         else:
             if done.set_running_or_notify_cancel():
                 done.set_result(result)
-            elif too_late is not None:
-                too_late(result)
+            elif on_cancelled is not None:
+                on_cancelled(result)
 
     Thread(target=run, name="leyden capture", daemon=True).start()
     return done
 
 
-def _line(error: Exception) -> str:
+def _error_line(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {BEGIN_SECONDS:g} s"
     return str(error) or type(error).__name__
 
 
-def _tell(url: str, reason: str) -> None:
+def _log_failure(url: str, reason: str) -> None:
     """Log why nothing is captured, as a warning the first time."""
-    level = logging.DEBUG if (url, reason) in _told else logging.WARNING
-    _told.add((url, reason))
+    level = logging.DEBUG if (url, reason) in _logged else logging.WARNING
+    _logged.add((url, reason))
     log.log(level, "Not captured%s: %s", f" at {url}" if url else "", reason)
 
 

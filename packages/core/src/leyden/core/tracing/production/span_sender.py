@@ -83,9 +83,9 @@ class SpanSender:
             log.warning("%d spans are not recorded: %s", len(spans), error)
             self._lost += len(spans)
         except Exception as error:  # broad: the agent continues whatever the gateway's error is
-            beyond = max(0, len(self._waiting) - LIMIT)
-            self._lost += beyond
-            del self._waiting[:beyond]
+            excess = max(0, len(self._waiting) - LIMIT)
+            self._lost += excess
+            del self._waiting[:excess]
             log.debug("%d spans wait: %r", len(self._waiting), error)
             return False
         del self._waiting[: len(spans)]
@@ -99,16 +99,16 @@ class SpanSender:
         fitting: list[Span] = []
         size = 0
         while len(fitting) < min(BATCH, len(self._waiting)):
-            place = len(fitting)
+            index = len(fitting)
             try:
-                span, bytes_of_it = ready_now(self._waiting[place])
+                span, span_bytes = ready_now(self._waiting[index])
             except REFUSALS as error:
                 log.warning("a span is not recorded: %s", error)
                 self._lost += 1
-                del self._waiting[place]
+                del self._waiting[index]
                 continue
-            self._waiting[place] = span
-            size += bytes_of_it
+            self._waiting[index] = span
+            size += span_bytes
             if fitting and size > BYTES:
                 break
             fitting.append(span)

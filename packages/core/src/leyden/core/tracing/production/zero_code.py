@@ -28,13 +28,13 @@ OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 def set_up() -> None:
     """Set up the SDK if the environment names an exporter and no provider is set. Errors are logged and not raised."""
     try:
-        if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider) and (names := _exporters_asked_for()):
-            _become_global([_exporter(name) for name in names])
+        if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider) and (names := _configured_exporters()):
+            _set_global([_exporter(name) for name in names])
     except Exception as error:  # broad: the instrumentors must still be loaded
         log.error("No spans are exported: %s", error)
 
 
-def _exporters_asked_for() -> list[str]:
+def _configured_exporters() -> list[str]:
     """Return the exporters that the environment names. An endpoint alone selects OTLP."""
     named = [name for part in os.environ.get(EXPORTERS, "").split(",") if (name := part.strip())]
     if named:
@@ -60,18 +60,18 @@ def _otlp() -> list[str]:
     return [OTLP[protocol]]
 
 
-def _become_global(exporters: list[SpanExporter]) -> None:
+def _set_global(exporters: list[SpanExporter]) -> None:
     """Make a provider global, until the application sets its own."""
     provider = TracerProvider()
     for exporter in exporters:
         provider.add_span_processor(BatchSpanProcessor(exporter))
-    standing: Any = wrapt.ObjectProxy(provider)
-    trace.set_tracer_provider(standing)
+    proxy: Any = wrapt.ObjectProxy(provider)
+    trace.set_tracer_provider(proxy)
 
-    def give_way(wrapped: Callable[..., None], _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if standing.__wrapped__ is not provider:  # the original call then warns about a second provider
+    def replace_provider(wrapped: Callable[..., None], _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if proxy.__wrapped__ is not provider:  # the original call then warns about a second provider
             return wrapped(*args, **kwargs)
-        standing.__wrapped__ = args[0] if args else kwargs["tracer_provider"]
+        proxy.__wrapped__ = args[0] if args else kwargs["tracer_provider"]
         return None
 
-    wrapt.wrap_function_wrapper("opentelemetry.trace", "set_tracer_provider", give_way)
+    wrapt.wrap_function_wrapper("opentelemetry.trace", "set_tracer_provider", replace_provider)

@@ -35,7 +35,7 @@ Sink: TypeAlias = Callable[[list[Span]], Awaitable[object]]
 BATCH = 512
 INTERVAL_SECONDS = 0.2
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-_WANTED = ("true", "1", "span_only", "span_and_event")
+_TRUE_VALUES = ("true", "1", "span_only", "span_and_event")
 QUEUE_LIMIT = 100_000
 """Most spans that wait while the sink fails. Beyond it the oldest are dropped."""
 MOST_REFUSED = 10_000
@@ -69,17 +69,17 @@ class Recorder(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         """Queue `span` if it is marked with an attempt."""
         try:
-            if (ours := _span(span)) is not None:
-                self.take(ours)
+            if (converted := _span(span)) is not None:
+                self.take(converted)
         except Exception as error:
             log.exception("A span could not be recorded")
-            self._note_refused(str((span.attributes or {}).get(semconv.ATTEMPT_ID, "")), span.name, repr(error))
+            self._count_refused(str((span.attributes or {}).get(semconv.ATTEMPT_ID, "")), span.name, repr(error))
 
     def take(self, span: Span) -> None:
         """Queue a span that has ended."""
         if len(self._queue) == QUEUE_LIMIT:
             oldest = self._queue[0]
-            self._note_refused(oldest.attempt_id, oldest.name, f"more than {QUEUE_LIMIT} spans waited for the store")
+            self._count_refused(oldest.attempt_id, oldest.name, f"more than {QUEUE_LIMIT} spans waited for the store")
         self._queue.append(span)
 
     def refused(self, attempt_id: str) -> "DroppedSpans | None":
@@ -89,9 +89,9 @@ class Recorder(SpanProcessor):
         """
         return self._refused.pop(attempt_id, None)
 
-    def _note_refused(self, attempt_id: str, name: str, reason: str) -> None:
-        known = self._refused.pop(attempt_id, None)
-        spans, first = (0, f"span {name!r} cannot be recorded: {reason}") if known is None else known
+    def _count_refused(self, attempt_id: str, name: str, reason: str) -> None:
+        counted = self._refused.pop(attempt_id, None)
+        spans, first = (0, f"span {name!r} cannot be recorded: {reason}") if counted is None else counted
         self._refused[attempt_id] = DroppedSpans(spans + 1, first)
         if len(self._refused) > MOST_REFUSED:
             del self._refused[next(iter(self._refused))]
@@ -121,7 +121,7 @@ class Recorder(SpanProcessor):
                     refused = isinstance(error, REFUSALS)  # for example an attempt that the store does not have
                     if refused and size == 1:
                         log.warning("span %r of attempt %s is refused: %s", batch[0].name, batch[0].attempt_id, error)
-                        self._note_refused(batch[0].attempt_id, batch[0].name, str(error))
+                        self._count_refused(batch[0].attempt_id, batch[0].name, str(error))
                         continue
                     self._queue.extendleft(reversed(batch))
                     if not isinstance(error, Exception):
@@ -205,9 +205,9 @@ async def start_recording(sink: Sink) -> Recorder:
 
     `Recorder.stop` ends it.
     """
-    ours = provider()
+    own_provider = provider()
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        trace.set_tracer_provider(ours)
+        trace.set_tracer_provider(own_provider)
     recorder = Recorder(sink)
     recorder.start()
     _switch.recorders = (*_switch.recorders, recorder)
@@ -220,11 +220,11 @@ def tracer(given: trace.TracerProvider | None = None) -> trace.Tracer:
     It is that of the provider `given`, else Leyden's own while a recorder runs, else that of the global provider.
     """
     global _tracer
-    chosen, (last, known) = _chosen(given), _tracer
+    chosen, (last, last_tracer) = _chosen(given), _tracer
     if chosen is _provider:
         return _own_tracer
     if chosen is last:  # making a tracer costs as much as a span
-        return known
+        return last_tracer
     made = chosen.get_tracer("leyden")
     _tracer = chosen, made
     return made
@@ -246,13 +246,13 @@ def start_span(
     return tracer(given).start_span(title, context, kind, attributes, start_time=started)
 
 
-def may_tell_content(given: trace.TracerProvider | None = None) -> bool:
+def may_export_content(given: trace.TracerProvider | None = None) -> bool:
     """Return whether content of messages may be written to the tracer of `given`.
 
     Always True for Leyden's own tracer. For others the environment variable of OpenTelemetry's own instrumentors,
     `CONTENT`, must allow it.
     """
-    return is_ours(given) or os.environ.get(CONTENT, "").lower() in _WANTED
+    return is_ours(given) or os.environ.get(CONTENT, "").lower() in _TRUE_VALUES
 
 
 def is_ours(given: trace.TracerProvider | None = None) -> bool:
@@ -265,7 +265,7 @@ def is_global(given: trace.TracerProvider | None = None) -> bool:
     return _chosen(given) is trace.get_tracer_provider()
 
 
-def is_beside(span: trace.Span, given: trace.TracerProvider | None = None) -> bool:
+def may_be_parent(span: trace.Span, given: trace.TracerProvider | None = None) -> bool:
     """Return whether `span` may be the parent of spans of `tracer(given)`.
 
     Leyden's own spans must not have foreign parents.

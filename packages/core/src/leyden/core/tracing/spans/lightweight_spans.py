@@ -103,8 +103,8 @@ class LightweightSpan(trace.Span):
             trace_id, span_id = f"{context.trace_id:032x}", f"{context.span_id:016x}"
             self._links.append(SpanLink(trace_id=trace_id, span_id=span_id, attributes=self._read(attributes, "link")))
 
-    def _read(self, attributes: Mapping[str, object] | None, place: str) -> Attributes:
-        return _add({}, attributes, self._reasons, place) if attributes else {}
+    def _read(self, attributes: Mapping[str, object] | None, path: str) -> Attributes:
+        return _add({}, attributes, self._reasons, path) if attributes else {}
 
     def record_exception(
         self,
@@ -114,13 +114,13 @@ class LightweightSpan(trace.Span):
         escaped: bool = False,
     ) -> None:
         """Add an exception as an event, with OpenTelemetry's names."""
-        told = {
+        exception_attributes = {
             "exception.type": short_name(exception),
             "exception.message": message_of(exception),
             "exception.stacktrace": stack_of(exception),
             "exception.escaped": str(escaped),
         }
-        self.add_event("exception", {**told, **(attributes or {})}, timestamp)
+        self.add_event("exception", {**exception_attributes, **(attributes or {})}, timestamp)
 
     def end(self, end_time: int | None = None) -> None:
         """End the span and pass it to `keep` if it belongs to an attempt. Later changes have no effect."""
@@ -203,7 +203,7 @@ def ids(span: trace.Span) -> tuple[str | None, str | None]:
 
 
 def _add(
-    known: dict[str, Any], given: Mapping[str, object], reasons: list[str], place: str = "attributes"
+    known: dict[str, Any], given: Mapping[str, object], reasons: list[str], path: str = "attributes"
 ) -> Attributes:
     """Copy values into `known` as they are now. Appends to `reasons` why a value is not complete."""
     for name, value in given.items():
@@ -213,7 +213,7 @@ def _add(
         elif kind is list and _is_flat(cast("list[object]", value)):
             known[name] = cast("Any", value).copy()
         elif value is not None:
-            known[name] = _as_it_is_now(value, f"{place}.{name}", reasons)
+            known[name] = _snapshot(value, f"{path}.{name}", reasons)
     return known
 
 
@@ -225,15 +225,15 @@ def _is_flat(items: list[object]) -> bool:
     return True
 
 
-def _as_it_is_now(value: object, place: str, reasons: list[str]) -> Any:
+def _snapshot(value: object, path: str, reasons: list[str]) -> Any:
     """Return a copy of an unusual value as it is now.
 
     An object that can be read only through its own methods is returned itself. The recorder reads it in a thread.
     """
     read = reading(WITHOUT_METHODS)
-    found = read.read(value, place)
+    found = read.read(value, path)
     if read.reasons and type(found) is str and not is_a(value, str):
         return value
-    kept = read.attribute(found, place)
+    kept = read.attribute(found, path)
     reasons += read.all_reasons()
     return kept

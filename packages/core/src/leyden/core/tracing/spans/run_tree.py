@@ -16,7 +16,7 @@ from leyden.core.data.plain.own_methods import short_name
 from leyden.core.data.plain.values import message_of
 from leyden.core.tracing.context import Caller, OpenAttempt, current_attempt, current_caller, not_ended, set_caller
 from leyden.core.tracing.production.capture import Capture, root_agent
-from leyden.core.tracing.spans.export import is_beside, may_tell_content, start_span
+from leyden.core.tracing.spans.export import may_be_parent, may_export_content, start_span
 from leyden.core.tracing.spans.lightweight_spans import LightweightSpan, ids
 
 LIVE_LIMIT = 4096
@@ -44,7 +44,7 @@ class Run(msgspec.Struct, eq=False):
     caller: Caller | None = None
     capture: Capture | None = None
     """In production, the rollout around the run."""
-    tells_content: bool = True
+    exports_content: bool = True
     by_shape: bool = False
     """Whether it counts as an agent only by its structure. If agents start below it, it becomes a workflow."""
     has_ended: bool = False
@@ -57,20 +57,20 @@ class Run(msgspec.Struct, eq=False):
     def note(self, attributes: Mapping[str, Any]) -> None:
         """Add attributes to the spans. Content of messages is left out of `span` unless it may be exported."""
         if self.record is not None:
-            self.record.set_attributes(_told(attributes, tells_content=True))
-        if self.span is not None and (told := _told(attributes, self.tells_content)):
-            self.span.set_attributes(told)
+            self.record.set_attributes(_exported_attributes(attributes, with_content=True))
+        if self.span is not None and (exported := _exported_attributes(attributes, self.exports_content)):
+            self.span.set_attributes(exported)
 
     def close(self, error: BaseException | None, ended: int | None = None) -> None:
         """End the spans, as failed if there is an `error`. `ended` is in Unix nanoseconds; None means now."""
         for below, its_error, its_end in self.stopped:
             below.close(None if error is None else its_error, its_end)
-        for span, tells_content in ((self.record, True), (self.span, self.tells_content)):
+        for span, exports_content in ((self.record, True), (self.span, self.exports_content)):
             if span is None:
                 continue
             if error is not None:
                 span.set_attribute(semconv.ERROR_TYPE, short_name(error))
-                span.set_status(trace.StatusCode.ERROR, message_of(error) if tells_content else None)
+                span.set_status(trace.StatusCode.ERROR, message_of(error) if exports_content else None)
             span.end(ended)
 
     def visible(self) -> "Run | None":
@@ -121,17 +121,19 @@ class RunTree:
         """Start a span for `run` and set `run` as this context's caller. Attributes that are None are left out."""
         above = None if run.parent is None else run.parent.visible()
         current, outer = trace.get_current_span(), self._outer(run)
-        above = None if above is None or self._is_left(above) else above
-        under = _ambient(current, outer, provider) if above is None else above.span
-        run.tells_content = may_tell_content(provider)
-        given: dict[str, Any] = {semconv.FRAMEWORK: self._framework}
+        above = None if above is None or self._is_in_other_framework(above) else above
+        under = _root_parent(current, outer, provider) if above is None else above.span
+        run.exports_content = may_export_content(provider)
+        base: dict[str, Any] = {semconv.FRAMEWORK: self._framework}
         if run.agent is not None:
-            given[semconv.AGENT_NAME] = run.agent
+            base[semconv.AGENT_NAME] = run.agent
         if run.node is not None:
-            given[semconv.NODE] = run.node
-        told = given | _told(attributes, run.tells_content)
-        run.span = start_span(title, under, told, started=run.started, kind=kind, given=provider)
-        run.record = _recorded(run, title, above, given | _told(attributes, tells_content=True), under, outer)
+            base[semconv.NODE] = run.node
+        exported = base | _exported_attributes(attributes, run.exports_content)
+        run.span = start_span(title, under, exported, started=run.started, kind=kind, given=provider)
+        run.record = _make_record(
+            run, title, above, base | _exported_attributes(attributes, with_content=True), under, outer
+        )
         trace_id, span_id = ids(run.record or run.span)
         run.caller = Caller(
             agent=run.agent,
@@ -141,7 +143,7 @@ class RunTree:
             framework=self._framework,
             outer=outer,
             is_root=run.parent is None,
-            beside=current.get_span_context().span_id,
+            otel_span_id=current.get_span_context().span_id,
         )
         set_caller(run.caller)
 
@@ -207,13 +209,13 @@ class RunTree:
 
         It has no duration and leaves the caller as it is.
         """
-        speaking, key = current_caller(), object()
+        caller, key = current_caller(), object()
         run = self.start(key, parent, "handoff")
         if run is not None:
             known = {semconv.OPERATION: semconv.HANDOFF, semconv.HANDOFF_FROM: source, semconv.HANDOFF_TO: target}
             self.open(run, f"handoff {target}", known, provider=provider)
             self.end(key)
-            set_caller(speaking)
+            set_caller(caller)
 
     def end(
         self, key: Hashable, error: BaseException | None = None, attributes: Mapping[str, Any] | None = None
@@ -255,10 +257,10 @@ class RunTree:
         caller = current_caller()
         if self._body is None or run.parent is not None:
             return caller
-        around = self._live.get(self._body())
-        while around is not None and around.parent is not None:
-            around = around.parent
-        while self._is_root(caller) and (around is None or caller is not around.caller):
+        enclosing = self._live.get(self._body())
+        while enclosing is not None and enclosing.parent is not None:
+            enclosing = enclosing.parent
+        while self._is_root(caller) and (enclosing is None or caller is not enclosing.caller):
             caller = not_ended(caller.outer)
         return caller
 
@@ -277,7 +279,7 @@ class RunTree:
     def _is_root(self, caller: Caller | None) -> TypeGuard[Caller]:
         return caller is not None and caller.is_root and caller.framework == self._framework
 
-    def _is_left(self, run: Run) -> bool:
+    def _is_in_other_framework(self, run: Run) -> bool:
         """Return whether another framework, called from within `run`, is this context's caller.
 
         It is nearer than `run`.
@@ -299,9 +301,9 @@ class RunTree:
                 self._live.pop(key, None)
 
 
-def _told(attributes: Mapping[str, Any], tells_content: bool) -> dict[str, Any]:
-    """Return the attributes that have a value, without content of messages unless `tells_content`."""
-    if tells_content:
+def _exported_attributes(attributes: Mapping[str, Any], with_content: bool) -> dict[str, Any]:
+    """Return the attributes that have a value, without content of messages unless `with_content`."""
+    if with_content:
         return {name: value for name, value in attributes.items() if value is not None}
     hidden = semconv.CONTENT_ATTRIBUTES
     return {name: value for name, value in attributes.items() if value is not None and name not in hidden}
@@ -314,19 +316,21 @@ def _is_within(caller: Caller | None, other: Caller | None) -> bool:
     return caller is not None
 
 
-def _ambient(current: trace.Span, caller: Caller | None, provider: trace.TracerProvider | None) -> trace.Span | None:
+def _root_parent(
+    current: trace.Span, caller: Caller | None, provider: trace.TracerProvider | None
+) -> trace.Span | None:
     """Return the parent of a root: the current span or the span of `caller`, which may belong to another framework.
 
     The newer of the two applies. A framework that sets a caller need not make its span the current one.
     """
     context = current.get_span_context()
-    newer = caller is None or caller.span_id is None or context.span_id != caller.beside
-    if context.is_valid and newer and is_beside(current, provider):
+    newer = caller is None or caller.span_id is None or context.span_id != caller.otel_span_id
+    if context.is_valid and newer and may_be_parent(current, provider):
         return current
     return _as_span(caller)
 
 
-def _recorded(
+def _make_record(
     run: Run,
     title: str,
     above: Run | None,

@@ -177,4 +177,4 @@ def _is_allowed(method: str, path: str) -> bool:
         return False
     tails = [pattern for methods, pattern in _TABLE if method in methods]
     found = (pattern.fullmatch(path) for pattern in (*tails, _UNDER_ROOT))
-    return any(one is not None and not _MODEL_WORDS.search(f"{one[1]}/") for one in found)
+    return any(match is not None and not _MODEL_WORDS.search(f"{match[1]}/") for match in found)

@@ -144,8 +144,8 @@ _IGNORED = re.compile(r"[\u00ad\u034f\u180b-\u180f\u200b-\u200f\u2060-\u206f\ufe
 _DOTS = str.maketrans(dict.fromkeys("\u3002\uff0e\uff61", "."))
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
-_called: set["HostPort"] = set()
-_of_clients: set["HostPort"] = set()
+_called_hosts: set["HostPort"] = set()
+_client_hosts: set["HostPort"] = set()
 _gateways: set["HostPort"] = set()
 
 
@@ -157,42 +157,47 @@ class HostPort(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def place(url: str) -> HostPort:
+def host_port(url: str) -> HostPort:
     """Return the host and port of a request to `url`. Never raises."""
     try:
-        where = urlsplit(url if "://" in url else f"http://{url}")
-        host, port = where.hostname or "", where.port
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        host, port = parts.hostname or "", parts.port
     except ValueError:
         return HostPort(url, 0)
     host = unicodedata.normalize("NFKC", _IGNORED.sub("", unquote(host))).translate(_DOTS).casefold().rstrip(".")
-    return HostPort(LOOPBACK if _is_loopback(host) else host, port or _DEFAULT_PORTS.get(where.scheme, 0))
+    return HostPort(LOOPBACK if _is_loopback(host) else host, port or _DEFAULT_PORTS.get(parts.scheme, 0))
 
 
 def is_provider(url: str) -> bool:
     """Return whether the host of `url` is recognised as a model provider's, in this context and at this time."""
-    where, attempt = place(url), current_attempt()
+    server, attempt = host_port(url), current_attempt()
     if attempt is not None:
-        gateway = place(attempt.gateway_url)
+        gateway = host_port(attempt.gateway_url)
         _gateways.add(gateway)
-        if where == gateway:
+        if server == gateway:
             return False
-        if where in attempt.extra.get(PROVIDERS, ()):
+        if server in attempt.extra.get(PROVIDERS, ()):
             return True
-    elif where in _gateways:
+    elif server in _gateways:
         return False
-    if where.port in PORTS or where in _called or where in _of_clients or _is_named(where.host, urlsplit(url).path):
+    if (
+        server.port in PORTS
+        or server in _called_hosts
+        or server in _client_hosts
+        or _is_named(server.host, urlsplit(url).path)
+    ):
         return True
-    return attempt is not None and where in _of_environment()
+    return attempt is not None and server in _environment_hosts()
 
 
-def called(url: str, attempt: OpenAttempt) -> None:
+def record_call(url: str, attempt: OpenAttempt) -> None:
     """Record that a model call of `attempt` was sent to `url`."""
-    _keep(url, attempt, _called)
+    _record(url, attempt, _called_hosts)
 
 
-def client_made(base_url: str) -> None:
+def record_client(base_url: str) -> None:
     """Record that a provider's SDK made a client for `base_url`."""
-    _keep(base_url, current_attempt(), _of_clients)
+    _record(base_url, current_attempt(), _client_hosts)
 
 
 def is_of_sdk(client: Any) -> bool:
@@ -202,20 +207,20 @@ def is_of_sdk(client: Any) -> bool:
 
 def forget() -> None:
     """Forget every host that was recorded."""
-    for places in (_called, _of_clients, _gateways):
-        places.clear()
+    for hosts in (_called_hosts, _client_hosts, _gateways):
+        hosts.clear()
 
 
-def _keep(url: str, attempt: OpenAttempt | None, everywhere: set[HostPort]) -> None:
-    where = place(url)
-    if attempt is None or where.host != LOOPBACK:
-        everywhere.add(where)
-    elif where != place(attempt.gateway_url):
-        attempt.extra.setdefault(PROVIDERS, set()).add(where)
+def _record(url: str, attempt: OpenAttempt | None, hosts: set[HostPort]) -> None:
+    server = host_port(url)
+    if attempt is None or server.host != LOOPBACK:
+        hosts.add(server)
+    elif server != host_port(attempt.gateway_url):
+        attempt.extra.setdefault(PROVIDERS, set()).add(server)
 
 
-def _of_environment() -> set[HostPort]:
-    return {place(url) for name in VARIABLES if (url := os.environ.get(name))}
+def _environment_hosts() -> set[HostPort]:
+    return {host_port(url) for name in VARIABLES if (url := os.environ.get(name))}
 
 
 def _globs(patterns: tuple[str, ...]) -> re.Pattern[str]:
@@ -230,7 +235,10 @@ _SHARED = [(re.compile(translate(host)), path) for host, path in SHARED_HOSTS.it
 def _is_named(host: str, path: str) -> bool:
     if _NAMED.match(host):
         return not _NOT_NAMED.match(host)
-    return any(of.match(host) and under.match(normalized(path).lower()) for of, under in _SHARED)
+    return any(
+        host_pattern.match(host) and path_pattern.match(normalized(path).lower())
+        for host_pattern, path_pattern in _SHARED
+    )
 
 
 @lru_cache(maxsize=4096)

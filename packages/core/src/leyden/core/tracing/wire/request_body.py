@@ -10,7 +10,7 @@ _ANY_HEADER = 47
 """zlib's `wbits` for gzip or zlib format, detected from the data."""
 
 
-def asks_a_model(body: bytes | None, encoding: str) -> bool:
+def is_model_request(body: bytes | None, encoding: str) -> bool:
     """Return whether `body` names a model, or a stored prompt that contains one.
 
     `encoding` is the value of the `Content-Encoding` header. Returns True also for a body that can be read only once
@@ -24,10 +24,10 @@ def asks_a_model(body: bytes | None, encoding: str) -> bool:
         if content is None or b'"model"' in content:
             return True
         value, is_json = _json(content)
-    return isinstance(value, dict) and _names_one(cast("dict[str, Any]", value))
+    return isinstance(value, dict) and _names_model(cast("dict[str, Any]", value))
 
 
-def _names_one(fields: dict[str, Any]) -> bool:
+def _names_model(fields: dict[str, Any]) -> bool:
     prompt = fields.get("prompt")
     named = cast("dict[str, Any]", prompt).get("id") if isinstance(prompt, dict) else None
     return "model" in fields or (isinstance(named, str) and named.startswith("pmpt_"))

@@ -16,9 +16,9 @@ from leyden.core.tracing.wire.routing_decision import (
     Destination,
     OutgoingRequest,
     RequestStopped,
+    bypass_routing,
     could_be_routed,
     decide,
-    onward,
 )
 
 WRAPPED = {"aiohttp": (("ClientSession", "_request"),)}
@@ -34,8 +34,8 @@ def wrap(http: ModuleType, name: str, original: Callable[..., Any]) -> Callable[
     # Not a coroutine function, so that aiohttp's warnings still name the agent's line.
     def _request(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = kwargs.get("middlewares")
-        ours = _Middleware(http, original, self, kwargs)
-        chain = (*(self._middlewares if given is None else given), ours)
+        middleware = _Middleware(http, original, self, kwargs)
+        chain = (*(self._middlewares if given is None else given), middleware)
         return original(self, *args, **{**kwargs, "middlewares": chain})
 
     return _request
@@ -58,22 +58,22 @@ class _Middleware:
         outgoing = _outgoing(request)
         try:
             destination = decide(outgoing)
-            response = None if destination is None else await self._ask_gateway(request, destination)
+            response = None if destination is None else await self._send_to_gateway(request, destination)
         except RequestStopped as stop:
             raise self._http.ClientConnectionError(str(stop)) from None
         if response is not None:
             return response
-        with onward(outgoing):
+        with bypass_routing(outgoing):
             return await handler(request)
 
-    async def _ask_gateway(self, request: Any, destination: Destination) -> Any | None:
+    async def _send_to_gateway(self, request: Any, destination: Destination) -> Any | None:
         """Return the gateway's response as if it came from the agent's provider. None: the provider must answer."""
         try:
             response = await self._send(request, destination)
         except (self._http.ClientConnectorError, self._http.ConnectionTimeoutError) as error:
-            destination.fall_back(self._as_the_agents(error, request))
+            destination.fall_back(self._as_agent_error(error, request))
             return None
-        if destination.answers(response.status):
+        if destination.accepts(response.status):
             response._real_url, response._url = request.original_url, request.url
             response._request_info, response._traces = request.request_info, request._traces
             response._session = self._session
@@ -85,7 +85,7 @@ class _Middleware:
             body = b""
         finally:
             response.close()
-        destination.turned_away(response.status, body)
+        destination.handle_refusal(response.status, body)
         return None
 
     async def _send(self, request: Any, destination: Destination) -> Any:
@@ -117,7 +117,7 @@ class _Middleware:
         finally:
             session.detach()
 
-    def _as_the_agents(self, error: Any, request: Any) -> Any:
+    def _as_agent_error(self, error: Any, request: Any) -> Any:
         """Return `error` as a connection error to the agent's own provider."""
         if isinstance(error, self._http.ClientConnectorError):
             return self._http.ClientConnectorError(request.connection_key, error.os_error)

@@ -16,19 +16,19 @@ from leyden.core.tracing.wire.routing_decision import (
     Destination,
     OutgoingRequest,
     RequestStopped,
+    bypass_routing,
     could_be_routed,
     decide,
+    full_url,
     header_text,
-    onward,
     repeatable,
-    whole_url,
 )
 from leyden.core.tracing.wire.routing_table import FORWARDED
 
 METHODS = ("request", "putrequest", "putheader", "endheaders", "send", "getresponse", "close")
 WRAPPED = {"http.client": tuple(("HTTPConnection", name) for name in METHODS)}
 
-_CALL, _LINE = "_leyden_call", "_leyden_line"
+_CALL, _GATEWAY_CONNECTION = "_leyden_call", "_leyden_line"
 """Attributes of a connection: its current routed request, and its connection to the gateway."""
 _FORWARDED = FORWARDED | {"connection"}
 """`Connection` is included, because keep-alive concerns only the client and the server that it really talks to."""
@@ -37,11 +37,11 @@ _FORWARDED = FORWARDED | {"connection"}
 class _Call:
     """One request of a connection that goes to the gateway."""
 
-    def __init__(self, destination: Destination, line: Any, repeat: Callable[[], None] | None) -> None:
-        self.destination, self.line = destination, line
+    def __init__(self, destination: Destination, gateway_connection: Any, repeat: Callable[[], None] | None) -> None:
+        self.destination, self.gateway_connection = destination, gateway_connection
         self.repeat = repeat
         """Sends the whole request to the agent's provider. None where the request was not made in one call."""
-        self.last = False
+        self.is_last = False
         """Whether the agent wants no further response over this connection."""
 
 
@@ -60,14 +60,14 @@ def wrap(http: ModuleType, name: str, original: Callable[..., Any]) -> Callable[
 
 def _request(http: Any, original: Callable[..., None]) -> Callable[..., None]:
     def request(self: Any, method: str, url: str, body: Any = None, headers: Any = None, **kwargs: Any) -> None:
-        where: str = _url(self, url)
+        target_url: str = _url(self, url)
         headers = cast("Mapping[Any, Any]", {} if headers is None else headers)
-        if not could_be_routed(where):
+        if not could_be_routed(target_url):
             return original(self, method, url, body, headers, **kwargs)
-        outgoing = OutgoingRequest(method, where, _names(headers), repeatable(body))
+        outgoing = OutgoingRequest(method, target_url, _names(headers), repeatable(body))
 
         def to_provider() -> None:
-            with onward(outgoing):
+            with bypass_routing(outgoing):
                 original(self, method, url, body, headers, **kwargs)
 
         if not _begin(http, self, outgoing, to_provider):
@@ -87,12 +87,12 @@ def _putrequest(http: Any, original: Callable[..., None]) -> Callable[..., None]
             if not could_be_routed(outgoing.url) or not _begin(http, self, outgoing, None):
                 return original(self, method, url, skip_host, skip_accept_encoding)
             call = cast("_Call", _call(self))
-        where = urlsplit(call.destination.url)
-        with onward(OutgoingRequest(method, call.destination.url, {}, None)):
-            path = where._replace(scheme="", netloc="").geturl()
-            original(call.line, method, path, skip_host=True, skip_accept_encoding=skip_accept_encoding)
+        target = urlsplit(call.destination.url)
+        with bypass_routing(OutgoingRequest(method, call.destination.url, {}, None)):
+            path = target._replace(scheme="", netloc="").geturl()
+            original(call.gateway_connection, method, path, skip_host=True, skip_accept_encoding=skip_accept_encoding)
         for header, value in call.destination.headers([]):
-            call.line.putheader(header, value)
+            call.gateway_connection.putheader(header, value)
         return None
 
     return putrequest
@@ -104,8 +104,8 @@ def _putheader(http: Any, original: Callable[..., None]) -> Callable[..., None]:
         if call is None:
             return original(self, header, *values)
         name = header_text(header).lower()
-        call.last = call.last or (name == "connection" and header_text(values[0]).lower() == "close")
-        return original(call.line, header, *values) if name in _FORWARDED else None
+        call.is_last = call.is_last or (name == "connection" and header_text(values[0]).lower() == "close")
+        return original(call.gateway_connection, header, *values) if name in _FORWARDED else None
 
     return putheader
 
@@ -113,7 +113,7 @@ def _putheader(http: Any, original: Callable[..., None]) -> Callable[..., None]:
 def _endheaders(http: Any, original: Callable[..., None]) -> Callable[..., None]:
     def endheaders(self: Any, *args: Any, **kwargs: Any) -> None:
         call = _call(self)
-        original(self if call is None else call.line, *args, **kwargs)
+        original(self if call is None else call.gateway_connection, *args, **kwargs)
 
     return endheaders
 
@@ -121,7 +121,7 @@ def _endheaders(http: Any, original: Callable[..., None]) -> Callable[..., None]
 def _send(http: Any, original: Callable[..., None]) -> Callable[..., None]:
     def send(self: Any, data: Any) -> None:
         call = _call(self)
-        original(self if call is None else call.line, data)
+        original(self if call is None else call.gateway_connection, data)
 
     return send
 
@@ -131,19 +131,19 @@ def _getresponse(http: Any, original: Callable[..., Any]) -> Callable[..., Any]:
         call: _Call | None = _fields(self).pop(_CALL, None)
         if call is None:
             return original(self)
-        response = original(call.line)
-        if call.destination.answers(response.status):
-            if call.last and call.line.sock is not None:
-                call.line.sock.close()  # as `urllib` closes its own socket; the response stays readable
-                call.line.sock = None
+        response = original(call.gateway_connection)
+        if call.destination.accepts(response.status):
+            if call.is_last and call.gateway_connection.sock is not None:
+                call.gateway_connection.sock.close()  # as `urllib` closes its own socket; the response stays readable
+                call.gateway_connection.sock = None
             return response
         try:
             body = response.read(REASON_BYTES)
         except (OSError, http.HTTPException):  # only the reason is lost
             body = b""
-        call.line.close()
+        call.gateway_connection.close()
         try:
-            call.destination.turned_away(response.status, body)
+            call.destination.handle_refusal(response.status, body)
         except RequestStopped as stop:
             raise _error(stop) from None
         assert call.repeat is not None, "only a request whose body is known is turned away to its provider"
@@ -156,9 +156,9 @@ def _getresponse(http: Any, original: Callable[..., Any]) -> Callable[..., Any]:
 def _close(http: Any, original: Callable[..., None]) -> Callable[..., None]:
     def close(self: Any) -> None:
         _fields(self).pop(_CALL, None)
-        line = _fields(self).get(_LINE)
-        if line is not None:
-            original(line)
+        gateway_connection = _fields(self).get(_GATEWAY_CONNECTION)
+        if gateway_connection is not None:
+            original(gateway_connection)
         original(self)
 
     return close
@@ -173,29 +173,34 @@ def _begin(http: Any, connection: Any, outgoing: OutgoingRequest, repeat: Callab
         raise _error(stop) from None
     if destination is None:
         return False
-    line = _line(http, connection, destination.gateway_url)
-    if line.sock is None:
+    gateway_connection = _gateway_connection(http, connection, destination.gateway_url)
+    if gateway_connection.sock is None:
         try:
-            line.connect()
+            gateway_connection.connect()
         except OSError as error:
-            line.close()
+            gateway_connection.close()
             destination.fall_back(error)
             return False
-    _fields(connection)[_CALL] = _Call(destination, line, repeat)
+    _fields(connection)[_CALL] = _Call(destination, gateway_connection, repeat)
     return True
 
 
-def _line(http: Any, connection: Any, gateway_url: str) -> Any:
+def _gateway_connection(http: Any, connection: Any, gateway_url: str) -> Any:
     """Return the connection to the gateway that `connection` owns."""
-    where = urlsplit(gateway_url)
-    line: Any = _fields(connection).get(_LINE)
-    if line is not None and (line.host, line.port) == (where.hostname, where.port or line.default_port):
-        return line
-    if line is not None:
-        line.close()
+    gateway = urlsplit(gateway_url)
+    gateway_connection: Any = _fields(connection).get(_GATEWAY_CONNECTION)
+    if gateway_connection is not None and (gateway_connection.host, gateway_connection.port) == (
+        gateway.hostname,
+        gateway.port or gateway_connection.default_port,
+    ):
+        return gateway_connection
+    if gateway_connection is not None:
+        gateway_connection.close()
     kind = http.HTTPSConnection if is_tls(gateway_url) else http.HTTPConnection
-    line = _fields(connection)[_LINE] = kind(where.hostname, where.port, timeout=connection.timeout)
-    return line
+    gateway_connection = _fields(connection)[_GATEWAY_CONNECTION] = kind(
+        gateway.hostname, gateway.port, timeout=connection.timeout
+    )
+    return gateway_connection
 
 
 def _call(connection: Any) -> _Call | None:
@@ -214,7 +219,7 @@ def _url(connection: Any, url: str) -> str:
     tunnel = connection._tunnel_host  # set by the public `set_tunnel`; there is no public way to read it
     host, port = (tunnel, connection._tunnel_port) if tunnel else (connection.host, connection.port)
     scheme = "https" if tunnel or connection.default_port == 443 else "http"
-    return whole_url(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}", url)
+    return full_url(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}", url)
 
 
 def _names(headers: Mapping[Any, Any]) -> dict[str, str]:

@@ -11,18 +11,18 @@ from typing import Any
 
 from leyden.core.tracing.wire import gateway_pool
 from leyden.core.tracing.wire.connection_pool import SingleConnectionPools
-from leyden.core.tracing.wire.provider_hosts import client_made, is_of_sdk
+from leyden.core.tracing.wire.provider_hosts import is_of_sdk, record_client
 from leyden.core.tracing.wire.routing_decision import (
     REASON_BYTES,
     Destination,
     OutgoingRequest,
     RequestStopped,
+    bypass_routing,
     could_be_routed,
     decide,
+    full_url,
     header_text,
     is_on,
-    onward,
-    whole_url,
 )
 
 PLACES = (
@@ -42,7 +42,7 @@ def wrap(http: ModuleType, name: str, original: Callable[[Any, Any], Any]) -> Ca
     def _transport_for_url(self: Any, url: Any) -> Any:
         transport = original(self, url)
         if is_on() and is_of_sdk(self):
-            client_made(str(self.base_url))
+            record_client(str(self.base_url))
         return RoutedTransport(http, transport) if could_be_routed(str(url)) else transport
 
     return _transport_for_url
@@ -90,10 +90,10 @@ class RoutedTransport:
             except self._unreached as error:
                 destination.fall_back(error)
             else:
-                if destination.answers(response.status_code):
+                if destination.accepts(response.status_code):
                     return response
                 self._turned_away(request, destination, response.status_code, self._start_of(response))
-        with onward(outgoing):
+        with bypass_routing(outgoing):
             return self._transport.handle_request(request)
 
     async def handle_async_request(self, request: Any) -> Any:
@@ -107,10 +107,10 @@ class RoutedTransport:
             except self._unreached as error:
                 destination.fall_back(error)
             else:
-                if destination.answers(response.status_code):
+                if destination.accepts(response.status_code):
                     return response
                 self._turned_away(request, destination, response.status_code, await self._start_of_async(response))
-        with onward(outgoing):
+        with bypass_routing(outgoing):
             return await self._transport.handle_async_request(request)
 
     def _decide(self, request: Any, outgoing: OutgoingRequest) -> Destination | None:
@@ -121,7 +121,7 @@ class RoutedTransport:
 
     def _turned_away(self, request: Any, destination: Destination, status: int, body: bytes) -> None:
         try:
-            destination.turned_away(status, body)
+            destination.handle_refusal(status, body)
         except RequestStopped as stop:
             raise self._http.ConnectError(str(stop), request=request) from None
 
@@ -209,4 +209,4 @@ def _url(request: Any) -> str:
     if target is None:
         return str(request.url)
     server = request.url.copy_with(raw_path=b"/", username=None, password=None, fragment=None)
-    return whole_url(str(server).rstrip("/"), header_text(target))
+    return full_url(str(server).rstrip("/"), header_text(target))

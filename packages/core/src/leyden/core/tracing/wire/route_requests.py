@@ -17,10 +17,10 @@ from leyden.core.tracing.wire.routing_decision import (
     Destination,
     OutgoingRequest,
     RequestStopped,
+    bypass_routing,
     could_be_routed,
     decide,
     header_text,
-    onward,
 )
 
 WRAPPED = {"requests": (("Session", "get_adapter"), ("adapters.HTTPAdapter", "send"))}
@@ -64,7 +64,7 @@ class _Call:
 
     def __init__(self, http: ModuleType, adapter: Any, request: Any, arguments: dict[str, Any]) -> None:
         self._http, self._adapter, self._request = http, adapter, request
-        self._waits = {name: arguments[name] for name in ("stream", "timeout") if name in arguments}
+        self._send_options = {name: arguments[name] for name in ("stream", "timeout") if name in arguments}
 
     def send(self, to_provider: Callable[[], Any]) -> Any:
         outgoing = _outgoing(self._request)
@@ -73,18 +73,18 @@ class _Call:
         except RequestStopped as stop:
             raise self._error(stop) from None
         if destination is not None:
-            response = self._ask_gateway(destination)
+            response = self._send_to_gateway(destination)
             if response is not None:
                 return response
-        with onward(outgoing):
+        with bypass_routing(outgoing):
             return to_provider()
 
-    def _ask_gateway(self, destination: Destination) -> Any | None:
+    def _send_to_gateway(self, destination: Destination) -> Any | None:
         """Return the gateway's response as if it came from the agent's provider. None: the provider must answer."""
         pool = gateway_pool.of_process("requests", destination.gateway_url, self._open)
         try:
-            response = self._trying_again(pool).send(
-                self._copy(destination), verify=True, cert=None, proxies={}, **self._waits
+            response = self._with_retries(pool).send(
+                self._copy(destination), verify=True, cert=None, proxies={}, **self._send_options
             )
         except self._http.exceptions.RequestException as error:
             error.request = self._request
@@ -92,17 +92,17 @@ class _Call:
                 raise
             destination.fall_back(error)
             return None
-        if destination.answers(response.status_code):
+        if destination.accepts(response.status_code):
             response.url, response.request, response.connection = self._request.url, self._request, self._adapter
             return response
         body = _start_of(response)
         try:
-            destination.turned_away(response.status_code, body)
+            destination.handle_refusal(response.status_code, body)
         except RequestStopped as stop:
             raise self._error(stop) from None
         return None
 
-    def _trying_again(self, pool: Any) -> Any:
+    def _with_retries(self, pool: Any) -> Any:
         """Return the adapter to the gateway, with the retries of the agent's own adapter."""
         retries = getattr(self._adapter, "max_retries", None)
         if retries is None or retries.total in (0, False):

@@ -9,7 +9,7 @@ from typing import Any
 
 from leyden.core.tracing.patching.hidden_frames import hidden_from_warnings
 from leyden.core.tracing.wire import routing_decision
-from leyden.core.tracing.wire.provider_hosts import client_made
+from leyden.core.tracing.wire.provider_hosts import record_client
 
 OPTIONAL = True
 """A missing class is no error: OpenAI's SDK before 1.0, or a replacement module, may lack it."""
@@ -30,6 +30,6 @@ def wrap(library: ModuleType, name: str, original: Callable[..., None]) -> Calla
         original(self, *args, **kwargs)
         base_url = getattr(self, "base_url", None) if routing_decision.is_on() else None
         if base_url is not None:
-            client_made(str(base_url))
+            record_client(str(base_url))
 
     return __init__

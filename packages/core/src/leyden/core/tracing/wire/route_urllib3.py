@@ -14,12 +14,12 @@ from leyden.core.tracing.wire.routing_decision import (
     Destination,
     OutgoingRequest,
     RequestStopped,
+    bypass_routing,
     could_be_routed,
     decide,
+    full_url,
     header_text,
-    onward,
     repeatable,
-    whole_url,
 )
 
 WRAPPED = {"urllib3.connectionpool": (("HTTPConnectionPool", "urlopen"),)}
@@ -34,10 +34,10 @@ def wrap(library: ModuleType, name: str, original: Callable[..., Any]) -> Callab
     def urlopen(
         self: Any, method: str, url: str, body: Any = None, headers: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        where = whole_url(f"{self.scheme}://{_host(self)}", url)
-        if not could_be_routed(where):
+        target_url = full_url(f"{self.scheme}://{_host(self)}", url)
+        if not could_be_routed(target_url):
             return original(self, method, url, body, headers, *args, **kwargs)
-        return _Call(original, self, (method, url, body, headers, *args), kwargs).send(where)
+        return _Call(original, self, (method, url, body, headers, *args), kwargs).send(target_url)
 
     return urlopen
 
@@ -59,37 +59,37 @@ class _Call:
         given: Mapping[Any, Any] = (pool.headers if args[3] is None else args[3]) or {}
         self._headers = {header_text(name).lower(): header_text(value) for name, value in given.items()}
 
-    def send(self, where: str) -> Any:
+    def send(self, target_url: str) -> Any:
         method, _, body = self._args[:3]
-        outgoing = OutgoingRequest(method, where, self._headers, repeatable(body))
+        outgoing = OutgoingRequest(method, target_url, self._headers, repeatable(body))
         try:
             destination = decide(outgoing)
         except RequestStopped as stop:
             raise self._error(stop) from None
         if destination is not None:
-            response = self._ask_gateway(destination)
+            response = self._send_to_gateway(destination)
             if response is not None:
                 return response
-        with onward(outgoing):
+        with bypass_routing(outgoing):
             return self._original(self._pool, *self._args, **self._kwargs)
 
-    def _ask_gateway(self, destination: Destination) -> Any | None:
+    def _send_to_gateway(self, destination: Destination) -> Any | None:
         """Return the gateway's response as if it came from the agent's provider. None: the provider must answer."""
         method, url, body, _, *more = self._args
         pools = gateway_pool.of_process("urllib3", destination.gateway_url, _open)
-        ours = pools.connection_from_url(destination.gateway_url)
+        pool = pools.connection_from_url(destination.gateway_url)
         headers = dict(destination.headers(self._headers.items()))
         path = destination.url.removeprefix(destination.gateway_url)
-        given = {**self._kwargs, **dict(zip(("retries", "redirect", "assert_same_host"), more, strict=False))}
-        given = {"timeout": self._pool.timeout, **given, "redirect": False}
-        given["retries"] = self._pool.retries if given.get("retries") is None else given["retries"]
+        options = {**self._kwargs, **dict(zip(("retries", "redirect", "assert_same_host"), more, strict=False))}
+        options = {"timeout": self._pool.timeout, **options, "redirect": False}
+        options["retries"] = self._pool.retries if options.get("retries") is None else options["retries"]
         try:
-            with onward(OutgoingRequest(method, destination.url, {}, None)):
-                response = self._original(ours, method, path, body, headers, **given)
+            with bypass_routing(OutgoingRequest(method, destination.url, {}, None)):
+                response = self._original(pool, method, path, body, headers, **options)
         except (self._errors.MaxRetryError, self._errors.NewConnectionError, self._errors.ConnectTimeoutError) as error:
-            destination.fall_back(self._as_the_agents(error))
+            destination.fall_back(self._as_agent_error(error))
             return None
-        if destination.answers(response.status):
+        if destination.accepts(response.status):
             response._request_url = url  # the result of `geturl`; urllib3 1 has no public way to set it
             return response
         try:
@@ -98,12 +98,12 @@ class _Call:
             body = b""
         response.close()
         try:
-            destination.turned_away(response.status, body)
+            destination.handle_refusal(response.status, body)
         except RequestStopped as stop:
             raise self._error(stop) from None
         return None
 
-    def _as_the_agents(self, error: Any) -> Exception:
+    def _as_agent_error(self, error: Any) -> Exception:
         """Return `error` as the agent's own pool would have raised it."""
         if isinstance(error, self._errors.MaxRetryError):
             return self._errors.MaxRetryError(self._pool, self._url, error.reason)

@@ -57,7 +57,7 @@ def install(*, fail_closed: bool = False) -> None:
     global _installed, _hooked
     with _lock:
         _installed = True
-        routing_decision.switch(True, fail_closed=fail_closed)
+        routing_decision.set_routing(True, fail_closed=fail_closed)
         for name in LIBRARIES:
             if name in sys.modules:
                 _patch(name, sys.modules[name])
@@ -77,7 +77,7 @@ def uninstall() -> None:
     global _installed
     with _lock:
         _installed = False
-        routing_decision.switch(False)
+        routing_decision.set_routing(False)
         for key, (owner, original, routed) in list(_patched.items()):
             name = key[2]
             if getattr(owner, name) is routed:
@@ -93,17 +93,17 @@ def _on_import(library: str, module: ModuleType) -> None:
 
 
 def _patch(library: str, module: ModuleType) -> None:
-    ours: Any = import_module(LIBRARIES[library])
-    for path, name in ours.WRAPPED[library]:
+    route_module: Any = import_module(LIBRARIES[library])
+    for path, name in route_module.WRAPPED[library]:
         key = (library, path, name)
         owner: Any = reduce(_attribute, path.split(".") if path else (), module)
-        if getattr(ours, "OPTIONAL", False) and not isinstance(owner, type):
+        if getattr(route_module, "OPTIONAL", False) and not isinstance(owner, type):
             continue
         original = getattr(owner, name, None)
         if original is None:
             log.warning("%s.%s is not as expected: it is not routed", library, path)
         elif key not in _patched:
-            routed = in_place_of(original, ours.wrap(module, name, original))
+            routed = in_place_of(original, route_module.wrap(module, name, original))
             setattr(owner, name, routed)
             _patched[key] = (owner, original, routed)
 

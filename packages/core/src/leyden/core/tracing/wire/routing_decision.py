@@ -26,14 +26,14 @@ from leyden.core.tracing.context import (
 )
 from leyden.core.tracing.wire import provider_hosts
 from leyden.core.tracing.wire.not_model_calls import is_allowed
-from leyden.core.tracing.wire.request_body import asks_a_model
+from leyden.core.tracing.wire.request_body import is_model_request
 from leyden.core.tracing.wire.request_path import normalized
 from leyden.core.tracing.wire.routing_table import FORWARDED, ModelCall, deployment, model_call, web_socket
 from leyden.core.tracing.wire.unsupported_clients import CALLED
 
 log = logging.getLogger("leyden.routing")
 
-ONWARD = "went to its provider"
+WENT_TO_PROVIDER = "went to its provider"
 """Text of the log. Also the key in `OpenAttempt.extra` that is set when a call went on because the gateway failed."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 OVERRIDES = ("x-http-method-override", "x-http-method", "x-method-override")
@@ -42,10 +42,10 @@ REASON_BYTES = 16384
 """Largest part of an error response that is read for the log, in bytes."""
 REASON_CHARACTERS = 300
 
-_on = False
+_enabled = False
 _fail_closed = False
-_told: set[tuple[str, str]] = set()
-_onward: ContextVar[tuple[str, str, OpenAttempt | None] | None] = ContextVar("leyden_onward", default=None)
+_logged: set[tuple[str, str]] = set()
+_bypassing: ContextVar[tuple[str, str, OpenAttempt | None] | None] = ContextVar("leyden_onward", default=None)
 """Method, address and attempt of the request on its way to its provider, for the library layers below."""
 
 
@@ -53,18 +53,18 @@ class RequestStopped(Exception):
     """This request is stopped. The agent receives the text as its library's own connection error."""
 
 
-class _Named(msgspec.Struct):
+class _ModelField(msgspec.Struct):
     model: str | None = None
 
 
-class _Reason(msgspec.Struct):
+class _ErrorFields(msgspec.Struct):
     message: str = ""
     code: str | int | None = None
     param: str | None = None
 
 
-class _Refused(msgspec.Struct):
-    error: _Reason
+class _ErrorBody(msgspec.Struct):
+    error: _ErrorFields
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +106,18 @@ class Destination:
         kept = [(name, value) for name, value in own if name.lower() in FORWARDED]
         return [*kept, ("Host", urlsplit(self.url).netloc), *self._identity()]
 
-    def answers(self, status: int) -> bool:
+    def accepts(self, status: int) -> bool:
         """Return whether the gateway's response with `status` is passed to the agent. Called before its body is read.
 
         False for a redirect. Also False, in an attempt that fails open, for an error status of 400 or more. The library
-        then reads up to `REASON_BYTES` of the body and calls `turned_away`.
+        then reads up to `REASON_BYTES` of the body and calls `handle_refusal`.
         """
         redirect = status in REDIRECTS
         refused = self.attempt.fail_open and self.request.body is not None and status >= 400
         return not (redirect or refused)
 
-    def turned_away(self, status: int, body: bytes) -> None:
-        """Return where the agent's provider must answer instead. Raises Stopped where the call may not go there.
+    def handle_refusal(self, status: int, body: bytes) -> None:
+        """Return where the agent's provider must answer instead. Raises RequestStopped where the call may not go there.
 
         The log contains the gateway's reason from `body`.
         """
@@ -125,7 +125,7 @@ class Destination:
         if self.attempt.fail_open and self.request.body is not None:
             code, message = ("", "") if redirect else _refusal(body)
             reason = f"the gateway answered {status}" + (f": {message}" if message else "")
-            _let_go(self.request.url, self.call, self.attempt, reason, f"{status} {code}")
+            _record_fallback(self.request.url, self.call, self.attempt, reason, f"{status} {code}")
             return
         raise _stop(self.request.url, self.call, "the gateway answered with a redirect")
 
@@ -137,7 +137,7 @@ class Destination:
         if not self.attempt.fail_open:
             raise error
         reason = f"the gateway cannot be reached ({type(error).__name__})"
-        _let_go(self.request.url, self.call, self.attempt, reason)
+        _record_fallback(self.request.url, self.call, self.attempt, reason)
 
     def _identity(self) -> list[tuple[str, str]]:
         caller = current_caller() or Caller()
@@ -152,18 +152,18 @@ class Destination:
         return [(name, quote(value, safe="")) for name, value in values.items() if value]
 
 
-def switch(on: bool, *, fail_closed: bool = False) -> None:
+def set_routing(on: bool, *, fail_closed: bool = False) -> None:
     """Turn routing on or off for every library. While it is off, each wrapper calls the original."""
-    global _on, _fail_closed
-    _on, _fail_closed = on, fail_closed
+    global _enabled, _fail_closed
+    _enabled, _fail_closed = on, fail_closed
     if not on:
-        _told.clear()
+        _logged.clear()
         provider_hosts.forget()
 
 
 def is_on() -> bool:
     """Return whether routing is on."""
-    return _on
+    return _enabled
 
 
 def fails_closed() -> bool:
@@ -174,10 +174,10 @@ def fails_closed() -> bool:
 def could_be_routed(url: str) -> bool:
     """Return whether `decide` must be called for a request to `url`."""
     path = urlsplit(url).path
-    return _on and ((model_call(path) or web_socket(path)) is not None or provider_hosts.is_provider(url))
+    return _enabled and ((model_call(path) or web_socket(path)) is not None or provider_hosts.is_provider(url))
 
 
-def whole_url(server: str, target: str) -> str:
+def full_url(server: str, target: str) -> str:
     """Return the URL of a request for `target` that is sent to `server`, a root URL such as `https://host:443`.
 
     A target that is itself a URL is for a proxy, which forwards it. A provider's server is no proxy.
@@ -185,24 +185,24 @@ def whole_url(server: str, target: str) -> str:
     if target[:8].lower().startswith(("http://", "https://")):
         if not provider_hosts.is_provider(server):
             return target
-        where = urlsplit(target)
-        target = f"{where.path}?{where.query}" if where.query else where.path
+        parts = urlsplit(target)
+        target = f"{parts.path}?{parts.query}" if parts.query else parts.path
     return f"{server}{'' if target.startswith('/') else '/'}{target}"
 
 
 def decide(request: OutgoingRequest) -> Destination | None:
     """Return the gateway destination of `request`.
 
-    None: its original destination. Raises Stopped when it is stopped.
+    None: its original destination. Raises RequestStopped when it is stopped.
     """
     attempt = current_attempt()
-    call = _call(request, attempt) if _on else None
+    call = _call(request, attempt) if _enabled else None
     if call is None:
         return None
     if attempt is None:
         return _without_attempt(request, call)
     attempt.extra[CALLED] = True
-    if _is_onward(request, attempt):
+    if _bypasses_routing(request, attempt):
         return None
     if _is_gateways(request.url, attempt):
         if semconv.HEADER_ATTEMPT in request.headers:
@@ -213,20 +213,20 @@ def decide(request: OutgoingRequest) -> Destination | None:
         if policy == PROVIDER:
             return None
         if not attempt.fail_open:
-            provider_hosts.called(request.url, attempt)
+            provider_hosts.record_call(request.url, attempt)
     if call.gateway_path is None:
-        return _unspoken(request, call, attempt)
+        return _unsupported(request, call, attempt)
     return Destination(request, call, attempt, policy)
 
 
 @contextmanager
-def onward(request: OutgoingRequest) -> Generator[None]:
+def bypass_routing(request: OutgoingRequest) -> Generator[None]:
     """Exempt `request` from routing in all library layers inside the block."""
-    token = _onward.set((request.method, _place(request.url), current_attempt()))
+    token = _bypassing.set((request.method, _host_and_path(request.url), current_attempt()))
     try:
         yield
     finally:
-        _onward.reset(token)
+        _bypassing.reset(token)
 
 
 def repeatable(body: Any) -> bytes | None:
@@ -241,9 +241,9 @@ def header_text(value: Any) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
-def _is_onward(request: OutgoingRequest, attempt: OpenAttempt) -> bool:
-    method, place, sent_for = _onward.get() or ("", "", None)
-    return sent_for is attempt and method == request.method and place == _place(request.url)
+def _bypasses_routing(request: OutgoingRequest, attempt: OpenAttempt) -> bool:
+    method, address, sent_for = _bypassing.get() or ("", "", None)
+    return sent_for is attempt and method == request.method and address == _host_and_path(request.url)
 
 
 def _call(request: OutgoingRequest, attempt: OpenAttempt | None) -> ModelCall | None:
@@ -253,13 +253,13 @@ def _call(request: OutgoingRequest, attempt: OpenAttempt | None) -> ModelCall | 
     processes, and in production capture, the path and the body decide.
     """
     headers, path = request.headers, urlsplit(request.url).path
-    methods = {request.method.upper(), *_overriding(headers)}
+    methods = {request.method.upper(), *_override_methods(headers)}
     upgrades = header_text(headers.get("upgrade", "")).lower() == "websocket"
     call = web_socket(path) if upgrades else model_call(path)
     if call is not None and call.methods.isdisjoint(methods):
         call = None
     encoding = header_text(headers.get("content-encoding", ""))
-    if call is not None and (not call.names_model or asks_a_model(request.body, encoding)):
+    if call is not None and (not call.names_model or is_model_request(request.body, encoding)):
         return call
     in_runner = (_fail_closed or is_left_over()) if attempt is None else not attempt.fail_open
     if not in_runner or not provider_hosts.is_provider(request.url):
@@ -270,7 +270,7 @@ def _call(request: OutgoingRequest, attempt: OpenAttempt | None) -> ModelCall | 
     return call
 
 
-def _overriding(headers: Mapping[str, str]) -> list[str]:
+def _override_methods(headers: Mapping[str, str]) -> list[str]:
     """Return the methods that `headers` ask a server to apply instead of the request's own."""
     return [header_text(method).strip().upper() for name in OVERRIDES if (method := headers.get(name))]
 
@@ -282,26 +282,26 @@ def _without_attempt(request: OutgoingRequest, call: ModelCall) -> None:
         raise _stop(request.url, call, "no attempt is open here, and this process never calls a provider")
 
 
-def _unspoken(request: OutgoingRequest, call: ModelCall, attempt: OpenAttempt) -> None:
+def _unsupported(request: OutgoingRequest, call: ModelCall, attempt: OpenAttempt) -> None:
     reason = f"the gateway does not take {call.suffix} calls"
     if not call.is_known:
-        where = urlsplit(request.url)
-        route = f"host={(where.hostname or '').lower()},path={mask_text(where.path)[:REASON_CHARACTERS]},to={PROVIDER}"
+        parts = urlsplit(request.url)
+        route = f"host={(parts.hostname or '').lower()},path={mask_text(parts.path)[:REASON_CHARACTERS]},to={PROVIDER}"
         reason += f"; if this is no model call, or its provider is to answer it, give the run the route {route}"
     if not attempt.fail_open:
         raise _stop(request.url, call, reason)
-    _let_go(request.url, call, attempt, reason)
+    _record_fallback(request.url, call, attempt, reason)
 
 
 def _policy(request: OutgoingRequest, attempt: OpenAttempt) -> str:
     if not attempt.routes:
         return POLICY
-    where = urlsplit(request.url)
+    parts = urlsplit(request.url)
     caller = current_caller() or Caller()
-    model = _model(request, where.path) if any(route.reads_model for route in attempt.routes) else None
-    host = (where.hostname or "").lower()
+    model = _model(request, parts.path) if any(route.reads_model for route in attempt.routes) else None
+    host = (parts.hostname or "").lower()
     agent, node = caller.agent or "", caller.node or ""
-    return first_fitting(attempt.routes, host=host, path=where.path, model=model, agent=agent, node=node)
+    return first_fitting(attempt.routes, host=host, path=parts.path, model=model, agent=agent, node=node)
 
 
 def _model(request: OutgoingRequest, path: str) -> str | None:
@@ -309,35 +309,35 @@ def _model(request: OutgoingRequest, path: str) -> str | None:
     if request.body is None:
         return None
     try:
-        named = msgspec.json.decode(request.body, type=_Named).model if request.body else None
+        named = msgspec.json.decode(request.body, type=_ModelField).model if request.body else None
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return named or deployment(path)
 
 
 def _stop(url: str, call: ModelCall, reason: str) -> RequestStopped:
-    _tell(url, call, "was stopped", reason)
+    _log_outcome(url, call, "was stopped", reason)
     return RequestStopped(f"model call stopped by Leyden: {reason}")
 
 
-def _let_go(url: str, call: ModelCall, attempt: OpenAttempt, reason: str, kind: str | None = None) -> None:
-    attempt.extra[ONWARD] = True
-    _tell(url, call, ONWARD, reason, kind)
+def _record_fallback(url: str, call: ModelCall, attempt: OpenAttempt, reason: str, kind: str | None = None) -> None:
+    attempt.extra[WENT_TO_PROVIDER] = True
+    _log_outcome(url, call, WENT_TO_PROVIDER, reason, kind)
 
 
-def _tell(url: str, call: ModelCall, what: str, reason: str, kind: str | None = None) -> None:
+def _log_outcome(url: str, call: ModelCall, outcome: str, reason: str, kind: str | None = None) -> None:
     """Log a call's outcome: as a warning for the first reason of its `kind` for its host, later as debug messages."""
-    place = f"{urlsplit(url).hostname} ({call.suffix})"  # not the whole path, which may hold an attempt's token
-    key = (place, reason if kind is None else kind)
-    level = logging.DEBUG if key in _told else logging.WARNING
-    _told.add(key)
-    log.log(level, "A model call to %s %s: %s", place, what, reason)
+    label = f"{urlsplit(url).hostname} ({call.suffix})"  # not the whole path, which may hold an attempt's token
+    key = (label, reason if kind is None else kind)
+    level = logging.DEBUG if key in _logged else logging.WARNING
+    _logged.add(key)
+    log.log(level, "A model call to %s %s: %s", label, outcome, reason)
 
 
 def _refusal(body: bytes) -> tuple[str, str]:
     """Return the kind of refusal in an error body of the gateway, and its message as one short line."""
     try:
-        error = msgspec.json.decode(body, type=_Refused).error
+        error = msgspec.json.decode(body, type=_ErrorBody).error
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return "", ""
     message = mask_text(" ".join(error.message.split()))
@@ -349,7 +349,7 @@ def _is_gateways(url: str, attempt: OpenAttempt) -> bool:
     return url.startswith(f"{attempt.gateway_url}/")
 
 
-def _place(url: str) -> str:
+def _host_and_path(url: str) -> str:
     """Return the part of a URL that layered libraries write in the same way."""
-    where = urlsplit(url)
-    return f"{(where.hostname or '').lower()}{where.path}"
+    parts = urlsplit(url)
+    return f"{(parts.hostname or '').lower()}{parts.path}"

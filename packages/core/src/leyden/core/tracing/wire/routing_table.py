@@ -78,8 +78,8 @@ def model_call(path: str) -> ModelCall | None:
         return found
     if stored := STORED_RESPONSE.search(path):
         answer, *below = stored[1].removeprefix("/").split("/")
-        where = "/".join(("/v1/responses", answer, *(name.lower() for name in below)))
-        return ModelCall("/responses/{id}", where, names_model=False, methods=STORED_METHODS, query=STORED_QUERY)
+        gateway_path = "/".join(("/v1/responses", answer, *(name.lower() for name in below)))
+        return ModelCall("/responses/{id}", gateway_path, names_model=False, methods=STORED_METHODS, query=STORED_QUERY)
     return ModelCall("Bedrock", None, names_model=False) if BEDROCK.search(path) else None
 
 

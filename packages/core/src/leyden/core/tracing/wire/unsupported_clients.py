@@ -39,12 +39,12 @@ CALLED = "leyden.model_called"
 
 COMMAND = "leyden.command"
 """Key of an attempt's `extra`: name of the program that is the agent. This process makes none of its calls."""
-OF_THE_SYSTEM = frozenset({"ldconfig", "lsb_release", "sw_vers", "sysctl", "uname"})
+SYSTEM_PROGRAMS = frozenset({"ldconfig", "lsb_release", "sw_vers", "sysctl", "uname"})
 """Programs that `platform` and `ctypes`, and so provider clients, run to identify the system."""
 PROGRAMS = "leyden.programs"
 """Key of an attempt's `extra`: names of other programs that the agent started."""
 
-_said = False
+_warned = False
 
 
 def out_of_reach(modules: Mapping[str, ModuleType] | None = None) -> list[str]:
@@ -53,27 +53,27 @@ def out_of_reach(modules: Mapping[str, ModuleType] | None = None) -> list[str]:
     return [reason for module, reason in {**UNREACHED, **UNANSWERED}.items() if module in loaded]
 
 
-def untold(attempt: OpenAttempt) -> list[str]:
+def possible_reasons(attempt: OpenAttempt) -> list[str]:
     """Return possible reasons why `attempt` made no model call. Empty where it made one, or after the first warning."""
-    if _said or CALLED in attempt.extra:
+    if _warned or CALLED in attempt.extra:
         return []
     if (command := attempt.extra.get(COMMAND)) is not None:
         return [
             f"{command} sent nothing to OPENAI_BASE_URL: its client may have a base URL in its code, or take it from "
             f"another variable"
         ]
-    programs = sorted({*attempt.extra.get(PROGRAMS, ())} - OF_THE_SYSTEM)
+    programs = sorted({*attempt.extra.get(PROGRAMS, ())} - SYSTEM_PROGRAMS)
     started = [
         f"{name} is another program: its client must take its base URL from OPENAI_BASE_URL" for name in programs
     ]
     return started + out_of_reach()
 
 
-def tell(reasons: list[str]) -> None:
+def warn(reasons: list[str]) -> None:
     """Warn that an agent made no model call, with the possible reasons. Warns once in this process."""
-    global _said
-    if reasons and not _said:
-        _said = True
+    global _warned
+    if reasons and not _warned:
+        _warned = True
         log.warning(
             "A rollout ended well without a model call. If its agent asks a model, no call was seen: %s. "
             "(See docs/wire.md; this is said once.)",

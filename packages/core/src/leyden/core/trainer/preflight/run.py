@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from leyden.core.algorithm.policy_partition import shared_out
+from leyden.core.algorithm.policy_partition import split_by_policy
 from leyden.core.errors import CheckFailed
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.preflight.calls import (
@@ -131,7 +131,7 @@ def _difference(models: "Mapping[str, PolicyModel]", evidence: Evidence) -> Diff
     from leyden.core.policy.probe import recomputed
 
     found: list[Difference] = []
-    for name, calls in shared_out(evidence.transitions, models, lambda call: call).items():
+    for name, calls in split_by_policy(evidence.transitions, models, lambda call: call).items():
         some = calls[:: -(-len(calls) // MOST_CALLS)]
         apart_N = np.abs(recomputed(models[name], some))
         limit = SERVED_GAP[models[name].precision]

@@ -45,10 +45,10 @@ def write_held_out(path: Path, held_out: Mapping[str, Sequence[Task]]) -> None:
 
 
 def _row(source: str, row: int, task: Task) -> dict[str, Any]:
-    said = task if isinstance(task, str) else json.dumps(task, ensure_ascii=False)
+    text = task if isinstance(task, str) else json.dumps(task, ensure_ascii=False)
     return {
         "data_source": source,
-        "prompt": [{"role": "user", "content": said}],
+        "prompt": [{"role": "user", "content": text}],
         "reward_model": {"style": "rule", "ground_truth": ""},
         "extra_info": {"index": row, "row": row, "held_out": "" if source == TRAIN else source},
     }

@@ -69,7 +69,7 @@ class DoctorOptions:
     smoke: bool = True
 
 
-def examine(patient: DoctorOptions) -> Iterator[Finding]:
+def examine(options: DoctorOptions) -> Iterator[Finding]:
     """Run all checks and yield their findings; an exception in a check becomes a finding."""
     checks: list[tuple[str, Callable[[DoctorOptions], Iterator[Finding]]]] = [
         ("versions", _versions),
@@ -83,14 +83,14 @@ def examine(patient: DoctorOptions) -> Iterator[Finding]:
     ]
     for name, check in checks:
         try:
-            yield from check(patient)
+            yield from check(options)
         except Exception as error:
             found = f"could not look: {type(error).__name__}: {error}"
             fix = "see to it that it can look, and run this again; what is left is for a report"
             yield Finding(check=name, status="unknown", found=found, fix=fix)
 
 
-def _versions(patient: DoctorOptions) -> Iterator[Finding]:
+def _versions(options: DoctorOptions) -> Iterator[Finding]:
     wanted = {**SERIES, "transformers": _TRANSFORMERS, "torch": _TORCH}
     for name, series in wanted.items():
         found, fix = installed(name), f"pip install {name}=={TESTED.get(name, series + '*')}"
@@ -113,20 +113,20 @@ def _versions(patient: DoctorOptions) -> Iterator[Finding]:
     )
 
 
-def _gpus(patient: DoctorOptions) -> Iterator[Finding]:
+def _gpus(options: DoctorOptions) -> Iterator[Finding]:
     program = shutil.which("nvidia-smi")
     fix = "VERL trains on GPUs: run it where there is one, with the driver's nvidia-smi on the PATH"
-    if program is None and patient.ray_address is not None:
+    if program is None and options.ray_address is not None:
         return  # a head node may have no GPU; the Ray check counts those of the cluster
     if program is None:
         yield Finding(check="GPUs", status="failed", found="no nvidia-smi, so no GPU that could be seen", fix=fix)
         return
-    asked = [program, "--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits"]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=30)
+    command = [program, "--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     rows = [[part.strip() for part in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
     if done.returncode or not rows:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        yield Finding(check="GPUs", status="failed", found=said[0] if said else "none", fix=fix)
+        output = (done.stderr or done.stdout).strip().splitlines()
+        yield Finding(check="GPUs", status="failed", found=output[0] if output else "none", fix=fix)
     for number, (name, total, used) in enumerate(rows if not done.returncode else []):
         busy = float(used) > float(total) / 10
         yield Finding(
@@ -137,8 +137,8 @@ def _gpus(patient: DoctorOptions) -> Iterator[Finding]:
         )
 
 
-def _ports(patient: DoctorOptions) -> Iterator[Finding]:
-    if patient.ray_address is not None:
+def _ports(options: DoctorOptions) -> Iterator[Finding]:
+    if options.ray_address is not None:
         return  # a running cluster already uses these ports
     for port, (what, option) in PORTS.items():
         with socket.socket() as probe:
@@ -152,7 +152,7 @@ def _ports(patient: DoctorOptions) -> Iterator[Finding]:
                 yield Finding(check=f"port {port}", status="ok", found=f"free ({what})")
 
 
-def _shared_memory(patient: DoctorOptions) -> Iterator[Finding]:
+def _shared_memory(options: DoctorOptions) -> Iterator[Finding]:
     folder = Path("/dev/shm")
     if not folder.is_dir():
         fix = "Ray needs Linux for this: run it there"
@@ -170,24 +170,24 @@ def _shared_memory(patient: DoctorOptions) -> Iterator[Finding]:
     )
 
 
-def _disk(patient: DoctorOptions) -> Iterator[Finding]:
-    folder = patient.runs.absolute()
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    policy = Path(patient.policy) if patient.policy else None
+def _disk(options: DoctorOptions) -> Iterator[Finding]:
+    folder = options.runs.absolute()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    policy = Path(options.policy) if options.policy else None
     size = sum(file.stat().st_size for file in policy.rglob("*") if file.is_file()) if policy else 0
-    free, needed = shutil.disk_usage(there).free, max(DISK_BYTES, CHECKPOINTS * size)
+    free, needed = shutil.disk_usage(existing).free, max(DISK_BYTES, CHECKPOINTS * size)
     yield Finding(
         check="disk",
         status="ok" if free >= needed else "failed",
-        found=f"{free / GIB:.0f} GiB free at {there}, {needed / GIB:.0f} GiB wanted",
+        found=f"{free / GIB:.0f} GiB free at {existing}, {needed / GIB:.0f} GiB wanted",
         fix="" if free >= needed else "give --runs a folder on a larger disk",
     )
 
 
-def _policy(patient: DoctorOptions) -> Iterator[Finding]:
-    if patient.policy is None:
+def _policy(options: DoctorOptions) -> Iterator[Finding]:
+    if options.policy is None:
         return
-    folder = Path(patient.policy)
+    folder = Path(options.policy)
     if not folder.is_dir():
         fix = "download it first, so that every node has the same files: hf download NAME --local-dir FOLDER"
         yield Finding(check="policy", status="failed", found=f"{folder} is not a folder", fix=fix)
@@ -208,30 +208,32 @@ def _has_template(folder: Path, files: set[str]) -> bool:
     return "chat_template.jinja" in files or bool(settings.get("chat_template"))
 
 
-def _ray(patient: DoctorOptions) -> Iterator[Finding]:
+def _ray(options: DoctorOptions) -> Iterator[Finding]:
     """Join the cluster, or start one, and run a task; in a separate process, because Ray's state is process-wide."""
-    command = [sys.executable, "-m", __name__, patient.ray_address or ""]
+    command = [sys.executable, "-m", __name__, options.ray_address or ""]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=RAY_SECONDS)
     except subprocess.TimeoutExpired:
         fix = "see `ray status`, and whether a firewall is between the nodes"
         yield Finding(check="Ray", status="failed", found=f"no task ran within {RAY_SECONDS:.0f} s", fix=fix)
         return
-    found = _last_said(done)
+    found = _last_line(done)
     if done.returncode:
         alone = "see what `ray start --head` says by itself: it wants a few GiB of memory and an idle processor"
-        fix = "start one with `ray start --head`, or leave out --ray-address" if patient.ray_address else alone
+        fix = "start one with `ray start --head`, or leave out --ray-address" if options.ray_address else alone
         yield Finding(check="Ray", status="failed", found=found, fix=fix)
-    elif patient.ray_address is not None and f" {NO_GPUS};" in found:
+    elif options.ray_address is not None and f" {NO_GPUS};" in found:
         fix = "start nodes that have some, and the driver: `ray start` counts them, or is told with --num-gpus"
         yield Finding(check="Ray", status="failed", found=found, fix=fix)
     else:
         yield Finding(check="Ray", status="ok", found=found)
 
 
-def _last_said(done: "subprocess.CompletedProcess[str]") -> str:
-    said = done.stderr if done.returncode else done.stdout
-    return next((line.strip() for line in reversed(said.splitlines()) if line.strip()), f"ended with {done.returncode}")
+def _last_line(done: "subprocess.CompletedProcess[str]") -> str:
+    output = done.stderr if done.returncode else done.stdout
+    return next(
+        (line.strip() for line in reversed(output.splitlines()) if line.strip()), f"ended with {done.returncode}"
+    )
 
 
 _SMOKE = """
@@ -251,8 +253,8 @@ print(f"VERL's trainer loads, GRPO's advantages are right, a backward pass ran o
 """
 
 
-def _smoke(patient: DoctorOptions) -> Iterator[Finding]:
-    if not patient.smoke:
+def _smoke(options: DoctorOptions) -> Iterator[Finding]:
+    if not options.smoke:
         return
     try:
         done = subprocess.run([sys.executable, "-c", _SMOKE], capture_output=True, text=True, timeout=SMOKE_SECONDS)
@@ -265,10 +267,10 @@ def _smoke(patient: DoctorOptions) -> Iterator[Finding]:
     if not failed and ON_CPU in done.stdout and shutil.which("nvidia-smi"):
         failed, fix = True, f"torch {installed('torch')} cannot use the GPUs: install a build of it for their driver"
     status = "failed" if failed else "ok"
-    yield Finding(check="smoke step", status=status, found=_last_said(done), fix=fix)
+    yield Finding(check="smoke step", status=status, found=_last_line(done), fix=fix)
 
 
-def _two() -> int:
+def _remote_two() -> int:
     return 1 + 1
 
 
@@ -276,14 +278,14 @@ async def _try_ray(address: str | None) -> str:
     from leyden.core.runner.workers.ray_cluster import ray_cluster
 
     async with ray_cluster(address) as cluster:
-        task: Any = cluster.ray.remote(_two)
+        task: Any = cluster.ray.remote(_remote_two)
         if await task.remote() != 2:
             raise LeydenError("a task came back with a wrong answer")
         free = cluster.ray.cluster_resources()
         nodes = len(cluster.nodes())
-        how = "a cluster started here and ended" if cluster.is_ours else f"joined {address}"
+        description = "a cluster started here and ended" if cluster.is_ours else f"joined {address}"
         counted = f"{nodes} node{'s'[: nodes != 1]}, {free.get('CPU', 0):g} CPUs, {free.get('GPU', 0):g} GPUs"
-        return f"{how}: {counted}; a task ran"
+        return f"{description}: {counted}; a task ran"
 
 
 def main(arguments: list[str]) -> int:
@@ -292,11 +294,11 @@ def main(arguments: list[str]) -> int:
     The single argument is a cluster's address, or an empty string.
     """
     try:
-        said = asyncio.run(_try_ray(arguments[0] or None))
+        output = asyncio.run(_try_ray(arguments[0] or None))
     except LeydenError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    sys.stdout.write(said + "\n")
+    sys.stdout.write(output + "\n")
     return 0
 
 

@@ -27,28 +27,30 @@ class EmptyPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """Why rollouts failed."""
 
 
-def missing(found: PromptRows, group: TrajectoryGroup) -> EmptyPrompt:
+def empty_prompt_of(found: PromptRows, group: TrajectoryGroup) -> EmptyPrompt:
     """Return why `found`, which was made from `group`, has no row."""
     rollouts, calls = Counter(found.rollouts_left_out), Counter(found.calls_left_out)
-    for one in group.trajectories:
-        calls.update(one.excluded)
-        if one.reward is None and not one.succeeded:
-            rollouts.update([lacking(one) or NO_REWARD])
+    for trajectory in group.trajectories:
+        calls.update(trajectory.excluded)
+        if trajectory.reward is None and not trajectory.succeeded:
+            rollouts.update([lacking(trajectory) or NO_REWARD])
             rollouts -= Counter({NO_REWARD: 1})
     return EmptyPrompt(rollouts=dict(rollouts), calls=dict(calls), failures=tuple(failures([group]).most_common()))
 
 
-def complaint(step: int, tasks: Sequence[EmptyPrompt]) -> str:
+def empty_batch_message(step: int, tasks: Sequence[EmptyPrompt]) -> str:
     """Return the error message for a batch of `step` without a row: all counts, and what to change."""
     rollouts, calls, failed = Counter[str](), Counter[str](), Tally()
     for task in tasks:
         failed.include(task.failures)
         rollouts.update(task.rollouts)
         calls.update(task.calls)
-    told = f"rollouts: {counts(rollouts)}" if rollouts else "no rollout has finished"
-    told += f"; calls: {counts(calls)}" if calls else ""
-    told += f"; failed: {failed.line()}" if failed.total else ""
-    every = rollouts + calls
-    most = next((reason for reason, _ in every.most_common() if reason_of(reason).change), None)
+    description = f"rollouts: {counts(rollouts)}" if rollouts else "no rollout has finished"
+    description += f"; calls: {counts(calls)}" if calls else ""
+    description += f"; failed: {failed.line()}" if failed.total else ""
+    reasons = rollouts + calls
+    most = next((reason for reason, _ in reasons.most_common() if reason_of(reason).change), None)
     advice = "" if most is None else f": {reason_of(most).change}"
-    return f"step {step} has nothing to learn from, no call of {len(tasks)} tasks can be trained ({told}){advice}"
+    return (
+        f"step {step} has nothing to learn from, no call of {len(tasks)} tasks can be trained ({description}){advice}"
+    )

@@ -26,7 +26,7 @@ class TrainerProcess:
     """A running process of VERL's trainer; its output is written to the file `log`."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path, began: int) -> None:
-        self._process, self._log, self._began = process, log, began
+        self._process, self._log, self._log_start = process, log, began
 
     async def ended(self) -> None:
         """Wait until the process ends.
@@ -35,16 +35,16 @@ class TrainerProcess:
         for any other failure.
         """
         code = await self._process.wait()
-        if code == 2 and (refused := _last_refusal(self._last_said())) is not None:
+        if code == 2 and (refused := _last_refusal(self._last_lines())) is not None:
             raise UsageError(refused)
         if code:
-            said = _last_error(self._last_said())
-            raise TrainingError(f"VERL ended with code {code}{said}; all it said is in {self._log}")
+            last_error = _last_error(self._last_lines())
+            raise TrainingError(f"VERL ended with code {code}{last_error}; all it said is in {self._log}")
 
-    def _last_said(self) -> list[str]:
+    def _last_lines(self) -> list[str]:
         """Return the last lines of the process's output."""
         with self._log.open("rb") as file:
-            file.seek(max(self._began, self._log.stat().st_size - LAST_BYTES))
+            file.seek(max(self._log_start, self._log.stat().st_size - LAST_BYTES))
             return file.read().decode(errors="replace").splitlines()
 
     async def stop(self) -> None:
@@ -106,14 +106,16 @@ def _last_error(lines: list[str]) -> str:
 
     If a Ray actor has died, the line after it names the actor and is included.
     """
-    at = next((number for number in reversed(range(len(lines))) if ERROR.match(lines[number])), None)
-    if at is None:
+    index = next((number for number in reversed(range(len(lines))) if ERROR.match(lines[number])), None)
+    if index is None:
         return ""
-    of = "".join(lines[at + 1 : at + 2]).strip()
-    return f": {lines[at].strip()[:400].rstrip('.')}" + (f" ({of})" if of.startswith("class_name:") else "")
+    next_line = "".join(lines[index + 1 : index + 2]).strip()
+    return f": {lines[index].strip()[:400].rstrip('.')}" + (
+        f" ({next_line})" if next_line.startswith("class_name:") else ""
+    )
 
 
 def _last_refusal(lines: list[str]) -> str | None:
     """Return the last reason in the output why a configuration is refused; None without one."""
-    marked = [line.strip().removeprefix(REFUSED) for line in lines if REFUSED in line]
-    return marked[-1][:400] if marked else None
+    refusals = [line.strip().removeprefix(REFUSED) for line in lines if REFUSED in line]
+    return refusals[-1][:400] if refusals else None

@@ -17,17 +17,17 @@ from leyden.core.algorithm.external_loop import ExternalLoopContext, TaskRequest
 from leyden.core.algorithm.verl.wire import (
     FAILED,
     LONGEST_WAIT,
+    MESSAGE,
     PAUSE,
     REPLICAS,
     ROLLOUTS,
-    SAID,
     TAKEN,
     USED,
-    decode_asked,
     decode_failed,
+    decode_message,
     decode_pause,
     decode_replicas,
-    decode_said,
+    decode_request,
     decode_taken,
     decode_used,
     encode_group,
@@ -43,11 +43,11 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class RolloutServer:
-    """Serves rollouts of `context`; each request is answered within `patience` seconds."""
+    """Serves rollouts of `context`; each request is answered within `timeout` seconds."""
 
-    def __init__(self, context: ExternalLoopContext, patience: float = LONGEST_WAIT) -> None:
-        self._context, self._patience = context, patience
-        self._asked: dict[TaskRequest, asyncio.Task[bytes]] = {}
+    def __init__(self, context: ExternalLoopContext, timeout: float = LONGEST_WAIT) -> None:
+        self._context, self._timeout = context, timeout
+        self._tasks: dict[TaskRequest, asyncio.Task[bytes]] = {}
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the exception of the first rollouts that cannot be run, served or given to VERL; never a result."""
         routes = {
@@ -57,24 +57,24 @@ class RolloutServer:
             USED: self._used,
             TAKEN: self._taken,
             FAILED: self._failed,
-            SAID: self._said,
+            MESSAGE: self._message,
         }
         self.app = Starlette(
-            routes=[Route(path, _checked(answer), methods=["POST"]) for path, answer in routes.items()]
+            routes=[Route(path, _checked(handler), methods=["POST"]) for path, handler in routes.items()]
         )
 
     async def close(self) -> None:
         """Cancel all running rollout requests."""
-        for task in self._asked.values():
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._asked.values(), return_exceptions=True)
-        self._asked.clear()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._tasks.clear()
         self.failure.cancel()
 
     async def _replicas(self, request: Request) -> Response:
-        told = decode_replicas(await request.body())
+        replicas = decode_replicas(await request.body())
         try:
-            await self._context.serve_from(told.addresses, told.version)
+            await self._context.serve_from(replicas.addresses, replicas.version)
         except LeydenError as error:
             self._fail(error)
             return Response(ENDED, status_code=503)
@@ -85,9 +85,9 @@ class RolloutServer:
         return Response()
 
     async def _rollouts(self, request: Request) -> Response:
-        asked = decode_asked(await request.body())
-        task = self._asked.get(asked) or self._begin(asked)
-        done, _ = await asyncio.wait([task], timeout=self._patience)
+        task_request = decode_request(await request.body())
+        task = self._tasks.get(task_request) or self._begin(task_request)
+        done, _ = await asyncio.wait([task], timeout=self._timeout)
         if not done:
             return Response(status_code=NOT_YET)
         if task.cancelled() or task.exception() is not None:
@@ -107,20 +107,20 @@ class RolloutServer:
         self._fail(NothingToLearn(failed.why) if failed.to_mend else TrainingError(failed.why))
         return Response()
 
-    async def _said(self, request: Request) -> Response:
-        log.warning("%s", decode_said(await request.body()).what)
+    async def _message(self, request: Request) -> Response:
+        log.warning("%s", decode_message(await request.body()).what)
         return Response()
 
-    def _begin(self, asked: TaskRequest) -> "asyncio.Task[bytes]":
+    def _begin(self, task_request: TaskRequest) -> "asyncio.Task[bytes]":
         """Start the requested rollouts, and remove finished requests of earlier steps."""
-        for old in [other for other, task in self._asked.items() if other.step < asked.step and task.done()]:
-            del self._asked[old]
-        task = self._asked[asked] = asyncio.create_task(self._run(asked))
+        for old in [other for other, task in self._tasks.items() if other.step < task_request.step and task.done()]:
+            del self._tasks[old]
+        task = self._tasks[task_request] = asyncio.create_task(self._run(task_request))
         task.add_done_callback(self._ended)
         return task
 
-    async def _run(self, asked: TaskRequest) -> bytes:
-        return encode_group(await self._context.rollouts(asked))
+    async def _run(self, task_request: TaskRequest) -> bytes:
+        return encode_group(await self._context.rollouts(task_request))
 
     def _ended(self, task: "asyncio.Task[bytes]") -> None:
         error = None if task.cancelled() else task.exception()
@@ -132,12 +132,12 @@ class RolloutServer:
             self.failure.set_exception(error)
 
 
-def _checked(answer: Handler) -> Handler:
+def _checked(handler: Handler) -> Handler:
     """Return a handler that answers 400 to a request body that cannot be decoded."""
 
     async def checked(request: Request) -> Response:
         try:
-            return await answer(request)
+            return await handler(request)
         except msgspec.DecodeError as error:
             return Response(f"not understood: {error}", status_code=400)
 

@@ -23,7 +23,7 @@ class TrainerFiles:
     checkpoints: Path
 
 
-def asked(config: Mapping[str, Any], overrides: Sequence[str], path: str) -> Any:
+def given_value(config: Mapping[str, Any], overrides: Sequence[str], path: str) -> Any:
     """Return the value given for a key: the text of a Hydra override, or the value in `config`; None without one."""
     for override in reversed(overrides):
         key, _, value = override.lstrip("+").partition("=")
@@ -40,34 +40,34 @@ def planned_steps(config: Mapping[str, Any], overrides: Sequence[str], tasks: in
 
     It comes from VERL's configuration: its steps, or its epochs over `tasks` tasks. Otherwise it is the run's.
     """
-    if (steps := asked(config, overrides, "trainer.total_training_steps")) is not None:
+    if (steps := given_value(config, overrides, "trainer.total_training_steps")) is not None:
         return int(steps)
-    if (epochs := asked(config, overrides, "trainer.total_epochs")) is not None:
+    if (epochs := given_value(config, overrides, "trainer.total_epochs")) is not None:
         return int(epochs) * max(1, tasks // batch_size(config, overrides, plan))
     return plan.steps
 
 
 def batch_size(config: Mapping[str, Any], overrides: Sequence[str], plan: LoopPlan) -> int:
     """Return the number of tasks in a step."""
-    return int(asked(config, overrides, "data.train_batch_size") or plan.tasks_per_step)
+    return int(given_value(config, overrides, "data.train_batch_size") or plan.tasks_per_step)
 
 
 def context_length(config: Mapping[str, Any], overrides: Sequence[str]) -> int:
     """Return the most tokens of prompt and response together: one less than the length that VERL serves."""
-    if (length := asked(config, overrides, "actor_rollout_ref.rollout.max_model_len")) is not None:
+    if (length := given_value(config, overrides, "actor_rollout_ref.rollout.max_model_len")) is not None:
         return int(length) - 1
     prompt, response = (
-        asked(config, overrides, "data.max_prompt_length"),
-        asked(config, overrides, "data.max_response_length"),
+        given_value(config, overrides, "data.max_prompt_length"),
+        given_value(config, overrides, "data.max_response_length"),
     )
     return int(prompt or PROMPT) + int(response or RESPONSE) - 1
 
 
 def usual_settings(config: Mapping[str, Any], overrides: Sequence[str], steps: int, plan: LoopPlan) -> dict[str, Any]:
     """Return `config` merged with the run's own options, which apply only where `config` has no value."""
-    named = asked(config, overrides, "leyden.advantage") is not None
+    named = given_value(config, overrides, "leyden.advantage") is not None
     mode = trainer_mode(config, overrides)
-    updates = int(asked(config, overrides, f"trainer.v1.{mode}.parameter_sync_step") or UPDATES[mode])
+    updates = int(given_value(config, overrides, f"trainer.v1.{mode}.parameter_sync_step") or UPDATES[mode])
     usual = {
         **({} if named else {"algorithm": {"adv_estimator": "grpo"}}),
         "data": {
@@ -94,7 +94,7 @@ def usual_settings(config: Mapping[str, Any], overrides: Sequence[str], steps: i
 
 def trainer_mode(config: Mapping[str, Any], overrides: Sequence[str]) -> str:
     """Return which of VERL's trainers is configured; raises UsageError for an unknown one."""
-    mode = str(asked(config, overrides, "trainer.v1.trainer_mode") or "sync")
+    mode = str(given_value(config, overrides, "trainer.v1.trainer_mode") or "sync")
     if mode not in UPDATES:
         raise UsageError(f"trainer.v1.trainer_mode: {mode!r} is none of {', '.join(UPDATES)}")
     return mode
@@ -108,7 +108,7 @@ def own_settings(config: dict[str, Any], plan: LoopPlan, files: TrainerFiles, st
     trainer = config["trainer"]
     loggers: Any = trainer.pop("logger")
     evaluates = trainer.pop("val_before_train") and step == 0 and files.held_out is not None
-    every = trainer.pop("test_freq")
+    test_every = trainer.pop("test_freq")
     return {
         "data": {
             "train_files": str(files.training),
@@ -132,17 +132,19 @@ def own_settings(config: dict[str, Any], plan: LoopPlan, files: TrainerFiles, st
             "max_actor_ckpt_to_keep": None,
             "max_critic_ckpt_to_keep": None,
             "val_before_train": evaluates,
-            "test_freq": -1 if files.held_out is None else every,
+            "test_freq": -1 if files.held_out is None else test_every,
         },
     }
 
 
 def merged(first: Mapping[str, Any], *later: Mapping[str, Any]) -> dict[str, Any]:
     """Return the mappings merged into one, at every level; later values win."""
-    whole = dict(first)
+    result = dict(first)
     for other in later:
         for key, value in other.items():
-            known = whole.get(key)
-            both = isinstance(known, Mapping) and isinstance(value, Mapping)
-            whole[key] = merged(cast("Mapping[str, Any]", known), cast("Mapping[str, Any]", value)) if both else value
-    return whole
+            existing = result.get(key)
+            both = isinstance(existing, Mapping) and isinstance(value, Mapping)
+            result[key] = (
+                merged(cast("Mapping[str, Any]", existing), cast("Mapping[str, Any]", value)) if both else value
+            )
+    return result

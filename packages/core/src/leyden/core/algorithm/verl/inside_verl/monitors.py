@@ -18,63 +18,63 @@ EVERY_GROUP = 20.0
 """Seconds between two checks for missing capacity; a problem is reported if both find it."""
 
 
-def watched(
-    there: Callable[[], Set[str]], lost: Callable[[list[str]], None], every: float = EVERY
+def watch_parts(
+    live_parts: Callable[[], Set[str]], on_lost: Callable[[list[str]], None], every: float = EVERY
 ) -> AbstractContextManager[None]:
-    """Inside the block, call `lost` once, in a thread, with the names in `there()` that disappeared.
+    """Inside the block, call `on_lost` once, in a thread, with the names in `live_parts()` that disappeared.
 
-    The names to watch are those that `there` returns at the beginning. An exception in `there` does not count as a
-    loss.
+    The names to watch are those that `live_parts` returns at the beginning. An exception in `live_parts` does not count
+    as a loss.
     """
-    missing = dict.fromkeys(there(), 0)
+    missing = dict.fromkeys(live_parts(), 0)
 
-    def look() -> bool:
-        found = there()
+    def check() -> bool:
+        found = live_parts()
         for name in missing:
             missing[name] = 0 if name in found else missing[name] + 1
-        if gone := sorted(name for name, looks in missing.items() if looks >= ENOUGH):
-            lost(gone)
+        if gone := sorted(name for name, count in missing.items() if count >= ENOUGH):
+            on_lost(gone)
         return bool(gone)
 
-    return _repeated(look, every, "whether VERL's queue lives")
+    return _repeated(check, every, "whether VERL's queue lives")
 
 
-def told_of(
-    see: Callable[[], str | None], tell: Callable[[str], None], every: float = EVERY_GROUP
+def report_repeated(
+    find: Callable[[], str | None], on_found: Callable[[str], None], every: float = EVERY_GROUP
 ) -> AbstractContextManager[None]:
-    """Inside the block, call `tell`, in a thread, with a text that `see` returned twice in a row.
+    """Inside the block, call `on_found`, in a thread, with a text that `find` returned twice in a row.
 
     A text is not repeated while it stays the same.
     """
-    before: str | None = None
-    told: str | None = None
+    previous: str | None = None
+    reported: str | None = None
 
-    def look() -> bool:
-        nonlocal before, told
-        seen = see()
-        if seen is not None and seen == before and seen != told:
-            tell(seen)
-            told = seen
-        before = seen
+    def check() -> bool:
+        nonlocal previous, reported
+        text = find()
+        if text is not None and text == previous and text != reported:
+            on_found(text)
+            reported = text
+        previous = text
         return False
 
-    return _repeated(look, every, "what VERL waits for")
+    return _repeated(check, every, "what VERL waits for")
 
 
 @contextmanager
-def _repeated(look: Callable[[], bool], every: float, what: str) -> Generator[None]:
-    """Call `look` in a thread until the block ends, or until it returns True."""
+def _repeated(check: Callable[[], bool], every: float, what: str) -> Generator[None]:
+    """Call `check` in a thread until the block ends, or until it returns True."""
     done = threading.Event()
 
-    def watch() -> None:
+    def run() -> None:
         while not done.wait(every):
             try:
-                if look():
+                if check():
                     return
             except Exception as error:
                 log.warning("%s cannot be told now: %s", what, error)
 
-    thread = threading.Thread(target=watch, name=f"leyden watch: {what}", daemon=True)
+    thread = threading.Thread(target=run, name=f"leyden watch: {what}", daemon=True)
     thread.start()
     try:
         yield

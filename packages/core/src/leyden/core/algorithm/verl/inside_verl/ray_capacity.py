@@ -12,7 +12,7 @@ COUNTED = ("CPU", "GPU")
 """Resources whose numbers in the cluster are reported."""
 
 
-def waiting(groups: Sequence[Sequence[Resources]], free: Resources, whole: Resources) -> str | None:
+def missing_capacity(groups: Sequence[Sequence[Resources]], free: Resources, whole: Resources) -> str | None:
     """Return a message about what VERL waits for; None if it waits for nothing.
 
     `groups` holds the bundles of each group that has no room. `free` is the unused part of the cluster's resources

@@ -17,10 +17,10 @@ import msgspec
 from leyden.core.algorithm.external_loop import RunEndpoint, StepTasks, TaskRequest, TaskUsage
 from leyden.core.algorithm.verl import verl_config
 from leyden.core.algorithm.verl.driver.datasets import RowOrigin
-from leyden.core.algorithm.verl.driver.empty_prompts import EmptyPrompt, complaint, missing
+from leyden.core.algorithm.verl.driver.empty_prompts import EmptyPrompt, empty_batch_message, empty_prompt_of
 from leyden.core.algorithm.verl.driver.launch import TOKEN, URL
 from leyden.core.algorithm.verl.inside_verl import verl_queue
-from leyden.core.algorithm.verl.inside_verl.monitors import watched
+from leyden.core.algorithm.verl.inside_verl.monitors import watch_parts
 from leyden.core.algorithm.verl.inside_verl.run_client import RunClient
 from leyden.core.algorithm.verl.options import SECTION, LeydenOptions
 from leyden.core.algorithm.verl.rows import PromptRows, Row, RowLimits, training_rows, validation_rows
@@ -34,11 +34,11 @@ log = logging.getLogger(__name__)
 
 TRAIN, VALIDATE = "train", "val"
 """Partitions of VERL's queue."""
-ASKED = "leyden_asked"
+REQUEST_TAG = "leyden_asked"
 """Tag of a prompt in VERL's queue: the request that was sent to the run, as JSON."""
-NOTHING = "padding"
+PADDING_SUFFIX = "padding"
 """End of the key of a padding row, for a prompt that has no row: VERL cannot take an empty batch."""
-MISSING = "leyden_missing"
+MISSING_TAG = "leyden_missing"
 """Tag of a padding row: why the prompt has no row, as JSON."""
 
 Columns = dict[str, Any]
@@ -61,18 +61,18 @@ class RolloutManager:
             temperature=self._rollout.temperature,
         )
         self._servers = llm_client._load_balancer
-        self._places: Counter[int] = Counter()
+        self._prompt_counts: Counter[int] = Counter()
         """Number of training prompts of each step so far."""
         self._version = 0
         """Version of the weights that are served."""
-        self._is_told = config.trainer.v1.trainer_mode != "sync"
+        self._trainer_reports = config.trainer.v1.trainer_mode != "sync"
         self._by_uid: dict[str, TaskRequest] = {}
         """Requests for training prompts from which no step has learned; used only if VERL begins batches ahead."""
         self._has_ended = False
         """Whether VERL has ended its training, successfully or not."""
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="leyden rollouts", daemon=True).start()
-        self._driver = RunClient(RunEndpoint(url=os.environ[URL], token=os.environ[TOKEN]))
+        self._client = RunClient(RunEndpoint(url=os.environ[URL], token=os.environ[TOKEN]))
 
     @classmethod
     def create(cls, config: Any, llm_client: Any, **unused: Any) -> "RolloutManager":
@@ -89,71 +89,73 @@ class RolloutManager:
         """Report for the first time where the policy is served; continue with the prompts of a restored queue."""
         tags = verl_queue.prompt_tags(TRAIN)
         self._by_uid = {
-            uid: msgspec.json.decode(tag[ASKED], type=TaskRequest) for uid, tag in tags.items() if ASKED in tag
+            uid: msgspec.json.decode(tag[REQUEST_TAG], type=TaskRequest)
+            for uid, tag in tags.items()
+            if REQUEST_TAG in tag
         }
         self.serve(version)
 
     def pause(self, version: int) -> None:
         """Stop generation, and return when no token is generated; the weights change to those of `version`."""
-        self._wait(self._driver.pause(WeightChange(version)))
+        self._wait(self._client.pause(WeightChange(version)))
 
     def serve(self, version: int) -> None:
         """Route calls to the current replicas, all of which serve `version`; returns when that is done."""
         self._wait(self._serve(version))
 
-    def serve_as_before(self) -> None:
+    def serve_same_version(self) -> None:
         """Route calls to the current replicas, which serve the same version as before; returns when that is done."""
         self.serve(self._version)
 
     def taken(self, step: int, keys: Sequence[str]) -> None:
         """Report the prompts that a step learns from: those of the rows `keys`. Padding rows of the batch have none."""
         uids = dict.fromkeys(key.partition("_")[0] for key in keys)
-        asked = tuple(self._by_uid.pop(uid) for uid in uids if uid in self._by_uid)
-        waiting = verl_queue.prompt_tags(TRAIN)
-        gone = [uid for uid in list(self._by_uid) if uid not in waiting]
-        left_out = tuple(self._by_uid.pop(uid) for uid in gone)
-        self._wait(self._driver.taken(StepTasks(step=step, tasks=asked, left_out=left_out)))
+        requests = tuple(self._by_uid.pop(uid) for uid in uids if uid in self._by_uid)
+        queued = verl_queue.prompt_tags(TRAIN)
+        dropped_uids = [uid for uid in list(self._by_uid) if uid not in queued]
+        left_out = tuple(self._by_uid.pop(uid) for uid in dropped_uids)
+        self._wait(self._client.taken(StepTasks(step=step, tasks=requests, left_out=left_out)))
 
     def sampled(self, step: int, partition: str, tags: Sequence[Mapping[str, Any]]) -> None:
         """End the run if VERL is about to learn from a batch without a row of a call; `tags` are those of its rows.
 
         VERL would fail, or take the step without a loss, depending on its settings. Raises NothingToLearn.
         """
-        if partition != TRAIN or any(MISSING not in tag for tag in tags):
+        if partition != TRAIN or any(MISSING_TAG not in tag for tag in tags):
             return
-        why = complaint(step, [msgspec.json.decode(tag[MISSING], type=EmptyPrompt) for tag in tags])
-        self._wait(self._driver.failed(FailedPrompts(why, to_mend=True)))
-        raise NothingToLearn(why)
+        reason = empty_batch_message(step, [msgspec.json.decode(tag[MISSING_TAG], type=EmptyPrompt) for tag in tags])
+        self._wait(self._client.failed(FailedPrompts(reason, to_mend=True)))
+        raise NothingToLearn(reason)
 
     @contextmanager
-    def queue_watched(self) -> Generator[None]:
+    def watch_queue(self) -> Generator[None]:
         """End the run if a part of VERL's queue dies inside the block, because VERL would wait for it silently.
 
         After the block VERL closes its queue. Rollouts that still run cannot be stored then, but they do not end the
         run: VERL itself reports why it ended.
         """
         try:
-            with watched(verl_queue.queue_parts, self._queue_lost):
+            with watch_parts(verl_queue.queue_parts, self._queue_lost):
                 yield
         finally:
             self._has_ended = True
 
     def _queue_lost(self, parts: list[str]) -> None:
-        why = f"VERL's queue is lost, {' and '.join(parts)} died: VERL would wait for it, and say nothing"
-        self._wait(self._tell(FailedPrompts(why)))
+        reason = f"VERL's queue is lost, {' and '.join(parts)} died: VERL would wait for it, and say nothing"
+        self._wait(self._report_failure(FailedPrompts(reason)))
 
-    def _wait(self, said: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(said, self._loop).result()
+    def _wait(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def _serve(self, version: int) -> None:
         addresses: list[str] = await self._servers.get_all_servers.remote()
         self._version = version
-        await self._driver.serve_from(Replicas(tuple(addresses), version))
+        await self._client.serve_from(Replicas(tuple(addresses), version))
 
     async def _batch(self, prompts: list[Columns], *, validate: bool) -> None:
         step, partition = int(prompts[0]["global_steps"]), VALIDATE if validate else TRAIN
         try:
-            if not self._is_told:
+            if not self._trainer_reports:
                 # Training step n begins with the weights after n - 1 updates; its validation uses those after n.
                 await self._serve(step if validate else step - 1)
         except Exception as error:
@@ -165,15 +167,17 @@ class RolloutManager:
         """Run one task, and put its rows into VERL's queue."""
         uid: str = prompt["uid"]
         try:
-            asked = self._by_uid.get(uid) or self._asked(prompt, partition)
-            if self._is_told and partition == TRAIN:
-                self._by_uid[uid] = asked
-            await verl_queue.put_status(uid, partition, "running", {ASKED: msgspec.json.encode(asked).decode()})
-            group = await self._driver.rollouts(asked)
-            found = self._found(group, uid, partition)
+            request = self._by_uid.get(uid) or self._make_request(prompt, partition)
+            if self._trainer_reports and partition == TRAIN:
+                self._by_uid[uid] = request
+            await verl_queue.put_status(uid, partition, "running", {REQUEST_TAG: msgspec.json.encode(request).decode()})
+            group = await self._client.rollouts(request)
+            found = self._rows(group, uid, partition)
             if partition == TRAIN:
-                await self._driver.used(_used(found, asked))
-            await verl_queue.put_rows(partition, self._queued(found, prompt, partition, missing(found, group)))
+                await self._client.used(_usage(found, request))
+            await verl_queue.put_rows(
+                partition, self._queue_items(found, prompt, partition, empty_prompt_of(found, group))
+            )
             await verl_queue.put_status(uid, partition, "finished")
         except Exception as error:
             if self._has_ended:
@@ -184,63 +188,63 @@ class RolloutManager:
     async def _give_up(self, what: str, error: Exception) -> None:
         """End the run, and VERL with it, because VERL would take a step without the prompts that failed."""
         log.error("%s", what, exc_info=error)
-        await self._tell(FailedPrompts(f"{what}: {type(error).__name__}: {verl_config.one_line(error)}"))
+        await self._report_failure(FailedPrompts(f"{what}: {type(error).__name__}: {verl_config.one_line(error)}"))
 
-    async def _tell(self, failed: FailedPrompts) -> None:
+    async def _report_failure(self, failed: FailedPrompts) -> None:
         try:
-            await self._driver.failed(failed)
+            await self._client.failed(failed)
         except TrainingError:
             log.exception("nobody can be told")
             os._exit(1)
 
-    def _asked(self, prompt: Columns, partition: str) -> TaskRequest:
+    def _make_request(self, prompt: Columns, partition: str) -> TaskRequest:
         step, origin = int(prompt["global_steps"]), RowOrigin.of(prompt["extra_info"])
         copies = prompt.pop("__rollout_n__", None)
         if partition == VALIDATE:
-            place, usual = origin.row, self._rollout.val_kwargs.n
+            index, default_copies = origin.row, self._rollout.val_kwargs.n
         else:
-            place, usual = self._places[step], self._rollout.n
-            self._places[step] += 1
+            index, default_copies = self._prompt_counts[step], self._rollout.n
+            self._prompt_counts[step] += 1
         return TaskRequest(
             step=step,
-            place=place,
+            place=index,
             row=origin.row,
-            copies=int(usual if copies is None else copies),
+            copies=int(default_copies if copies is None else copies),
             held_out=origin.held_out,
         )
 
-    def _found(self, group: TrajectoryGroup, uid: str, partition: str) -> PromptRows:
+    def _rows(self, group: TrajectoryGroup, uid: str, partition: str) -> PromptRows:
         if partition == TRAIN:
             return training_rows(uid, group, self._credit, self._advantage, self._limits)
         found = validation_rows(uid, group)
-        there = {row.session for row in found.rows}
+        sessions = {row.session for row in found.rows}
         for session, trajectory in enumerate(group.trajectories):
             # The calls of a greedy agent cannot be trained, so it has no row; VERL still has to count its reward.
-            if session not in there and trajectory.reward is not None:
-                found.rows.append(_stand_in(uid, session, trajectory.reward, self._version))
+            if session not in sessions and trajectory.reward is not None:
+                found.rows.append(_placeholder_row(uid, session, trajectory.reward, self._version))
         return found
 
-    def _queued(
-        self, found: PromptRows, prompt: Columns, partition: str, why: EmptyPrompt
+    def _queue_items(
+        self, found: PromptRows, prompt: Columns, partition: str, empty_prompt: EmptyPrompt
     ) -> list[tuple[str, Columns, Columns]]:
         """Return key, fields and tag of every row.
 
         A prompt without rows gets the witness row or a padding row, which has no effect in training and has the tag
-        `why`.
+        `empty_prompt`.
         """
         step, validate = int(prompt["global_steps"]), partition == VALIDATE
         rows = found.rows or ([] if found.witness is None else [found.witness])
         if rows:
             return [(row.key, {**prompt, **row.fields(validate=validate)}, row.tag(step)) for row in rows]
         # VERL computes the age of a batch from this version.
-        padding = _stand_in(prompt["uid"], 0, 0.0, self._version)
+        padding = _placeholder_row(prompt["uid"], 0, 0.0, self._version)
         fields = padding.fields(validate=True)
         masks = {name: fields[name] * 0 for name in ("response_mask", "loss_mask")}
-        tag = {**padding.tag(step), MISSING: msgspec.json.encode(why).decode()}
-        return [(f"{prompt['uid']}_{NOTHING}", {**prompt, **fields, **masks}, tag)]
+        tag = {**padding.tag(step), MISSING_TAG: msgspec.json.encode(empty_prompt).decode()}
+        return [(f"{prompt['uid']}_{PADDING_SUFFIX}", {**prompt, **fields, **masks}, tag)]
 
 
-def _stand_in(uid: str, session: int, reward: float, version: int) -> Row:
+def _placeholder_row(uid: str, session: int, reward: float, version: int) -> Row:
     """Return a row of one placeholder token, for a rollout without calls."""
     return Row(
         uid=uid,
@@ -258,10 +262,10 @@ def _stand_in(uid: str, session: int, reward: float, version: int) -> Row:
     )
 
 
-def _used(found: PromptRows, asked: TaskRequest) -> TaskUsage:
+def _usage(found: PromptRows, request: TaskRequest) -> TaskUsage:
     reasons = found.calls_left_out
     return TaskUsage(
-        asked=asked,
+        asked=request,
         calls=len(found.rows),
         tokens=sum(len(row.response_ids) for row in found.rows),
         calls_left_out=dict(reasons),

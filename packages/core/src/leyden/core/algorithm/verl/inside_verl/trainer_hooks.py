@@ -17,18 +17,18 @@ _Proxy: Any = wrapt.ObjectProxy
 
 
 class ObservedBatches(_Proxy):
-    """VERL's replay buffer, or the user's; calls `see` with each batch before VERL learns from it."""
+    """VERL's replay buffer, or the user's; calls `on_batch` with each batch before VERL learns from it."""
 
-    def __init__(self, buffer: Any, see: Callable[[Any], None]) -> None:
+    def __init__(self, buffer: Any, on_batch: Callable[[Any], None]) -> None:
         proxy: Any = super()
         proxy.__init__(buffer)
-        self._self_see = see
+        self._self_on_batch = on_batch
 
-    def sample(self, *args: Any, **named: Any) -> Any:
+    def sample(self, *args: Any, **kwargs: Any) -> Any:
         """Return the wrapped buffer's result: a batch, and metrics about it."""
-        batch, numbers = self.__wrapped__.sample(*args, **named)
-        self._self_see(batch)
-        return batch, numbers
+        batch, metrics = self.__wrapped__.sample(*args, **kwargs)
+        self._self_on_batch(batch)
+        return batch, metrics
 
 
 class ReportingSync:
@@ -43,12 +43,12 @@ class ReportingSync:
 
     def fit(self, agent_loop_manager: "RolloutManager") -> None:
         """Train, and report every batch to the run."""
-        self.replay_buffer = ObservedBatches(self.replay_buffer, self._see)
+        self.replay_buffer = ObservedBatches(self.replay_buffer, self._on_batch)
         verl: Any = super()
-        with agent_loop_manager.queue_watched():
+        with agent_loop_manager.watch_queue():
             verl.fit(agent_loop_manager)
 
-    def _see(self, batch: Any) -> None:
+    def _on_batch(self, batch: Any) -> None:
         self.agent_loop_manager.sampled(self.global_steps, batch.partition_id, batch.tags)
 
 
@@ -103,15 +103,15 @@ class ReportingSeparate(ReportingTrainer):
         """Let the replicas on the training GPUs serve calls as well."""
         verl: Any = super()
         verl.add_replicas_to_balancer()
-        self._say_who_draws()
+        self._report_replicas()
 
     def remove_replicas_from_balancer(self) -> None:
         """Stop routing calls to those replicas, which VERL turns off next."""
         verl: Any = super()
         verl.remove_replicas_from_balancer()
-        self._say_who_draws()
+        self._report_replicas()
 
-    def _say_who_draws(self) -> None:
+    def _report_replicas(self) -> None:
         # Before `fit` no replica serves; during an update, the replicas are reported at its end.
         if hasattr(self, "agent_loop_manager") and not self._is_updating:
-            self.agent_loop_manager.serve_as_before()
+            self.agent_loop_manager.serve_same_version()

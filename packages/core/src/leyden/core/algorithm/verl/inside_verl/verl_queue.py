@@ -33,18 +33,18 @@ def stored_credit(keys: list[str], *, values: bool) -> list[RowCredit]:
 def rows_of(prompts: Any) -> list[dict[str, Any]]:
     """Return the rows of a VERL batch, as column to value; values shared by the whole batch are in every row."""
     return [
-        {name: _of_row(column, number) for name, column in prompts.items() if name != "validate"}
+        {name: _row_value(column, number) for name, column in prompts.items() if name != "validate"}
         for number in range(len(prompts))
     ]
 
 
-def _of_row(column: Any, number: int) -> Any:
+def _row_value(column: Any, number: int) -> Any:
     tensordict: Any = import_module("tensordict")
     if isinstance(column, torch.Tensor):
         return column[number]
     if isinstance(column, tensordict.NonTensorStack):
-        one: Any = column[number]
-        return one.data
+        item: Any = column[number]
+        return item.data
     shared: Any = column
     return shared.data if isinstance(column, tensordict.NonTensorData) else shared
 
@@ -58,9 +58,9 @@ async def put_rows(partition: str, rows: Sequence[tuple[str, dict[str, Any], dic
     )
 
 
-async def put_status(uid: str, partition: str, status: str, beside: Mapping[str, str] | None = None) -> None:
-    """Set a prompt's status in VERL's queue: running or finished; `beside` holds further tags."""
-    await tq.async_kv_put(key=uid, partition_id=partition, tag={"status": status, **(beside or {})})
+async def put_status(uid: str, partition: str, status: str, extra_tags: Mapping[str, str] | None = None) -> None:
+    """Set a prompt's status in VERL's queue: running or finished; `extra_tags` holds further tags."""
+    await tq.async_kv_put(key=uid, partition_id=partition, tag={"status": status, **(extra_tags or {})})
 
 
 def prompt_tags(partition: str) -> dict[str, dict[str, Any]]:
@@ -75,5 +75,7 @@ def queue_parts() -> set[str]:
     ray: Any = import_module("ray")
     util: Any = import_module("ray.util")
     own = ("transfer_queue", ray.get_runtime_context().namespace)
-    named: list[dict[str, str]] = util.list_named_actors(all_namespaces=True)
-    return {one["name"] for one in named if one["namespace"] in own and one["name"].startswith("TransferQueue")}
+    actors: list[dict[str, str]] = util.list_named_actors(all_namespaces=True)
+    return {
+        actor["name"] for actor in actors if actor["namespace"] in own and actor["name"].startswith("TransferQueue")
+    }

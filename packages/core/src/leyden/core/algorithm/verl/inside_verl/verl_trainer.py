@@ -10,8 +10,8 @@ import torch
 from leyden.core.algorithm.external_loop import RunEndpoint
 from leyden.core.algorithm.verl.advantages import is_row, row_advantages
 from leyden.core.algorithm.verl.driver.launch import TOKEN, URL
-from leyden.core.algorithm.verl.inside_verl.monitors import told_of
-from leyden.core.algorithm.verl.inside_verl.ray_capacity import waiting
+from leyden.core.algorithm.verl.inside_verl.monitors import report_repeated
+from leyden.core.algorithm.verl.inside_verl.ray_capacity import missing_capacity
 from leyden.core.algorithm.verl.inside_verl.run_client import RunClient
 from leyden.core.algorithm.verl.inside_verl.trainer_hooks import ReportingColocated, ReportingSeparate, ReportingSync
 from leyden.core.algorithm.verl.inside_verl.verl_queue import stored_credit
@@ -33,7 +33,7 @@ def register() -> None:
 
 
 def estimate(
-    token_level_rewards: "Tensor", response_mask: "Tensor", index: Any, config: Any, **beside: Any
+    token_level_rewards: "Tensor", response_mask: "Tensor", index: Any, config: Any, **unused: Any
 ) -> "tuple[Tensor, Tensor]":
     """Return advantages and returns of a batch, shape `(rows, tokens)` each, as VERL calls an estimator.
 
@@ -41,16 +41,16 @@ def estimate(
     its advantage and its return, which is the target of VERL's critic. Rows that VERL pads the batch with get 0 and
     have no effect. Tokens that VERL masks get 0, but their rows still count.
     """
-    del beside
+    del unused
     keys = [str(key) for key in index]
-    real = [number for number, key in enumerate(keys) if is_row(key)]
+    real_rows = [number for number, key in enumerate(keys) if is_row(key)]
     options = LeydenOptions.of(plain(OmegaConf.create(config)[SECTION], resolve=True))
     estimation = options.estimation()
-    named = [keys[number] for number in real]
-    rows = stored_credit(named, values=estimation.estimator.needs_values) if named else []
+    row_keys = [keys[number] for number in real_rows]
+    rows = stored_credit(row_keys, values=estimation.estimator.needs_values) if row_keys else []
     columns_2N = np.zeros((2, len(keys)))
-    columns_2N[0, real] = row_advantages(rows, estimation)
-    columns_2N[1, real] = [row.credit for row in rows]
+    columns_2N[0, real_rows] = row_advantages(rows, estimation)
+    columns_2N[1, real_rows] = [row.credit for row in rows]
     advantages_BT, returns_BT = (
         torch.as_tensor(column_N, dtype=token_level_rewards.dtype)[:, None] * response_mask for column_N in columns_2N
     )
@@ -65,33 +65,35 @@ def train(config: dict[str, Any], environment: dict[str, str], ray_address: str 
     ray: Any = import_module("ray")
     main: Any = import_module("verl.trainer.main_ppo")
     constants: Any = import_module("verl.trainer.constants_ppo")
-    whole = OmegaConf.create(config)
-    runtime: dict[str, Any] = constants.get_ppo_ray_runtime_env(whole)
+    full_config = OmegaConf.create(config)
+    runtime: dict[str, Any] = constants.get_ppo_ray_runtime_env(full_config)
     variables = {**runtime["env_vars"], "TRANSFER_QUEUE_ENABLE": "1", **environment}
-    given = {name: value for name, value in plain(whole.ray_kwargs.ray_init).items() if value is not None}
-    where = given if ray_address is None else {"address": ray_address}
-    ray.init(**where, runtime_env={**runtime, "env_vars": variables})
-    door = RunEndpoint(url=environment[URL], token=environment[TOKEN])
+    given = {name: value for name, value in plain(full_config.ray_kwargs.ray_init).items() if value is not None}
+    ray_options = given if ray_address is None else {"address": ray_address}
+    ray.init(**ray_options, runtime_env={**runtime, "env_vars": variables})
+    endpoint = RunEndpoint(url=environment[URL], token=environment[TOKEN])
     try:
-        with told_of(_waiting, lambda what: asyncio.run(_say(door, what))):
-            main.run_ppo(whole, main.TaskRunnerV1)
+        with report_repeated(_missing_capacity, lambda what: asyncio.run(_send_message(endpoint, what))):
+            main.run_ppo(full_config, main.TaskRunnerV1)
     finally:
         ray.shutdown()
 
 
-def _waiting() -> str | None:
+def _missing_capacity() -> str | None:
     """Return what VERL's runs wait for in the cluster that this process has joined; None if nothing."""
     ray: Any = import_module("ray")
     util: Any = import_module("ray.util")
     groups: list[dict[str, Any]] = list(util.placement_group_table().values())
-    own = [one for one in groups if one["state"] == "PENDING" and "verl_group" in one["name"]]
-    return waiting([list(one["bundles"].values()) for one in own], ray.available_resources(), ray.cluster_resources())
+    own = [group for group in groups if group["state"] == "PENDING" and "verl_group" in group["name"]]
+    return missing_capacity(
+        [list(group["bundles"].values()) for group in own], ray.available_resources(), ray.cluster_resources()
+    )
 
 
-async def _say(door: RunEndpoint, what: str) -> None:
-    driver = RunClient(door)
+async def _send_message(endpoint: RunEndpoint, text: str) -> None:
+    driver = RunClient(endpoint)
     try:
-        await driver.said(UserMessage(what))
+        await driver.send_message(UserMessage(text))
     finally:
         await driver.close()
 
@@ -101,16 +103,16 @@ def register_trainers(trainers: Any) -> None:
 
     The subclasses call VERL's own methods for all work. Raises TrainingError if another plug-in replaced a trainer.
     """
-    told = {
+    trainer_classes = {
         "sync": (ReportingSync, trainers.PPOTrainerSync),
         "colocate_async": (ReportingColocated, trainers.PPOTrainerColocateAsync),
         "separate_async": (ReportingSeparate, trainers.PPOTrainerSeparateAsync),
     }
     registry: dict[str, Any] = import_module(f"{trainers.__name__}.trainer_base").TRAINER_REGISTRY
-    for name, (ours, theirs) in told.items():
-        if registry.pop(name) is not theirs:
+    for name, (reporting, original) in trainer_classes.items():
+        if registry.pop(name) is not original:
             raise TrainingError(f"VERL's trainer {name} is not its own any more: another plug-in has replaced it")
-        trainers.register_trainer(name)(type(f"Told{theirs.__name__}", (ours, theirs), {}))
+        trainers.register_trainer(name)(type(f"Told{original.__name__}", (reporting, original), {}))
 
 
 register()
