@@ -156,7 +156,12 @@ async def serve_call(
 
 
 async def _answer(
-    policy: ServedPolicy, exchange: Exchange, record: CallRecord, retry_cache: RetryCache, watch: ClientWatch, send: Send
+    policy: ServedPolicy,
+    exchange: Exchange,
+    record: CallRecord,
+    retry_cache: RetryCache,
+    watch: ClientWatch,
+    send: Send,
 ) -> None:
     reply = exchange.reply(send, record.response_id, int(record.started))
     choices = [
