@@ -30,7 +30,7 @@ from leyden.core.trainer.agents.runner_api import TOKEN, Offer, RunnerEndpoint
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.serving.address import open_gateway
 
-NAMED = Offer(sitting="s", run="r", store_token="t")
+NAMED = Offer(session="s", run="r", store_token="t")
 GIVEN = "the-token-of-the-run"
 
 

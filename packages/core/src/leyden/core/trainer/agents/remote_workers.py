@@ -160,7 +160,7 @@ async def _while_it_lasts(run: "_Run", offer: Offer, pool: WorkerPool) -> bool:
             await asyncio.sleep(PAUSE_SECONDS)
 
     session_end, workers_check = (
-        asyncio.create_task(run.is_followed(offer.sitting)),
+        asyncio.create_task(run.is_followed(offer.session)),
         asyncio.create_task(watch_workers()),
     )
     try:
@@ -202,7 +202,7 @@ class _Run:
         while True:
             body = await self._get("standing", status_item(session_id), sitting=session_id)
             status = msgspec.json.decode(body, type=SessionStatus)
-            if status.sitting != session_id:
+            if status.session != session_id:
                 return True
             if status.ended:
                 return False

@@ -55,7 +55,7 @@ HOLD_SECONDS = 10.0
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """What a runner needs besides the run's URL and token."""
 
-    sitting: str
+    session: str = msgspec.field(name="sitting")
     """Id of the session. It changes when the run is resumed, together with the tokens."""
     run: str
     store_token: str
@@ -74,7 +74,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 class SessionStatus(msgspec.Struct, frozen=True):
     """Current session, and whether the run has ended."""
 
-    sitting: str
+    session: str = msgspec.field(name="sitting")
     ended: bool
 
 
@@ -120,7 +120,7 @@ class RunnerEndpoint:
     def _offer(self, store_token: str) -> Offer:
         config = self._config
         return Offer(
-            sitting=self._session_id,
+            session=self._session_id,
             run=config.name,
             store_token=store_token,
             routes=config.routes,
