@@ -71,6 +71,8 @@ class AdmissionControl:
         self._attempts: dict[str, _Attempt] = {}
         self._recent: OrderedDict[str, float] = OrderedDict()
         """Time of the last call of each attempt, the oldest first."""
+        self._recent_until = 0.0
+        """Time before which no attempt has to be dropped from `_recent`."""
         self._rounds = Rounds()
         self._drains: list[asyncio.Future[None]] = []
         self._average_seconds = 0.0
@@ -146,7 +148,7 @@ class AdmissionControl:
         if attempt.own_queue:  # the share may have grown since these calls were queued
             self._fill_share(attempt)
             self._advance()
-        joins_queue = not attempt.own_queue and attempt.share < self._share(attempt)
+        joins_queue = not attempt.own_queue and (not attempt.share or attempt.share < self._share(attempt))
         at_once = joins_queue and not self._paused and self._running < limits.max_concurrent
         if not at_once and self._waiting >= limits.max_waiting:
             raise _too_many("Too many requests are waiting.", "too_many_waiting", self._expected_wait())
@@ -223,8 +225,10 @@ class AdmissionControl:
         now = self._clock()
         self._recent[attempt_id] = now
         self._recent.move_to_end(attempt_id)
-        while self._recent and next(iter(self._recent.values())) < now - RECENT_SECONDS:
-            self._recent.popitem(last=False)
+        if now > self._recent_until:
+            while next(iter(self._recent.values())) < now - RECENT_SECONDS:
+                self._recent.popitem(last=False)
+            self._recent_until = next(iter(self._recent.values())) + RECENT_SECONDS
 
     def _share(self, attempt: "_Attempt") -> int:
         """Return how many calls of an attempt may be in the common queue or in a slot; at least 1."""
@@ -246,7 +250,7 @@ class AdmissionControl:
         return min(self._average_seconds * self._waiting / self._limits.max_concurrent, LONGEST_RETRY)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class CallSlot:
     """Slot of a running call, as a context manager: enter it at once; the end of its block frees the slot."""
 

@@ -99,10 +99,12 @@ class Connections:
         connection.shut()
 
     def _leave(self, connection: Connection) -> None:
-        self._unknown.pop(connection, None)
-        _discard(self._of_peer, connection.peer, connection)
-        if isinstance(connection.owner, str):
-            _discard(self._of_attempt, connection.owner, connection)
+        owner = connection.owner
+        if isinstance(owner, str):
+            _discard(self._of_attempt, owner, connection)
+        elif owner is not None:
+            self._unknown.pop(connection, None)
+            _discard(self._of_peer, connection.peer, connection)
 
 
 def accept(scope: Scope, owner: str) -> None:

@@ -4,10 +4,10 @@ from leyden.core.gateway.refusal import Refusal, retry_after
 
 
 class HeldBytes:
-    """Byte counts of all attempts, each at most `limit`; a request counts from its first piece until its response."""
+    """Byte counts of all attempts, each at most `max_bytes`; a request counts from its first piece to its response."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._held: dict[str, int] = {}
 
     def of(self, attempt_id: str) -> int:
@@ -16,37 +16,35 @@ class HeldBytes:
 
     def request(self, attempt_id: str) -> "HeldRequest":
         """Return the byte count of one request, as a context manager that releases its bytes."""
-        return HeldRequest(self, attempt_id)
-
-    def change(self, attempt_id: str, by: int) -> None:
-        """Change an attempt's count by `by` bytes, which may be negative."""
-        held = self._held.get(attempt_id, 0) + by
-        if held:
-            self._held[attempt_id] = held
-        else:
-            self._held.pop(attempt_id, None)
+        return HeldRequest(self._held, self._max_bytes, attempt_id)
 
 
 class HeldRequest:
-    """Byte count of one request; the end of its block releases the bytes."""
+    """Byte count of one request, which is part of `held`; the end of its block releases the bytes."""
 
-    __slots__ = ("_attempt_id", "_held_bytes", "_size")
+    __slots__ = ("_attempt_id", "_held", "_max_bytes", "_size")
 
-    def __init__(self, held: HeldBytes, attempt_id: str) -> None:
-        self._held_bytes, self._attempt_id, self._size = held, attempt_id, 0
+    def __init__(self, held: dict[str, int], max_bytes: int, attempt_id: str) -> None:
+        self._held, self._max_bytes, self._attempt_id, self._size = held, max_bytes, attempt_id, 0
 
     def __enter__(self) -> "HeldRequest":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._held_bytes.change(self._attempt_id, -self._size)
+        if not self._size:
+            return
+        left = self._held[self._attempt_id] - self._size
+        if left:
+            self._held[self._attempt_id] = left
+        else:
+            del self._held[self._attempt_id]
 
     def add(self, size: int) -> None:
         """Add `size` bytes; raises Refusal with status 429 if the attempt would have more than its limit in memory."""
-        if self._held_bytes.of(self._attempt_id) + size > self._held_bytes.limit:
-            message = (
-                f"The requests of this attempt that are not answered yet have more than {self._held_bytes.limit} bytes."
-            )
+        held = self._held.get(self._attempt_id, 0) + size
+        if held > self._max_bytes:
+            message = f"The requests of this attempt that are not answered yet have more than {self._max_bytes} bytes."
             raise Refusal(429, message, type="requests", code="too_many_bytes", headers=retry_after(1))
-        self._size += size
-        self._held_bytes.change(self._attempt_id, size)
+        if size:
+            self._held[self._attempt_id] = held
+            self._size += size

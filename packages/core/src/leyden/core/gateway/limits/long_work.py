@@ -139,7 +139,8 @@ class RequestWork:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.free()
+        if self._account is not None:
+            self.free()
 
     async def take(self, size: int) -> None:
         """Wait for the attempt's lock if `size` bytes of text are long work.
