@@ -22,9 +22,9 @@ from leyden.core.store.open import open_store
 from leyden.core.testing.factories import span
 from leyden.core.trainer.export import files
 from leyden.core.trainer.export.export import MANIFEST, TABLES, Exported, export_run
-from leyden.core.trainer.export.files import Format
 from leyden.core.trainer.export.records import RECORDS
 from leyden.core.trainer.export.rows import COLUMNS
+from leyden.core.trainer.export.table_files import Format
 
 CALL: Attributes = {
     semconv.CALL_ID: "call-1",

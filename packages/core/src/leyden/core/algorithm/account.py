@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from leyden.core.data.message_counts import Tally
 from leyden.core.data.reasons import (
     FAILED,
     IN_NO_PAIR,
@@ -21,7 +22,6 @@ from leyden.core.data.reasons import (
     UNCREDITED,
     failed_by,
 )
-from leyden.core.data.tally import Tally
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 
 FOUND_WHILE_LEARNING = frozenset({UNCREDITED, NO_VALUE, IN_NO_PAIR})

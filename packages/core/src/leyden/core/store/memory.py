@@ -28,9 +28,10 @@ from leyden.core.store.common.rows import (
     SpanTarget,
     WorkerRow,
 )
+from leyden.core.store.health_check import latest_heartbeat
 from leyden.core.store.memory_records import MemoryRecords
 from leyden.core.store.query import Query, evaluate
-from leyden.core.store.state_rules import OPEN_ATTEMPT, latest_heartbeat
+from leyden.core.store.state_rules import OPEN_ATTEMPT
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from leyden.core.data.rollout import (
 )
 from leyden.core.data.worker import WorkerStatus
 from leyden.core.errors import NotFound
-from leyden.core.store import state_rules
+from leyden.core.store import health_check, state_rules
 from leyden.core.store.common.rows import (
     EMPTY,
     AttemptRow,
@@ -133,9 +133,9 @@ def check_health(rows: Rows) -> None:
     latest = rows.latest_attempts(due)
     for row in due:
         attempt, config = latest[row.rollout_id], config_of(row)
-        status = state_rules.verdict(_liveness(attempt), config, rows.now)
+        status = health_check.verdict(_liveness(attempt), config, rows.now)
         if status is None:
-            rows.update_rollout(row.rollout_id, {"deadline": state_rules.deadline(_liveness(attempt), config)})
+            rows.update_rollout(row.rollout_id, {"deadline": health_check.deadline(_liveness(attempt), config)})
         else:
             change_attempt(rows, row, attempt, {"status": status})
 
@@ -258,8 +258,8 @@ def _move_rollout(
         wanted["end_time"] = max(row.start_time, rows.now)
         rows.topics.add(row.rollout_id)
         _close_superseded(rows, row, row.attempts)
-    if latest is not None and status in state_rules.WATCHED_ROLLOUT:
-        wanted["deadline"] = state_rules.deadline(_liveness(latest), config_of(replace(row, **changes)))
+    if latest is not None and status in health_check.WATCHED_ROLLOUT:
+        wanted["deadline"] = health_check.deadline(_liveness(latest), config_of(replace(row, **changes)))
     if status in QUEUED and row.status not in QUEUED:
         rows.push([row.rollout_id])
         rows.topics.add(QUEUE)
@@ -273,8 +273,8 @@ def _move_rollout(
     return replace(row, **changed)
 
 
-def _liveness(attempt: AttemptRow) -> state_rules.Liveness:
-    return state_rules.Liveness(
+def _liveness(attempt: AttemptRow) -> health_check.Liveness:
+    return health_check.Liveness(
         status=attempt.status, start_time=attempt.start_time, last_heartbeat_time=attempt.last_heartbeat_time
     )
 

@@ -22,7 +22,7 @@ from leyden.core.store.common.record_rows import (
     to_run,
 )
 from leyden.core.store.common.rows import Changes, Rows, encode
-from leyden.core.store.state_rules import latest_heartbeat
+from leyden.core.store.health_check import latest_heartbeat
 from leyden.core.store.text import check_text
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

@@ -11,7 +11,7 @@ from leyden.core.data.plain.spans import MOST_NUMBERS
 from leyden.core.data.rollout import FINISHED_ATTEMPT, FINISHED_ROLLOUT
 from leyden.core.data.span import MOST_BYTES, Span
 from leyden.core.errors import CallRefused, IllegalMove, NotFound
-from leyden.core.store import state_rules
+from leyden.core.store import health_check, state_rules
 from leyden.core.store.common.lifecycle import change_attempt, missing_attempt, require_rollout
 from leyden.core.store.common.rows import AttemptKey, Changes, Rows, SpanKey, SpanTarget
 from leyden.core.store.common.span_codec import RecentCalls
@@ -133,7 +133,7 @@ def _revive(rows: Rows, keys: Sequence[AttemptKey]) -> None:
         for key in turn.values():
             row, attempt = rollouts[key[0]], attempts[key]
             changes: Changes = {
-                "last_heartbeat_time": state_rules.latest_heartbeat(attempt.last_heartbeat_time, rows.now)
+                "last_heartbeat_time": health_check.latest_heartbeat(attempt.last_heartbeat_time, rows.now)
             }
             status = state_rules.attempt_after_span(attempt.status)
             if status != attempt.status:

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from leyden.core.data.span import Span
 from leyden.core.store.common.span_codec import RecentCalls
 from leyden.core.store.common.span_ingest import problem
+from leyden.core.store.health_check import latest_heartbeat
 from leyden.core.store.redis.cache import RedisCache
 from leyden.core.store.redis.codec import RolloutAtRest, member, pack_attempt, pack_span
 from leyden.core.store.redis.scripts import RedisKeys
-from leyden.core.store.state_rules import latest_heartbeat
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from leyden.core.store.common.rows import (
     SpanTarget,
     WorkerRow,
 )
+from leyden.core.store.health_check import latest_heartbeat
 from leyden.core.store.query import Query, evaluate
 from leyden.core.store.redis.cache import CachedResources
 from leyden.core.store.redis.codec import (
@@ -28,7 +29,6 @@ from leyden.core.store.redis.codec import (
 from leyden.core.store.redis.records import RedisRecords
 from leyden.core.store.redis.scripts import chunks
 from leyden.core.store.redis.select import page_of_rollouts
-from leyden.core.store.state_rules import latest_heartbeat
 
 _HEARTBEAT_FIELDS = frozenset({"last_heartbeat_time", "deadline"})
 """Fields that change with every span and do not concern the status."""

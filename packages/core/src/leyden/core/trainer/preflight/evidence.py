@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leyden.core.data import semconv
+from leyden.core.data.message_counts import Tally
 from leyden.core.data.span import Span
-from leyden.core.data.tally import Tally
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.rollouts.collector import Collected

@@ -18,7 +18,6 @@ from leyden.core.trainer.preflight.calls import (
     check_selection,
     check_tokens,
 )
-from leyden.core.trainer.preflight.crossings import check_isolation
 from leyden.core.trainer.preflight.evidence import Difference, Evidence
 from leyden.core.trainer.preflight.learning import check_gradient, check_log_probabilities, check_served
 from leyden.core.trainer.preflight.machine import free_memory
@@ -27,6 +26,7 @@ from leyden.core.trainer.preflight.options import OptionReads, check_options
 from leyden.core.trainer.preflight.rehearsal import rehearse
 from leyden.core.trainer.preflight.report import CheckReport, CheckResult, save_report, unchecked, worst_first
 from leyden.core.trainer.preflight.rewards import check_rewards, check_spread
+from leyden.core.trainer.preflight.task_leaks import check_isolation
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.serving.serving import SERVED_GAP
 

@@ -10,6 +10,7 @@ from typing import Any
 from leyden.core.algorithm.external_loop import TaskRequest
 from leyden.core.data import semconv
 from leyden.core.data.failure import failure_of
+from leyden.core.data.message_counts import Tally
 from leyden.core.data.reasons import EARLIER_ATTEMPT
 from leyden.core.data.rollout import (
     Attempt,
@@ -22,7 +23,6 @@ from leyden.core.data.rollout import (
 )
 from leyden.core.data.route import ANSWERED_BY
 from leyden.core.data.span import Span
-from leyden.core.data.tally import Tally
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import RunConfig

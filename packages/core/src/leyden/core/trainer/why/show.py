@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from leyden.core.data.message_counts import CountedMessage
 from leyden.core.data.reasons import reason_of
-from leyden.core.data.tally import CountedMessage
 from leyden.core.trainer.why.fates import CallFate, RolloutFate
 from leyden.core.trainer.why.summary import ReasonCount, Summary
 

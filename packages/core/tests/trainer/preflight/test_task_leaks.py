@@ -8,8 +8,8 @@ from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Span
 from leyden.core.runner.isolation.choice import NOTHING_SHARED
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.preflight.crossings import check_isolation, leaks, own_words
 from leyden.core.trainer.preflight.evidence import Evidence
+from leyden.core.trainer.preflight.task_leaks import check_isolation, leaks, own_words
 from leyden.core.trainer.rollouts.recorded import RecordedRollout
 
 PARIS = {"question": "Which river flows through Paris in France?", "answer": "Seine"}
