@@ -9,12 +9,12 @@ async def begin(rounds: Rounds, order: list[str], attempt_id: str, number: int) 
     order.append(f"{attempt_id}{number}")
 
 
-async def test_an_attempt_begins_one_call_a_round() -> None:
+async def test_an_attempt_begins_two_calls_a_round() -> None:
     rounds, order = Rounds(), list[str]()
     calls = [begin(rounds, order, "a", number) for number in range(6)]
     calls += [begin(rounds, order, other, number) for number in range(2) for other in "bc"]
     await asyncio.gather(*calls)
-    assert order == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "a3", "a4", "a5"]
+    assert order == ["a0", "a1", "b0", "c0", "b1", "c1", "a2", "a3", "a4", "a5"]
 
 
 async def test_who_comes_later_begins_in_the_round_that_is_on() -> None:
@@ -24,7 +24,7 @@ async def test_who_comes_later_begins_in_the_round_that_is_on() -> None:
         await asyncio.sleep(0)
     began = len(order)
     await begin(rounds, order, "b", 0)
-    assert len(order) <= began + 2
+    assert len(order) <= began + 3
     await asyncio.gather(*many)
     assert [name for name in order if name != "b0"] == [f"a{number}" for number in range(50)]
 
@@ -33,12 +33,12 @@ async def test_a_call_that_gives_up_takes_no_round() -> None:
     rounds, order = Rounds(), list[str]()
     calls = [asyncio.create_task(begin(rounds, order, "a", number)) for number in range(5)]
     await asyncio.sleep(0)
-    for number in (1, 2, 4):
+    for number in (2, 4):
         calls[number].cancel()
     await asyncio.gather(*calls, return_exceptions=True)
-    assert order == ["a0", "a3"]
+    assert order == ["a0", "a1", "a3"]
     await begin(rounds, order, "a", 5)
-    assert order == ["a0", "a3", "a5"]
+    assert order == ["a0", "a1", "a3", "a5"]
 
 
 async def test_rounds_end_when_nothing_is_left_to_begin() -> None:
