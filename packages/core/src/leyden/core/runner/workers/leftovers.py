@@ -26,7 +26,10 @@ def end_children() -> None:
 
 
 def end_descendants() -> None:
-    """Kill the descendants of this process outside its process group. The parent process ends the group itself."""
+    """Kill the descendants of this process outside its process group, and wait until they have ended.
+
+    The parent process ends the group itself.
+    """
     left, found = [os.getpid()], list[int]()
     parent_of = parents()
     while left:
@@ -34,7 +37,19 @@ def end_descendants() -> None:
         below = [pid for pid, of in parent_of.items() if of == parent]
         left += below
         found += below
+    killed: list[int] = []
     for pid in found:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getpgid(pid) != os.getpgrp():
                 os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+    give_up = time.monotonic() + SECONDS
+    while any(map(_runs, killed)) and time.monotonic() < give_up:
+        time.sleep(0.001)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process has not ended; the system ends a killed one when it is scheduled next."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    return False
