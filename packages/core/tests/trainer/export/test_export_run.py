@@ -20,7 +20,7 @@ from leyden.core.errors import UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.testing.factories import span
-from leyden.core.trainer.export import files
+from leyden.core.trainer.export import table_files
 from leyden.core.trainer.export.export import MANIFEST, TABLES, Exported, export_run
 from leyden.core.trainer.export.records import RECORDS
 from leyden.core.trainer.export.rows import COLUMNS
@@ -237,7 +237,7 @@ async def test_what_is_under_way_is_not_ended_by_reading_it(tmp_path: Path) -> N
 
 
 async def test_memory_does_not_grow_with_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "BATCH_BYTES", 1 << 16)
+    monkeypatch.setattr(table_files, "BATCH_BYTES", 1 << 16)
     peaks: list[int] = []
     await export_run(await filled(tmp_path / "first.db"), tmp_path / "first")  # loads the libraries
     for count in (20, 200):
