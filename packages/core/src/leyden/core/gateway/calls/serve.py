@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TypeAlias, cast
@@ -49,11 +49,11 @@ class _Choice:
     reply: Reply
     unsent: list[_Unsent] = field(default_factory=list[_Unsent])
     """Content of a streamed response that is not sent yet, with its tokens if the agent requested them."""
+    read_along: bool = field(init=False)
+    """Whether the tokens are parsed while they are sampled, and not all at the end."""
 
-    @property
-    def read_along(self) -> bool:
-        """Whether the tokens are parsed while they are sampled, and not all at the end."""
-        return self.reply.live or self.reader.may_stop_early
+    def __post_init__(self) -> None:
+        self.read_along = self.reply.live or self.reader.may_stop_early
 
     @property
     def has_ended(self) -> bool:
@@ -68,18 +68,27 @@ class _Choice:
         """
         self.record.take(chunk)
         if self.read_along:
-            self._send_later(self.reader.push(chunk.ids, chunk.logprobs, chunk.top))
+            parts = self.reader.push(chunk.ids, chunk.logprobs, chunk.top)
+            if self.reply.live:
+                self.unsent.append((parts, self.reader.tokens()))
         finish = "stop" if self.reader.stopped else chunk.finish_reason
         if finish is not None and finish != "abort":
-            self._send_later(self._read_rest())
+            parts = self._read_rest()
+            if self.reply.live:
+                self.unsent.append((parts, self.reader.tokens()))
             self.record.engine_finish = finish
             self.record.finish_reason = self.finished().finish(self.request)
             self._note_output()
         return finish
 
-    async def send(self) -> None:
+    def send(self) -> Awaitable[None]:
         """Send the new content that can no longer change; a plain response is sent at its end."""
         unsent, self.unsent = self.unsent, []
+        if len(unsent) == 1:
+            return self.reply.show(self.record.choice, *unsent[0])
+        return self._send_all(unsent)
+
+    async def _send_all(self, unsent: list[_Unsent]) -> None:
         for parts, tokens in unsent:
             await self.reply.show(self.record.choice, parts, tokens)
 
@@ -94,10 +103,6 @@ class _Choice:
         """Return the choice in the form that a `Reply` takes."""
         finish = self.record.engine_finish or "abort"
         return FinishedChoice(reader=self.reader, tokens=len(self.record.ids), engine_finish=finish)
-
-    def _send_later(self, parts: list[ReadPart]) -> None:
-        if self.reply.live:
-            self.unsent.append((parts, self.reader.tokens()))
 
     def _read_rest(self) -> list[ReadPart]:
         record = self.record
