@@ -169,8 +169,10 @@ async def test_secrets_reach_the_filter_neither_by_its_command_nor_its_environme
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_API_KEY", "correct-horse-7")
-    async with masked(tmp_path / "agents.log") as log:
-        await run(log, "true")
+    path = tmp_path / "agents.log"
+    async with masked(path) as log:
+        await run(log, "echo", "hello")
+        await until(lambda: path.read_text() == "hello\n")  # its command and environment are set only in exec
         seen = b"".join(Path(f"/proc/{filter_of(log)}/{name}").read_bytes() for name in ("cmdline", "environ"))
     assert b"leyden.core.masking.log_filter" in seen
     assert b"correct-horse-7" not in seen
