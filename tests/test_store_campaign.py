@@ -1,11 +1,13 @@
 """A few kills of the store campaign, and that its checks see what they are there for."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kills import store_checks
+from kills.journal import note, read
 from kills.store_backends import BACKENDS, MISSING
 from kills.store_checks import Kept
 from leyden.core.data.rollout import Attempt, Rollout, RolloutConfig, RolloutStatus
@@ -82,3 +84,12 @@ def test_what_was_given_out_twice_left_over_or_numbered_wrongly_is_noticed() -> 
     assert len(store_checks.unfinished(kept(queue_length=1))) == 1
     assert len(store_checks.out_of_order(kept(numbers=(1, 3)))) == 1
     assert len(store_checks.out_of_order(kept(numbers=(1, 1)))) == 1
+
+
+def test_a_writer_that_is_killed_in_the_middle_of_a_line_leaves_the_others_of_the_journal_whole(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    note(journal, kind="open", writer="w1")
+    with journal.open("ab") as file:
+        file.write(b'\n{"kind": "span", "rollout": "ro-f1')
+    note(journal, kind="open", writer="w2")
+    assert read(journal) == [{"kind": "open", "writer": "w1"}, {"kind": "open", "writer": "w2"}]
