@@ -6,6 +6,7 @@ fast ones, fail files that leave something behind, and print what was skipped.
 """
 
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Generator
@@ -39,11 +40,21 @@ settings.load_profile("leyden")
 # CrewAI would tell its maker of every run, wait for seconds where there is no answer, and take over signals.
 os.environ.update(CREWAI_DISABLE_TELEMETRY="true", CREWAI_TRACING_ENABLED="false")
 
+# Each crew opens a database in a folder that is called after the current one. Several processes of a test run that make
+# that database at once, the first time in a checkout, lock each other out: each has a folder of its own.
+_crewai = tempfile.mkdtemp(prefix="leyden-crewai-")
+os.environ["CREWAI_STORAGE_DIR"] = _crewai
+
 # Hypothesis would draw constants of our modules, too: of those that happen to be loaded. A seed would draw something
 # else in another order of tests, and each worker would parse hundreds of files.
 CONSTANTS = "_get_local_constants"
 assert hasattr(providers, CONSTANTS), "this version of Hypothesis finds the constants of modules otherwise"
 setattr(providers, CONSTANTS, Constants)
+
+
+def pytest_unconfigure() -> None:
+    """Remove CrewAI's folder; a worker of a test run ends without Python's own cleanup."""
+    shutil.rmtree(_crewai, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
