@@ -193,12 +193,10 @@ class RunOptions:
         if self.named_agent() is not None or self.tasks is not None:
             raise UsageError(f"--resume takes agent and tasks from the run; {_WITH_RESUME}")
         for name in self.context.params:
-            source = self.context.get_parameter_source(name)
-            if name not in RESUMED and source is not None and source.name != "DEFAULT":
+            if name not in RESUMED and self.gives(name):
                 option = name.strip("_").replace("_", "-")
                 raise UsageError(f"--{option} is what the run began with; {_WITH_RESUME}")
-        given = self.context.get_parameter_source("device")
-        device = None if given is None or given.name == "DEFAULT" else self.device
+        device = self.device if self.gives("device") else None
         return ResumeChanges(
             steps=self.steps, device=device, ray_address=self.ray_address, settings=read_settings(self.set_ or [])
         )

@@ -207,8 +207,7 @@ class AdmissionControl:
     def _lower_share(self, attempt_id: str) -> None:
         """Lower the attempt's count after a call left the common queue or its slot, and let its next call join."""
         attempt = self._attempts[attempt_id]
-        self._recent[attempt_id] = self._clock()
-        self._recent.move_to_end(attempt_id)
+        self._note_call(attempt_id)
         attempt.share -= 1
         self._fill_share(attempt)
         if not attempt.share:

@@ -139,8 +139,7 @@ class RequestWork:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._account is not None:
-            self.free()
+        self.free()
 
     async def take(self, size: int) -> None:
         """Wait for the attempt's lock if `size` bytes of text are long work.
