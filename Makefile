@@ -10,7 +10,7 @@ TORCH  := torch==2.13.0
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help install clients quickstart test check format lint types imports pytest test-unit bench lock test-long test-newest test-oldest lock-versions clean
+.PHONY: help install clients quickstart test check format lint types imports pytest test-unit bench lock test-long test-gpu test-newest test-oldest lock-versions clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -73,6 +73,9 @@ test-unit: $(FRAMEWORKS) ## Only the tests that start no process and no server
 
 test-long: $(FRAMEWORKS) clients ## What takes longer: killed runs, campaigns, whole trainings, real clients, applications of their own
 	$(PYTEST) -m long
+
+test-gpu: $(STAMP) ## What needs a GPU that PyTorch can use; fails without one
+	$(BIN)/pytest -m gpu tests/gpu
 
 bench: $(STAMP) ## Run every benchmark; JSON goes to benchmarks/results
 	mkdir -p benchmarks/results; for file in benchmarks/*.py; do $(BIN)/python $$file --json benchmarks/results/$$(basename $$file .py).json || exit 1; done

@@ -2,8 +2,10 @@
 
 All in one run, on one thread, with a random Qwen3 of 340 thousand parameters and prompts that mostly share a prefix, as
 an agent's do. The loop has prompts of one length and no sampling parameters: a floor for what the engine adds.
+`--model 0.5b` has the sizes of Qwen2.5-0.5B and random weights, for a GPU.
 
     python benchmarks/engine.py --json engine.json
+    python benchmarks/engine.py --device cuda --model 0.5b
 """
 
 import argparse
@@ -21,27 +23,41 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest
 from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
+from leyden.core.policy.device import DEVICES, check_device
 
 VOCABULARY, SHARED, NEW = 623, 96, 24
 
 Run: TypeAlias = Callable[[list[list[int]]], None]
 
 
-def make_model() -> Qwen3ForCausalLM:
-    """Return the tiny model."""
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=96,
-        intermediate_size=192,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        head_dim=24,
-        max_position_embeddings=1024,
-        tie_word_embeddings=True,
-        initializer_range=0.08,
-    )
-    return Qwen3ForCausalLM(config).eval()
+MODELS: dict[str, dict[str, int]] = {
+    "tiny": {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 96,
+        "intermediate_size": 192,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 24,
+    },
+    "0.5b": {
+        "vocab_size": 151936,
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+    },
+}
+
+
+def make_model(name: str, device: str) -> Qwen3ForCausalLM:
+    """Return a model with random weights on `device`."""
+    sizes: dict[str, Any] = MODELS[name]
+    config = Qwen3Config(max_position_embeddings=1024, tie_word_embeddings=True, initializer_range=0.08, **sizes)
+    with torch.device(device):
+        return Qwen3ForCausalLM(config).eval()
 
 
 def make_prompts(count: int, seed: int) -> list[list[int]]:
@@ -86,19 +102,19 @@ class EngineBench:
         self._loop.close()
 
 
-def left_padded(prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+def left_padded(prompts: list[list[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ids and attention mask, (B, T) each."""
     longest = max(map(len, prompts))
     ids = [[0] * (longest - len(p)) + p for p in prompts]
     mask = [[0] * (longest - len(p)) + [1] * len(p) for p in prompts]
-    return torch.tensor(ids), torch.tensor(mask)
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
 def hf_generate(model: Qwen3ForCausalLM) -> Run:
     """Return Hugging Face's own batched generation."""
 
     def run(prompts: list[list[int]]) -> None:
-        ids, mask = left_padded(prompts)
+        ids, mask = left_padded(prompts, model.device)
         cast(Any, model).generate(
             ids, attention_mask=mask, max_new_tokens=NEW, min_new_tokens=NEW, do_sample=True, top_k=0, pad_token_id=0
         )
@@ -112,7 +128,7 @@ def plain_loop(model: Qwen3ForCausalLM) -> Run:
     @torch.inference_mode()
     def run(prompts: list[list[int]]) -> None:
         shortest = min(map(len, prompts))
-        ids, cache = torch.tensor([p[:shortest] for p in prompts]), None
+        ids, cache = torch.tensor([p[:shortest] for p in prompts], device=model.device), None
         for _ in range(NEW):
             out = cast(Any, model)(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
             cache, logprobs = out.past_key_values, out.logits[:, -1].log_softmax(-1)
@@ -140,12 +156,15 @@ def main() -> None:
     """Measure, print a table, write JSON if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--model", choices=MODELS, default="tiny")
+    parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 64])
     arguments = parser.parse_args()
+    check_device(arguments.device)
     torch.set_num_threads(1)
     torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
-    model = make_model()
+    model = make_model(arguments.model, arguments.device)
     engines = {
         "engine": EngineBench(model, lean=True),
         "engine, generic": EngineBench(model, lean=False),
@@ -155,14 +174,17 @@ def main() -> None:
     figures = {str(batch): measure(runs, batch, arguments.rounds) for batch in arguments.batches}
     for engine in engines.values():
         engine.close()
-    print(f"new tokens/s, {sum(p.numel() for p in model.parameters()):,} parameters, one thread, {NEW} new tokens")
+    where = torch.cuda.get_device_name() if arguments.device == "cuda" else "one thread"
+    print(f"new tokens/s, {sum(p.numel() for p in model.parameters()):,} parameters, {where}, {NEW} new tokens")
     print(f"{'sequences':>10}" + "".join(f"{name:>22}" for name in runs) + f"{'engine / hf':>14}")
     for batch, row in figures.items():
         ratio = row["engine"] / row["hf generate"]
         print(f"{batch:>10}" + "".join(f"{row[name]:>22,.0f}" for name in runs) + f"{ratio:>14.2f}")
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps({"new_tokens_per_second": figures, "new_tokens": NEW}, indent=2) + "\n")
+        arguments.json.write_text(
+            json.dumps({"new_tokens_per_second": figures, "new_tokens": NEW, "device": where}, indent=2) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """A pytest plugin: the level of each test, and a failure where a unit test is none.
 
 The levels are markers. `unit` tests start no process and no server; `integration` tests start some, one server a file
-where that is possible; `e2e` tests run commands, examples or whole trainings; `long` tests take a minute or so. A
-test that is named in the table `levels.toml` has that level; then a marker on the test or in its file's `pytestmark`
-wins, then what the table says of its file or folder. What is in neither is a unit test. No marker may win over
-`long` in the table: such a file is not imported where no long test is wanted.
+where that is possible; `e2e` tests run commands, examples or whole trainings; `long` tests take a minute or so; `gpu`
+tests need a GPU, and are collected only with `-m gpu`. A test that is named in the table `levels.toml` has that level;
+then a marker on the test or in its file's `pytestmark` wins, then what the table says of its file or folder. What is in
+neither is a unit test. No marker may win over `long` in the table: such a file is not imported where no long test is
+wanted.
 """
 
 import multiprocessing.process
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-LEVELS = ("unit", "integration", "e2e", "long")
+LEVELS = ("unit", "integration", "e2e", "long", "gpu")
 TABLE = Path(__file__).with_name("levels.toml")
 STARTS = {
     "subprocess.Popen": "the process {0}",
@@ -31,7 +32,7 @@ STARTS = {
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the markers known, and watch what tests start."""
-    for level in LEVELS[:3]:
+    for level in (*LEVELS[:3], "gpu"):
         config.addinivalue_line("markers", f"{level}: a level of tests, see tests/support/levels.py")
     config.pluginmanager.register(Levels(config.rootpath), "levels of tests")
 
@@ -62,6 +63,8 @@ class Levels:
     def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
         """Do not even import files of which no test is wanted: by their level, where no marker may win over it."""
         wanted, level = config.option.markexpr, self._of_path(collection_path)
+        if level == "gpu":
+            return wanted != "gpu" or None
         unwanted = level not in (None, "unit") if wanted == "unit" else wanted == "not long" and level == "long"
         return True if unwanted else None
 

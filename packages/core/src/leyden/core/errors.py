@@ -97,3 +97,14 @@ class CheckFailed(TrainingError):
 
 REFUSALS = (ValueError, UsageError)
 """Errors that a store raises for a call that it always refuses; the store itself works, and accepts other calls."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of the text of a library's error, or the name of its class if it has no text.
+
+    A line that ends with a colon is followed by the next, which is the reason.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    while len(lines) > 1 and lines[0].endswith(":"):
+        lines[:2] = [f"{lines[0]} {lines[1]}"]
+    return lines[0] if lines else type(error).__name__

@@ -11,6 +11,7 @@ from torch import Tensor
 from leyden.core.data.encoding.tokens import log_probs, token_ids
 from leyden.core.data.transition import Transition
 from leyden.core.errors import TrainingError, UsageError
+from leyden.core.policy.device import is_out_of_memory
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.update.config import UpdateConfig
@@ -311,6 +312,57 @@ def test_a_minibatch_with_one_token_left_is_learned_from() -> None:
     metrics = updater.step([first, *far]).metrics()
     assert (metrics["optimizer_steps"], metrics["optimizer_steps_masked"]) == (1, 0)
     assert not same(before, weights(model))
+
+
+OUT_OF_MEMORY = [
+    (
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.50 GiB. GPU 0 has a total of 79"),
+        "3.50 GiB could",
+    ),
+    (
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8000 bytes. Error 12"),
+        "8000 bytes",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "text"), OUT_OF_MEMORY, ids=["gpu", "cpu"])
+def test_an_update_that_does_not_fit_into_memory_ends_in_one_line(
+    error: RuntimeError, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_policy()
+    updater = Updater(model, replace(CONFIG, precision="bfloat16"))
+    before = weights(model)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(model.module, "forward", fail)
+    with pytest.raises(TrainingError, match="ran out of memory in an update") as failure:
+        updater.step(synthetic_rollouts(3, 64))
+    assert text in str(failure.value)
+    assert "lower token_budget, or train adapters" in str(failure.value)
+    assert "bfloat16" not in str(failure.value)
+    monkeypatch.undo()
+    assert same(before, weights(model))
+    assert updater.step(synthetic_rollouts(3, 64)).optimizer_steps == 1
+
+
+def test_an_allocation_that_the_cpu_refuses_is_out_of_memory() -> None:
+    with pytest.raises(RuntimeError) as failure:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert is_out_of_memory(failure.value)
+
+
+def test_other_errors_of_an_update_are_raised_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    updater = Updater(tiny_policy(), CONFIG)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr(updater.model.module, "forward", fail)
+    with pytest.raises(RuntimeError, match=r"^shapes differ$"):
+        updater.step(synthetic_rollouts(3, 64))
 
 
 @pytest.mark.parametrize(

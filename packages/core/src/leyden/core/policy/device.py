@@ -1,6 +1,12 @@
-"""Devices: checks that a policy can be trained and served on a device, before anything is loaded."""
+"""Devices: checks that a policy can be trained and served on a device, and recognises a device without memory left."""
+
+import re
+from typing import TYPE_CHECKING
 
 from leyden.core.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
 
 DEVICES = ("cpu", "cuda")
 
@@ -32,3 +38,24 @@ def check_device(device: str) -> None:
     else:
         why = "PyTorch finds no GPU here"
     raise UsageError(f"device cuda cannot be used: {why}; device cpu works without one")
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Return whether PyTorch raised `error` because it could not allocate a tensor, on a GPU or on the CPU."""
+    import torch
+
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def allocation(error: RuntimeError) -> str:
+    """Return from PyTorch's message how much could not be allocated, or the message's first line."""
+    found = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", str(error))
+    return f"{found[1]} could not be allocated" if found else str(error).partition("\n")[0]
+
+
+def return_unused_memory(device: "torch.device") -> None:
+    """Return to the GPU what PyTorch keeps of it for later allocations."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

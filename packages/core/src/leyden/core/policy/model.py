@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leyden.core.errors import PolicyError
+from leyden.core.errors import PolicyError, first_line
 from leyden.core.policy.lora import Adapters
 from leyden.core.policy.options import LoraOptions, Precision
 
@@ -52,7 +52,7 @@ class PolicyModel:
                 )
             module = module.to(device)
         except Exception as error:
-            raise PolicyError(f"cannot load a causal language model from {source}: {_first_line(error)}") from error
+            raise PolicyError(f"cannot load a causal language model from {source}: {first_line(error)}") from error
         if found["missing_keys"]:
             missing = sorted(found["missing_keys"])
             raise PolicyError(f"{source} lacks {len(missing)} of the model's weights, {missing[0]} among them")
@@ -209,7 +209,3 @@ def _check_folder(source: str | Path) -> None:
             raise PolicyError(f"{source} is not a policy folder: it has no config.json")
     elif isinstance(source, Path) or str(source).startswith((".", "/", "~")) or folder.exists():
         raise PolicyError(f"there is no policy folder {source}")
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from leyden.core.errors import PolicyError
+from leyden.core.errors import PolicyError, first_line
 
 FLOAT = 4
 """Bytes of a float32 number."""
@@ -96,8 +96,7 @@ def reading_config(source: str | Path) -> Generator[Any]:
     try:
         yield library.from_pretrained(str(source), trust_remote_code=False)
     except Exception as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise PolicyError(f"cannot read the configuration of {source}: {reason}") from error
+        raise PolicyError(f"cannot read the configuration of {source}: {first_line(error)}") from error
 
 
 def free_on_gpu() -> int | None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from leyden.core.engine.embedded.cache import CacheShape
-from leyden.core.errors import EngineError, PolicyError
+from leyden.core.errors import EngineError, PolicyError, first_line
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
@@ -38,8 +38,7 @@ def load_model(path: str | Path, device: str = "cpu", dtype: str = "float32") ->
         )
         return model.to(device).eval()
     except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise PolicyError(f"{path} cannot be loaded as a causal language model: {reason}") from error
+        raise PolicyError(f"{path} cannot be loaded as a causal language model: {first_line(error)}") from error
 
 
 def own_copy(model: nn.Module) -> nn.Module:

@@ -23,7 +23,7 @@ from leyden.core.engine.vllm.remote_engine import RemoteEngine, SegmentServer
 from leyden.core.engine.vllm.server import BASE, VllmServer
 from leyden.core.engine.vllm.sleep import check_awake, put_to_sleep, wake_up
 from leyden.core.engine.vllm.weights import SharedWeights, write_policy
-from leyden.core.errors import EngineError, PolicyError
+from leyden.core.errors import EngineError, PolicyError, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -294,8 +294,7 @@ def _model_info(source: str, name: str, options: VllmOptions) -> ModelInfo:
     try:
         config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False).get_text_config()
     except (OSError, ValueError, KeyError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise PolicyError(f"{source} cannot be read as a language model: {reason}") from error
+        raise PolicyError(f"{source} cannot be read as a language model: {first_line(error)}") from error
     length = options.context_length or getattr(config, "max_position_embeddings", None)
     if not isinstance(length, int):
         raise EngineError(f"{config.model_type} does not say how long its context is; set context_length")

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
-from leyden.core.errors import GatewayError, PolicyError
+from leyden.core.errors import GatewayError, PolicyError, first_line
 from leyden.core.gateway.codec import AnswerParser, Codec, Forced, Message, ParsedAnswer, ToolDefinition
 from leyden.core.gateway.codecs.chat_template import ChatTemplate, TemplateTooLong
 from leyden.core.gateway.codecs.messages import plain_messages
@@ -151,8 +151,9 @@ class HuggingFaceCodec(Codec):
                 f"The chat template of this model does not end with these messages: {error}"
             ) from None
         except Exception as error:  # a template from an unknown author may raise any exception
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise GatewayError(f"The chat template of this model cannot render these messages: {reason}") from error
+            raise GatewayError(
+                f"The chat template of this model cannot render these messages: {first_line(error)}"
+            ) from error
 
     def _apply(self, messages: list[Message], tools: Sequence[ToolDefinition]) -> str:
         if self._family is not None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from leyden.core.errors import PolicyError, TrainingError
 from leyden.core.policy.capability_checks import prove
+from leyden.core.policy.device import allocation, is_out_of_memory, return_unused_memory
 from leyden.core.policy.held_out import pair_numbers, token_numbers
 from leyden.core.policy.losses.dpo import pair_weights
 from leyden.core.policy.model import PolicyModel
@@ -130,9 +131,21 @@ class Updater:
     def step(self, trained: Sequence[WeightedTransition]) -> UpdateReport:
         """Update the weights from `trained`, and return a report.
 
-        Raises TrainingError if there is nothing to train on, or if a loss or gradient is not finite. The weights are
-        then those of the last valid optimizer step.
+        Raises TrainingError if there is nothing to train on, if a loss or gradient is not finite, or if the device has
+        too little memory. The weights are then those of the last valid optimizer step.
         """
+        try:
+            return self._step(trained)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = allocation(error)
+        # Outside the handler, where the tensors of the failed computation are no longer referenced.
+        self.optimizer.zero_grad(set_to_none=True)
+        return_unused_memory(self.model.device)
+        raise TrainingError(self._out_of_memory(reason))
+
+    def _step(self, trained: Sequence[WeightedTransition]) -> UpdateReport:
         usable, skipped = self._usable(trained)
         if not usable:
             raise TrainingError(f"no transition to train on: {len(trained)} given, skipped {skipped}")
@@ -186,6 +199,15 @@ class Updater:
         if self.reference is not None:
             first = replay(self.reference, usable, config.token_budget, self._exactness, merge=config.merge)
         return pair_numbers(loss, usable, own, first)
+
+    def _out_of_memory(self, reason: str) -> str:
+        where = "the GPU" if self.model.device.type == "cuda" else "this machine"
+        advice = ["lower token_budget"]
+        if self.config.precision != "bfloat16":
+            advice.append("compute in bfloat16 (precision=bfloat16)")
+        if self.config.lora is None:
+            advice.append("train adapters instead of all weights (lora.rank=16)")
+        return f"{where} ran out of memory in an update: {reason}; {', or '.join(advice)}"
 
     def _set_learning_rate(self) -> float:
         """Set and return the learning rate of the next step."""

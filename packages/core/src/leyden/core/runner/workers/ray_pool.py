@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from leyden.core.errors import LeydenError, UsageError
+from leyden.core.errors import LeydenError, UsageError, first_line
 from leyden.core.runner.workers.masked_log import open_log
 from leyden.core.runner.workers.orphaned_attempts import OrphanedAttempts
 from leyden.core.runner.workers.pipes import WorkerRefused
@@ -244,11 +244,6 @@ class _Actor:
         try:
             return await getattr(self._handle, method).remote()
         except self._ray.exceptions.RuntimeEnvSetupError as error:
-            raise UsageError(f"{self} cannot be set up: {_first_line(error)}") from None
+            raise UsageError(f"{self} cannot be set up: {first_line(error)}") from None
         except (self._ray.exceptions.RayActorError, self._ray.exceptions.RayTaskError) as error:
-            raise ActorLost(_first_line(error)) from None
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+            raise ActorLost(first_line(error)) from None
