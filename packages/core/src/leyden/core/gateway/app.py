@@ -146,7 +146,7 @@ class Gateway:
             seen = ObservedSend(send)
             with self._held.request(attempt_id) as held, self._long_work.request(attempt_id) as work:
                 body = await read_body(scope, receive, self._body, held.add, work.run_and_free)
-                with ClientWatch(receive) as watch:
+                with ClientWatch(scope, receive) as watch:
                     with watch.cancelling():
                         slot = await self._admit(attempt_id, len(body), work)
                     with slot:
@@ -192,7 +192,7 @@ class Gateway:
             with self._held.request(attempt_id) as held, self._long_work.request(attempt_id) as work:
                 body = await read_body(scope, receive, self._body, held.add, work.run_and_free)
                 with (
-                    ClientWatch(receive) as watch,
+                    ClientWatch(scope, receive) as watch,
                     watch.cancelling(),
                     await self._admit(attempt_id, len(body), work),
                 ):

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -48,13 +48,13 @@ class ObservedSend:
         self.first_event: float | None = None
         """Seconds from the request to the first event of a stream."""
 
-    async def __call__(self, message: Message) -> None:
+    def __call__(self, message: Message) -> Awaitable[None]:
         """Record the message's status or time, and send the message."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
         elif self.first_event is None and message.get("more_body", False):
             self.first_event = self.seconds
-        await self._send(message)
+        return self._send(message)
 
     @property
     def seconds(self) -> float:

@@ -71,8 +71,8 @@ class StreamReply:
         self._started = False
         self._opened: set[int] = set()
         self._calls: dict[int, int] = {}
-        self._writing = asyncio.Lock()
-        """Serializes the events of choices, which are generated concurrently."""
+        self._writing = asyncio.Lock() if request.choices > 1 else None
+        """Serializes the events of several choices, which are generated concurrently."""
 
     async def show(self, choice: int, parts: Sequence[ReadPart], tokens: Sequence[ReadToken] | None) -> None:
         """Send the new parts of a choice: one event for each text, two for each tool call."""
@@ -120,8 +120,13 @@ class StreamReply:
         )
 
     async def _write(self, data: bytes, *, more: bool = True) -> None:
-        async with self._writing:
+        if self._writing is not None:
+            await self._writing.acquire()
+        try:
             if not self._started:
                 self._started = True
                 await self._send(start_message(200, EVENTS))
             await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        finally:
+            if self._writing is not None:
+                self._writing.release()

@@ -5,7 +5,9 @@ import secrets
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from starlette.types import Message, Receive, Send
+from starlette.types import Message, Receive, Scope, Send
+
+from leyden.core.gateway.limits.connections import connection_of
 
 JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8"
@@ -36,21 +38,30 @@ async def send_json(send: Send, status: int, body: bytes, headers: Mapping[str, 
 class ClientWatch:
     """Detects that the client of a request has disconnected; the request's body must have been read before.
 
+    The gateway's own server reports the end of a connection itself. For another server, a task waits for its message.
+
     On a disconnect, `with watch.cancelling():` cancels its block and raises ClientGone. A block that is entered after
     the disconnect raises ClientGone at once.
     """
 
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self._connection, self._receive = connection_of(scope), receive
+        self._watcher: asyncio.Task[None] | None = None
         self._cancelled_task: asyncio.Task[object] | None = None
         self.gone = False
 
     def __enter__(self) -> "ClientWatch":
-        self._watcher = asyncio.create_task(self._watch())
+        if self._connection is None:
+            self._watcher = asyncio.create_task(self._watch())
+        else:
+            self._connection.watch(self._client_has_gone)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._watcher.cancel()
+        if self._connection is not None:
+            self._connection.watch(None)
+        elif self._watcher is not None:
+            self._watcher.cancel()
 
     def cancelling(self) -> "_Cancelling":
         """Return a context manager that cancels its block if the client disconnects."""
@@ -69,6 +80,9 @@ class ClientWatch:
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self._client_has_gone()
+
+    def _client_has_gone(self) -> None:
         self.gone = True
         if self._cancelled_task is not None:
             self._cancelled_task.cancel()

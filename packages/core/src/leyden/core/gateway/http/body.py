@@ -14,6 +14,7 @@ from starlette.types import Message, Receive, Scope
 
 from leyden.core.data.encoding.decompression import DEFLATE, GZIP, Corrupt, Inflater, TooLarge
 from leyden.core.gateway.http.asgi import ClientGone
+from leyden.core.gateway.limits.connections import connection_of
 from leyden.core.gateway.refusal import Refusal, invalid
 
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
@@ -62,32 +63,55 @@ async def read_body(
     that may expand to megabytes. Raises Refusal with status 400 (the body contradicts its headers), 408 (too
     slow), 413 (too large) or 415 (content encoding not accepted). Raises ClientGone if the client disconnects.
     """
-    length = _declared_length(scope["headers"])
-    decoder = _decoder(scope["headers"], limits)
-    if length is not None and length > limits.max_bytes:
-        raise _too_large(limits.max_bytes)
+    body = _Body(scope["headers"], limits, on_piece, work)
+    connection = connection_of(scope)
+    if connection is not None and connection.body_has_arrived:  # as of almost every request: it needs no timer
+        while await body.read(receive):
+            pass
+        return body.whole()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limits.seconds
-    parts: list[bytes] = []
-    size, more = 0, True
     try:
         async with asyncio.timeout_at(min(deadline, loop.time() + limits.gap_seconds)) as timeout:
-            while more:
-                part, more = _piece(await receive())
-                size += len(part)
-                if size > limits.max_bytes:
-                    raise _too_large(limits.max_bytes)
-                if length is not None and (size > length or (size < length and not more)):
-                    raise invalid(f"The request body has {size} bytes; its Content-Length says {length}.")
-                parts.append(part if decoder is None else await _decoded(decoder, part, limits, work))
-                on_piece(len(parts[-1]))
-                if more:
-                    timeout.reschedule(min(deadline, loop.time() + limits.gap_seconds))
+            while await body.read(receive):
+                timeout.reschedule(min(deadline, loop.time() + limits.gap_seconds))
     except TimeoutError:
         raise _too_slow() from None
-    if decoder is not None and not decoder.whole:
-        raise invalid("The compressed request body breaks off.")
-    return b"".join(parts)
+    return body.whole()
+
+
+class _Body:
+    """A body that is read piece by piece."""
+
+    def __init__(self, headers: Headers, limits: BodyLimits, on_piece: SizeCallback, work: Work) -> None:
+        self._limits, self._on_piece, self._work = limits, on_piece, work
+        self._length = _declared_length(headers)
+        self._decoder = _decoder(headers, limits)
+        if self._length is not None and self._length > limits.max_bytes:
+            raise _too_large(limits.max_bytes)
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    async def read(self, receive: Receive) -> bool:
+        """Read the next piece; return whether more pieces follow."""
+        part, more = _piece(await receive())
+        length = self._length
+        size = self._size = self._size + len(part)
+        if size > self._limits.max_bytes:
+            raise _too_large(self._limits.max_bytes)
+        if length is not None and (size > length or (size < length and not more)):
+            raise invalid(f"The request body has {size} bytes; its Content-Length says {length}.")
+        if self._decoder is not None:
+            part = await _decoded(self._decoder, part, self._limits, self._work)
+        self._parts.append(part)
+        self._on_piece(len(part))
+        return more
+
+    def whole(self) -> bytes:
+        """Return the body; raises Refusal if the compressed data is incomplete."""
+        if self._decoder is not None and not self._decoder.whole:
+            raise invalid("The compressed request body breaks off.")
+        return b"".join(self._parts)
 
 
 class _Decoder(Protocol):

@@ -75,6 +75,9 @@ class TimeoutProtocol(HttpToolsProtocol):
         """Whether further data is ignored."""
         self._owed: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
+        self._is_lost = False
+        self._notify: Callable[[], None] | None = None
+        """Callback of the request in progress, for the case that the connection is lost."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Register the connection, and start the timer for the first request head."""
@@ -85,8 +88,11 @@ class TimeoutProtocol(HttpToolsProtocol):
             self._expect()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timers, and remove the connection."""
+        """Stop the timers, notify the request in progress, and remove the connection."""
         super().connection_lost(exc)
+        self._is_lost = True
+        if self._notify is not None:
+            self._notify()
         self._all.lost(self)
         self._paid()
         self.resume_writing()
@@ -179,6 +185,20 @@ class TimeoutProtocol(HttpToolsProtocol):
     def accept(self, owner: str | None) -> None:
         """Record the attempt of an accepted token; raises Refusal if the attempt has too many busy connections."""
         self._all.accept(self, owner)
+
+    @property
+    def body_has_arrived(self) -> bool:
+        """Whether the body of the request in progress, and of every pipelined one after it, has arrived completely."""
+        return bool(self.cycle) and not self.cycle.more_body
+
+    def watch(self, notify: Callable[[], None] | None) -> None:
+        """Call `notify` when the connection is lost, at once if it already is; None: stop."""
+        self._notify = notify
+        if notify is None:
+            return
+        self.flow.resume_reading()
+        if self._is_lost:
+            notify()
 
     def shut(self) -> None:
         """Close the connection; abort it if a request is in progress."""

@@ -6,8 +6,8 @@ address, and those of one attempt.
 """
 
 from collections import defaultdict
-from collections.abc import Awaitable, Iterable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -31,6 +31,19 @@ class Connection(Protocol):
     @property
     def idle(self) -> bool:
         """Whether no request is in progress on it."""
+        ...
+
+    @property
+    def body_has_arrived(self) -> bool:
+        """Whether the body of the request in progress has arrived completely."""
+        ...
+
+    def accept(self, owner: str | None) -> None:
+        """Record the attempt of an accepted token; raises Refusal if the attempt has too many busy connections."""
+        ...
+
+    def watch(self, notify: Callable[[], None] | None) -> None:
+        """Call `notify` when the connection is lost, at once if it already is; None: stop."""
         ...
 
     def shut(self) -> None:
@@ -117,7 +130,7 @@ def accept(scope: Scope, owner: str) -> None:
         connection.accept(owner)
 
 
-def connection_of(scope: Scope) -> Any:
+def connection_of(scope: Scope) -> Connection | None:
     """Return the connection of a request; None if the request came through another server."""
     return scope.get("extensions", {}).get(CONNECTION)
 
