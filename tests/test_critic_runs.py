@@ -8,7 +8,7 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 
-from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint
+from leyden.core.policy.checkpoints.retention import latest_checkpoint
 from leyden.core.policy.checkpoints.state import read_training
 
 Arguments = Callable[..., list[str]]

@@ -15,7 +15,8 @@ from leyden.core.algorithm.side_by_side import SideBySide
 from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import NothingToLearn, UsageError
-from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint, step_of
+from leyden.core.policy.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from leyden.core.policy.checkpoints.retention import latest_checkpoint, step_of
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.update.updater import Updater

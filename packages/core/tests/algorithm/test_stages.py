@@ -14,7 +14,8 @@ from leyden.core.algorithm.stages import Stages
 from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import UsageError
-from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint, step_of
+from leyden.core.policy.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from leyden.core.policy.checkpoints.retention import latest_checkpoint, step_of
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.update.updater import Updater
 from leyden.core.testing.factories import trajectory, transition

@@ -12,14 +12,8 @@ import torch
 from msgspec.structs import replace
 
 from leyden.core.errors import PolicyError, RunError, TrainingError
-from leyden.core.policy.checkpoints.checkpoint import (
-    PendingCheckpoint,
-    latest_checkpoint,
-    load_checkpoint,
-    load_trained,
-    mark_checkpoint,
-    save_checkpoint,
-)
+from leyden.core.policy.checkpoints.checkpoint import PendingCheckpoint, load_checkpoint, load_trained, save_checkpoint
+from leyden.core.policy.checkpoints.retention import latest_checkpoint, mark_checkpoint
 from leyden.core.policy.checkpoints.state import TENSORS, TRAINING, read_training
 from leyden.core.policy.critic.options import OwnBackbone
 from leyden.core.policy.critic.value_loss import ValueTarget

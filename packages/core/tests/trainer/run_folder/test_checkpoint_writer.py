@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from leyden.core.errors import TrainingError
-from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint
+from leyden.core.policy.checkpoints.retention import latest_checkpoint
 from leyden.core.policy.update.config import UpdateConfig
 from leyden.core.policy.update.updater import Updater
 from leyden.core.testing.policies import synthetic_rollouts, tiny_policy

@@ -1,13 +1,11 @@
 """Checkpoints: save everything needed to resume a run exactly, while the run continues.
 
-A checkpoint is a folder `step-00000012` (`.2`, `.3` if the same step was saved again), written completely or not at
-all. It holds the files of `state` and `progress.json`. With several policies, each has the former in a folder of its
-name. All of them belong to the same step, or there is no checkpoint.
+A checkpoint is a folder (see `retention`), written completely or not at all. It holds the files of `state` and
+`progress.json`. With several policies, each has the former in a folder of its name. All of them belong to the same
+step, or there is no checkpoint.
 """
 
 import json
-import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,8 @@ import safetensors
 import safetensors.torch
 
 from leyden.core.errors import RunError, TrainingError
-from leyden.core.policy.checkpoints.atomic import remove_unfinished, whole_folder
+from leyden.core.policy.checkpoints.atomic import whole_folder
+from leyden.core.policy.checkpoints.retention import MARK, PROGRESS, remove_old, unused_folder
 from leyden.core.policy.checkpoints.state import (
     LORA,
     MODEL,
@@ -31,12 +30,10 @@ from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions
 from leyden.core.policy.update.updater import Updater
 
-PROGRESS, MARK = "progress.json", "KEEP"
 _SAFETENSORS: Any = safetensors
 _FILES: Any = safetensors.torch
 Trained = Updater | Mapping[str, Updater]
 """One policy that is trained, or several by their names."""
-_NAME = re.compile(r"step-(\d{8})(?:\.(\d+))?")
 
 
 class PendingCheckpoint:
@@ -70,7 +67,7 @@ class PendingCheckpoint:
 
     def write(self) -> Path:
         """Write the checkpoint and return its folder; TrainingError if that fails. Call once, on any thread."""
-        target = _unused(self._folder, self._step)
+        target = unused_folder(self._folder, self._step)
         try:
             with whole_folder(target) as pending:
                 for name, state in self._states.items():
@@ -83,7 +80,7 @@ class PendingCheckpoint:
             raise TrainingError(f"the checkpoint {target} could not be written: {error}") from error
         finally:
             self._release()
-        _prune(self._folder, self._keep)
+        remove_old(self._folder, self._keep)
         return target
 
     def _release(self) -> None:
@@ -104,7 +101,7 @@ def save_trained(folder: Path, step: int, model: PolicyModel, progress: Mapping[
     It can be served, exported and compared. The training state is kept by an external loop. No other checkpoint is
     removed.
     """
-    target = _unused(folder, step)
+    target = unused_folder(folder, step)
     with whole_folder(target) as pending:
         write_weights(model.trained_weights(), described(model), pending)
         (pending / PROGRESS).write_text(json.dumps(dict(progress)), encoding="utf-8")
@@ -147,52 +144,8 @@ def load_trained(path: Path, model: PolicyModel) -> None:
     model.load_weights(weights)
 
 
-def mark_checkpoint(path: Path) -> None:
-    """Mark this checkpoint, so that it is never removed to make room for later ones."""
-    (path / MARK).touch()
-
-
-def latest_checkpoint(folder: Path) -> Path | None:
-    """Return the checkpoint of the highest step, the last one saved if there are several; None without one."""
-    found = _checkpoints(folder)
-    return found[-1] if found else None
-
-
-def step_of(checkpoint: Path) -> int:
-    """Return the step after which a checkpoint was saved, by its name."""
-    return _order(checkpoint)[0]
-
-
 def _state_folders(path: Path, trained: Trained) -> list[tuple[Path, Updater]]:
     """Return the folder of each policy in a checkpoint."""
     if isinstance(trained, Updater):
         return [(path, trained)]
     return [(path / name, updater) for name, updater in trained.items()]
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    """Return the complete checkpoints, oldest first."""
-    if not folder.is_dir():
-        return []
-    whole = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and (path / PROGRESS).is_file()]
-    return sorted(whole, key=_order)
-
-
-def _order(path: Path) -> tuple[int, int]:
-    match = _NAME.fullmatch(path.name)
-    return (int(match[1]), int(match[2] or 1)) if match else (-1, -1)
-
-
-def _unused(folder: Path, step: int) -> Path:
-    name = f"step-{step:08d}"
-    times = [_order(path)[1] for path in _checkpoints(folder) if _order(path)[0] == step]
-    return folder / (f"{name}.{max(times) + 1}" if times else name)
-
-
-def _prune(folder: Path, keep: int) -> None:
-    remove_unfinished(folder)
-    unmarked = [path for path in _checkpoints(folder) if not (path / MARK).exists()]
-    for path in unmarked[: -max(1, keep)]:
-        # The file that marks it complete is removed first: an interrupted removal leaves no valid checkpoint.
-        (path / PROGRESS).unlink(missing_ok=True)
-        shutil.rmtree(path, ignore_errors=True)

@@ -1,7 +1,7 @@
 """Micro-batches: packs token sequences into right-padded batches under a token budget.
 
 A prefix that all sequences share can be left out of the batches. The caller then computes it once. Tokens that some of
-the sequences share can be stored once in a row of several (`rows`), if the model accepts a mask for them.
+the sequences share can be stored once in a row of several (`row_packing`), if the model accepts a mask for them.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from torch import Tensor
 from leyden.core.policy.options import TOKEN_BUDGET
 from leyden.core.policy.update.entries import Ints, joined
 from leyden.core.policy.update.merge import TokenSequence
-from leyden.core.policy.update.rows import Row, branching, single
+from leyden.core.policy.update.row_packing import Row, branching, single
 
 PASS_TOKENS = 256
 """Fixed cost of one more forward pass, as the number of tokens that are read in the same time."""

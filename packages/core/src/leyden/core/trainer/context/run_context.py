@@ -110,14 +110,15 @@ class RunContext(Context):
     @property
     def goes_on_after(self) -> int:
         """Step of the last checkpoint; 0 without one."""
-        from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint, step_of
+        from leyden.core.policy.checkpoints.retention import latest_checkpoint, step_of
 
         latest = latest_checkpoint(self.folder.checkpoints)
         return 0 if latest is None else step_of(latest)
 
     async def restore(self, updaters: "Mapping[str, Updater]") -> None:
         """Restore the last checkpoint, if there is one, and serve the weights."""
-        from leyden.core.policy.checkpoints.checkpoint import latest_checkpoint, load_checkpoint
+        from leyden.core.policy.checkpoints.checkpoint import load_checkpoint
+        from leyden.core.policy.checkpoints.retention import latest_checkpoint
 
         latest = latest_checkpoint(self.folder.checkpoints)
         if latest is None:

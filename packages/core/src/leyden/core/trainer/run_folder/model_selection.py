@@ -214,7 +214,7 @@ class ModelSelection:
 
     def _mark(self) -> None:
         """Mark the checkpoint of the kept version and unmark all others; a mark protects a checkpoint from removal."""
-        from leyden.core.policy.checkpoints.checkpoint import MARK, mark_checkpoint
+        from leyden.core.policy.checkpoints.retention import MARK, mark_checkpoint
 
         kept = None if self._state.kept is None else self._records.get(self._state.kept.version)
         own = None if kept is None or kept.weights is None else self._folder.path / kept.weights

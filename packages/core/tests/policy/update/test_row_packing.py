@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from leyden.core.policy.update.entries import step_weights
 from leyden.core.policy.update.merge import TokenSequence, merged
 from leyden.core.policy.update.micro_batches import micro_batches, shared_prefix
-from leyden.core.policy.update.rows import Row, branching, single
+from leyden.core.policy.update.row_packing import Row, branching, single
 from leyden.core.testing.policies import RolloutShape, synthetic_rollouts
 
 WIDE = 10**6
