@@ -21,6 +21,7 @@ from leyden.core.errors import CheckFailed, LeydenError, NothingToLearn, RunErro
 from leyden.core.masking import MASK, mask_own_logs, remember_secret
 from leyden.core.policy.device import check_device
 from leyden.core.policy.repeatable import repeatable
+from leyden.core.runner.user_code.agent_spec import agent_fields
 from leyden.core.store.open import open_store
 from leyden.core.trainer.agents.local import AgentPlan, AgentSide, no_agents, remote_agents, worker_agents
 from leyden.core.trainer.config import RunConfig, check_in_clear, save_config
@@ -289,18 +290,7 @@ def _agents(folder: RunFolder, config: RunConfig) -> AgentSide:
         return no_agents
     if config.runners.where == "remote":
         return remote_agents
-    plan = AgentPlan(
-        agent=config.agent,
-        reward=config.reward,
-        reward_weights=config.reward_weights or None,
-        input=config.input,
-        hooks=config.hooks,
-        env=config.env,
-        workers=config.workers,
-        concurrency=config.concurrency,
-        isolation=config.isolation,
-        log_file=str(folder.worker_log),
-    )
+    plan = AgentPlan(**agent_fields(config), workers=config.workers, log_file=str(folder.worker_log))
     if config.runners.where == "ray":
         from leyden.core.trainer.agents.ray import ray_agents
 

@@ -206,7 +206,7 @@ class Trainer:
             from leyden.core.trainer.agents.live import train_with_live_agent
 
             loaded = LoadedAgent.of(
-                agent, reward, reward_weights=config.reward_weights or None, input=self.input, hooks=self.hooks
+                agent, reward, reward_weights=config.reward_weights, input=self.input, hooks=self.hooks
             )
             folder.save_resources(self.initial_resources)
             return train_with_live_agent(folder, config, loaded, "quiet" if self.quiet else "bars")
@@ -223,7 +223,7 @@ class Trainer:
             from leyden.core.trainer.agents.live import check_with_live_agent
 
             loaded = LoadedAgent.of(
-                agent, reward, reward_weights=config.reward_weights or None, input=self.input, hooks=self.hooks
+                agent, reward, reward_weights=config.reward_weights, input=self.input, hooks=self.hooks
             )
             folder.save_resources(self.initial_resources)
             return check_with_live_agent(folder, config, loaded, "quiet" if self.quiet else "bars")

@@ -25,6 +25,15 @@ class LoadedAgent:
     input: InputFunction | None = None
     hooks: tuple[Hook, ...] = ()
 
+    def functions(self) -> dict[str, Any]:
+        """Return everything but the agent itself, under the names that `RunnerConfig` has for it."""
+        return {
+            "reward": self.reward,
+            "reward_weights": self.reward_weights,
+            "input": self.input,
+            "hooks": self.hooks,
+        }
+
     @classmethod
     def of(
         cls,
@@ -52,7 +61,7 @@ class LoadedAgent:
         return cls(
             source=source,
             reward=score,
-            reward_weights=reward_weights,
+            reward_weights=reward_weights or None,
             input=make,
             hooks=tuple(_hook(given) for given in hooks),
         )

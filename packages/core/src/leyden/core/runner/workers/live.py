@@ -45,10 +45,7 @@ async def run_live(
         key=key,
         routes=routes,
         concurrency=concurrency,
-        reward=agent.reward,
-        reward_weights=agent.reward_weights,
-        input=agent.input,
-        hooks=agent.hooks,
+        **agent.functions(),
         isolation=processes.reason,
     )
     asyncio.get_running_loop().set_default_executor(AgentThreads())

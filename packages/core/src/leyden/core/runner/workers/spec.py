@@ -3,20 +3,21 @@
 It is sent as a line of JSON on the worker's standard input. The store's token follows on a second line.
 """
 
-import msgspec
-
-from leyden.core.data.isolation import Isolation
 from leyden.core.data.route import Route
+from leyden.core.runner.user_code.agent_spec import AgentSpec
 from leyden.core.runner.user_code.loading import AgentReference
 
 
-class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a worker runs and where. It contains secrets, so it is never put into an environment or a command line."""
+class WorkerSpec(AgentSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An agent, and where its rollouts come from.
+
+    It contains secrets, so it is never put into an environment or a command line.
+    """
 
     agent: AgentReference
     """Import string `path.py:attribute` or `module:attribute` of an agent or of a function that makes one.
 
-    Or a command line.
+    Or the words of a command line.
     """
     store_url: str
     store_token: str
@@ -33,18 +34,6 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
     routes: tuple[Route, ...] = ()
     """Rules that send model calls of the agent to a policy or to its own provider."""
-    reward: str | None = None
-    """Import string of `score(task, result)`."""
-    reward_weights: dict[str, float] | None = None
-    input: str | None = None
-    """Import string of `make(task)`, which returns the agent's input. None: the adapter derives it from the task."""
-    hooks: tuple[str, ...] = ()
-    """Import strings of `Hook` objects or classes."""
-    env: tuple[str, ...] = ()
-    """Names of environment variables that hold secrets and that a command agent receives nevertheless."""
-    concurrency: int = 16
-    isolation: Isolation = "auto"
-    """Whether rollouts run in processes of their own."""
     worker_id: str = ""
     """Set by the pool."""
     log_file: str | None = None

@@ -137,10 +137,7 @@ async def _serve(
         key=bytes.fromhex(spec.key) or None,
         routes=spec.routes,
         concurrency=spec.concurrency,
-        reward=loaded.reward,
-        reward_weights=loaded.reward_weights,
-        input=loaded.input,
-        hooks=loaded.hooks,
+        **loaded.functions(),
         isolation=ready.isolation,
     )
     runner = Runner(store, loaded.source, config=config, recorder=recorder, fork_server=fork_server)

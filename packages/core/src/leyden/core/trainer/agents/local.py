@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from leyden.core.data.isolation import Isolation
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.errors import RunError, UsageError
+from leyden.core.runner.user_code.agent_spec import AgentSpec, agent_fields
 from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.trainer.agents.runner_api import TOKEN
 from leyden.core.trainer.config import RunConfig
@@ -34,19 +34,11 @@ AgentSide = Callable[[RunAddress], AbstractAsyncContextManager[CheckAgents]]
 """Context manager that starts the agent processes of a session, and stops them on exit."""
 
 
-class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Agent to run, and the number of worker processes and rollouts."""
+class AgentPlan(AgentSpec, frozen=True, kw_only=True):
+    """Agent to run on this machine or a Ray cluster, and the number of its processes."""
 
     agent: AgentReference
-    reward: str | None = None
-    reward_weights: dict[str, float] | None = None
-    input: str | None = None
-    hooks: tuple[str, ...] = ()
-    env: tuple[str, ...] = ()
-    """Names of environment variables that hold secrets and are passed to an agent command nevertheless."""
     workers: int = 1
-    concurrency: int = 64
-    isolation: Isolation = "auto"
     log_file: str | None = None
     """File for the output of agents; None: the output of this process."""
 
@@ -74,17 +66,10 @@ def worker_spec(plan: AgentPlan, address: RunAddress) -> "WorkerSpec":
 
     address = address.machine()
     return WorkerSpec(
-        agent=plan.agent,
-        reward=plan.reward,
-        reward_weights=plan.reward_weights,
-        input=plan.input,
-        hooks=plan.hooks,
-        env=plan.env,
+        **agent_fields(plan),
         store_url=f"{address.url}/store",
         store_token=address.token,
         gateway_url=address.url,
-        concurrency=plan.concurrency,
-        isolation=plan.isolation,
         routes=address.routes,
         log_file=plan.log_file,
     )

@@ -15,6 +15,7 @@ import msgspec
 from leyden.core.data.encoding.base_url import is_loopback
 from leyden.core.data.isolation import Isolation
 from leyden.core.errors import LeydenError, UsageError
+from leyden.core.runner.user_code.agent_spec import agent_fields
 from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.runner.workers.pool import WorkerPool
 from leyden.core.runner.workers.spec import WorkerSpec
@@ -92,19 +93,13 @@ class RemoteWorkersPlan:
         if isinstance(agent, str) and agent.startswith("<"):
             raise UsageError(f"the agent of run {offer.run} is a live object there, {agent}: give it as file.py:agent")
         server = self.server.rstrip("/")
+        own = {name: value for name, value in agent_fields(self).items() if value}
         return WorkerSpec(
-            agent=agent,
+            **(agent_fields(offer) | own),
             store_url=f"{server}/store",
             store_token=offer.store_token,
             gateway_url=server,
             routes=offer.routes,
-            reward=self.reward or offer.reward,
-            reward_weights=self.reward_weights or offer.reward_weights,
-            input=self.input or offer.input,
-            hooks=self.hooks or offer.hooks,
-            env=self.env or offer.env,
-            concurrency=self.concurrency or offer.concurrency,
-            isolation=self.isolation or offer.isolation,
             python_path=tuple(filter(None, sys.path)),
         )
 

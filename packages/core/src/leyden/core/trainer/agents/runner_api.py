@@ -19,8 +19,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
-from leyden.core.data.isolation import Isolation
 from leyden.core.data.route import Route as CallRoute
+from leyden.core.runner.user_code.agent_spec import AgentSpec, agent_fields
 from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.trainer.agents.placement import RunnerPlacement
 from leyden.core.trainer.agents.run_proof import (
@@ -52,23 +52,17 @@ HOLD_SECONDS = 10.0
 """Maximum time in seconds for which a request for the session's end is held open."""
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True):
+class Offer(AgentSpec, frozen=True, kw_only=True):
     """What a runner needs besides the run's URL and token."""
 
     session: str = msgspec.field(name="sitting")
     """Id of the session. It changes when the run is resumed, together with the tokens."""
     run: str
+    agent: AgentReference | None = None
+    """None: the run names no agent."""
     store_token: str
     """Token of one machine, from which it derives a token for each of its workers."""
     routes: tuple[CallRoute, ...] = ()
-    agent: AgentReference | None = None
-    reward: str | None = None
-    reward_weights: dict[str, float] | None = None
-    input: str | None = None
-    hooks: tuple[str, ...] = ()
-    env: tuple[str, ...] = ()
-    concurrency: int = 64
-    isolation: Isolation = "auto"
 
 
 class SessionStatus(msgspec.Struct, frozen=True):
@@ -118,20 +112,12 @@ class RunnerEndpoint:
         return Router([Route("/offer", offer), Route("/standing", status)])
 
     def _offer(self, store_token: str) -> Offer:
-        config = self._config
         return Offer(
+            **agent_fields(self._config),
             session=self._session_id,
-            run=config.name,
+            run=self._config.name,
             store_token=store_token,
-            routes=config.routes,
-            agent=config.agent,
-            reward=config.reward,
-            reward_weights=config.reward_weights or None,
-            input=config.input,
-            hooks=config.hooks,
-            env=config.env,
-            concurrency=config.concurrency,
-            isolation=config.isolation,
+            routes=self._config.routes,
         )
 
 

@@ -175,9 +175,7 @@ async def _commands(
         gateway_url=address.url,
         key=address.key,
         concurrency=plan.concurrency,
-        reward=loaded.reward,
-        input=loaded.input,
-        hooks=loaded.hooks,
+        **loaded.functions(),
         poll_seconds=0.1,
     )
     stopped = asyncio.Event()
