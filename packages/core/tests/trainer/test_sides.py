@@ -15,7 +15,8 @@ from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import RunError, UsageError
 from leyden.core.testing.factories import trajectory
 from leyden.core.trainer.config import EvaluationSet, RunConfig, load_config, save_config
-from leyden.core.trainer.context.run_context import RunContext, held_out_curve
+from leyden.core.trainer.context.run_context import RunContext
+from leyden.core.trainer.context.run_journal import RunJournal, held_out_curve
 from leyden.core.trainer.launch import check_run, with_sides
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.monitoring.trackers import Trackers
@@ -266,13 +267,13 @@ async def test_a_run_that_evaluates_nothing_has_versions_with_sides(tmp_path: Pa
     folder = RunFolder(tmp_path / "r")
     folder.path.mkdir()
     save_config(config, folder.config_file)
-    began = TimeUsage.now()
-    context = RunContext(folder, config, unused, unused, Display(), trackers=Trackers([]), began=began)
+    journal = RunJournal(folder, config, Display(), Trackers([]), TimeUsage.now())
+    context = RunContext(config, journal, unused, unused)
     await context.evaluate("before")
     selection = ModelSelection(folder, config)
     selection.begin()
     selection.record(1)
-    assert context.report.sides == {"grpo": {}, "best": {}}
+    assert journal.report.sides == {"grpo": {}, "best": {}}
     assert find_version(tmp_path, "r:best")[1].label == "r:1:best"
 
 
@@ -305,9 +306,8 @@ async def test_every_side_is_measured_and_before_the_first_step_one_for_all(tmp_
         {("grpo", False): 0.25, ("best", False): 0.5, ("grpo", True): 0.125, ("best", True): math.nan}
     )
     folder, display = RunFolder(tmp_path), LineDisplay()
-    context = RunContext(
-        folder, with_sides(CONFIG), unused, cast(Any, collector), display, trackers=Trackers([]), began=TimeUsage.now()
-    )
+    journal = RunJournal(folder, with_sides(CONFIG), display, Trackers([]), TimeUsage.now())
+    context = RunContext(with_sides(CONFIG), journal, unused, cast(Any, collector))
     await context.evaluate("before")
     assert collector.evaluated == [("grpo", False), ("grpo", True)]
     context.step = 3
@@ -318,7 +318,7 @@ async def test_every_side_is_measured_and_before_the_first_step_one_for_all(tmp_
     lines = folder.metrics()
     assert lines[2] == {"step": 3, "held_out": "val", "success": 0.25, "sides": {"grpo": 0.25, "best": 0.5}}
     assert held_out_curve(lines) == [(0, 0.25), (3, 0.25)]
-    report = context.report
+    report = journal.report
     assert (report.success_before, report.success_after, report.sampled_after) == (0.25, 0.25, 0.125)
     assert (report.sides["best"]["val"].before, report.sides["best"]["val"].after) == (0.25, 0.5)
     assert report.sides["best"]["val"].sampled_after is None

@@ -6,7 +6,8 @@ import pytest
 from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.errors import UsageError
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.context.run_context import RunContext, held_out_curve
+from leyden.core.trainer.context.run_context import RunContext
+from leyden.core.trainer.context.run_journal import RunJournal, held_out_curve
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.monitoring.trackers import Trackers
 from leyden.core.trainer.run_folder.folder import RunFolder
@@ -16,11 +17,10 @@ from leyden.core.trainer.run_folder.timing import TimeUsage
 def test_seconds_add_up_over_sittings_however_often_they_are_read(tmp_path: Path) -> None:
     config = RunConfig(name="r", agent="a", policy="p")
     began = TimeUsage.now()
-    unused: Any = cast(Any, None)
-    context = RunContext(RunFolder(tmp_path), config, unused, unused, Display(), trackers=Trackers(), began=began)
-    context.report.seconds, context.report.cpu_seconds = 100.0, 200.0
+    journal = RunJournal(RunFolder(tmp_path), config, Display(), Trackers(), began)
+    journal.report.seconds, journal.report.cpu_seconds = 100.0, 200.0
     for _ in range(2):
-        report = context.report_now()
+        report = journal.report_now()
         used = TimeUsage.now().since(began)
         assert 100.0 < report.seconds <= 100.0 + used.seconds
         assert 200.0 <= report.cpu_seconds <= 200.0 + used.cpu_seconds
@@ -41,9 +41,8 @@ def test_the_curve_is_the_first_sets_with_the_agents_own_sampling() -> None:
 async def test_a_deterministic_run_learns_from_nothing_that_only_happens_to_finish_first(tmp_path: Path) -> None:
     config = RunConfig(name="r", agent="a", policy="p", deterministic=True)
     unused: Any = cast(Any, None)
-    context = RunContext(
-        RunFolder(tmp_path), config, unused, unused, Display(), trackers=Trackers(), began=TimeUsage.now()
-    )
+    journal = RunJournal(RunFolder(tmp_path), config, Display(), Trackers(), TimeUsage.now())
+    context = RunContext(config, journal, unused, unused)
     with pytest.raises(UsageError, match="cannot have loop async"):
         async with context.collecting(LoopKind(loop="async", max_staleness=2)):
             pytest.fail("it began all the same")

@@ -16,6 +16,7 @@ from leyden.core.testing.policies import tiny_policy, with_adapters
 from leyden.core.testing.scripted_engine import ScriptedEngine
 from leyden.core.trainer.config import RunConfig, load_config, save_config
 from leyden.core.trainer.context.run_context import RunContext
+from leyden.core.trainer.context.run_journal import RunJournal
 from leyden.core.trainer.monitoring.display import make_display
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.serving.serving import Served, Serving
@@ -141,12 +142,15 @@ class Sleeps(ScriptedEngine):
             self.awake = True
 
 
+def journal(folder: Path, config: RunConfig) -> RunJournal:
+    return RunJournal(RunFolder(folder), config, make_display(quiet=True, json=False), NOTHING, NOTHING)
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_all_engines_sleep_while_the_trainer_computes(tmp_path: Path, *, fails: bool) -> None:
     engines = [Sleeps(), Sleeps()]
     serving = Serving(NOTHING, NOTHING, {POLICY: Served(engines[0], [1, 2])}, NOTHING, frozen=engines[1:])
-    usual: Any = {"trackers": NOTHING, "began": NOTHING}
-    context = RunContext(RunFolder(tmp_path), config(), serving, NOTHING, make_display(quiet=True, json=False), **usual)
+    context = RunContext(config(), journal(tmp_path, config()), serving, NOTHING)
 
     def update() -> list[bool]:
         if fails:
@@ -164,8 +168,7 @@ async def test_all_engines_sleep_while_the_trainer_computes(tmp_path: Path, *, f
 @pytest.mark.parametrize("loop", ["one_off", "async"])
 async def test_a_loop_that_collects_meanwhile_is_refused(tmp_path: Path, loop: Any) -> None:
     sleeping = config(vllm=VllmOptions(sleep=True), device="cuda")
-    usual: Any = {"trackers": NOTHING, "began": NOTHING}
-    context = RunContext(RunFolder(tmp_path), sleeping, NOTHING, NOTHING, make_display(quiet=True, json=False), **usual)
+    context = RunContext(sleeping, journal(tmp_path, sleeping), NOTHING, NOTHING)
     with pytest.raises(UsageError, match=f"loop={loop} needs them"):
         async with context.collecting(LoopKind(loop=loop, max_staleness=1)):
             raise AssertionError("it collects")

@@ -179,11 +179,6 @@ class Algorithm(ABC):
         return False
 
     @property
-    def context_length(self) -> int | None:
-        """The most tokens of a call (prompt plus response) that those processes serve; None: the model's limit."""
-        return None
-
-    @property
     def sides(self) -> tuple[str, ...]:
         """Names of the policies that are trained from the same rollouts, each starting from the run's policy.
 

@@ -1,10 +1,10 @@
-"""`ExternalLoopContext`: a `Context` for a training loop that runs in its own processes and serves its policy itself.
+"""External loops: algorithms whose training loop runs in its own processes and serves its policy itself.
 
 Such a loop requests the rollouts of single tasks. It reports the addresses and the version of its served policy, and
 the results of its steps.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,10 @@ import msgspec
 from starlette.types import ASGIApp
 
 from leyden.core.algorithm.account import Account
-from leyden.core.algorithm.base import Context
+from leyden.core.algorithm.base import Algorithm, Context
 from leyden.core.data.rollout import Task
 from leyden.core.data.transition import TrajectoryGroup
+from leyden.core.errors import UsageError
 
 
 class TaskRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,9 +87,13 @@ class RunEndpoint:
     """Bearer token of the endpoint."""
 
 
-class ExternalLoopContext(Context):
+class ExternalLoopContext(ABC):
     """What an external loop can request from the run and report to it."""
 
+    steps: int
+    """Planned number of weight updates; the loop may set another number before it begins."""
+    step: int
+    """Number of weight updates taken so far, in this session and earlier ones."""
     home: Path
     """Folder for the loop's own files; kept from session to session."""
     checkpoints: Path
@@ -155,3 +160,25 @@ class ExternalLoopContext(Context):
     @abstractmethod
     def versions_to_keep(self) -> tuple[int, ...]:
         """The versions whose weights the run needs at its end: the best and the last."""
+
+
+class ExternalLoopAlgorithm(Algorithm):
+    """An algorithm whose loop runs in its own processes. It is run with an `ExternalLoopContext`."""
+
+    @property
+    def serves_itself(self) -> bool:
+        """True: the loop's processes serve the policy."""
+        return True
+
+    @property
+    def context_length(self) -> int | None:
+        """The most tokens of a call (prompt plus response) that the loop serves; None: the model's limit."""
+        return None
+
+    async def run(self, context: Context) -> None:
+        """Raise UsageError: this context cannot run an external loop."""
+        raise UsageError(f"{type(context).__name__} cannot run {self.name}, whose loop runs in processes of its own")
+
+    @abstractmethod
+    async def run_loop(self, context: ExternalLoopContext) -> None:
+        """Run the loop until `context.step` reaches `context.steps`."""

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from leyden.core.algorithm.base import Algorithm
+from leyden.core.algorithm.external_loop import ExternalLoopAlgorithm
 from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.data.resources import NamedResources
 from leyden.core.data.rollout import Task
@@ -14,7 +15,8 @@ from leyden.core.errors import CheckFailed, UsageError
 from leyden.core.trainer.agents.local import AgentSide, CheckAgents, agents_output, served_resources
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.context.external_loop import ExternalLoopRun
-from leyden.core.trainer.context.run_context import held_out_curve
+from leyden.core.trainer.context.run_context import RunContext
+from leyden.core.trainer.context.run_journal import RunJournal, held_out_curve
 from leyden.core.trainer.monitoring.curve import save_curve
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.monitoring.trackers import Trackers, open_trackers
@@ -25,7 +27,6 @@ from leyden.core.trainer.rollouts.collector import Collector
 from leyden.core.trainer.rollouts.interrupted import set_aside
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
-from leyden.core.trainer.run_folder.run_sync import RecordedRun
 from leyden.core.trainer.run_folder.timing import TimeUsage
 from leyden.core.trainer.run_folder.weights import export_policies, with_version
 from leyden.core.trainer.serving.external import serve_external
@@ -57,20 +58,19 @@ async def train(
     failed = True
     try:
         async with _open_context(folder, config, algorithm, agents, display, resources, trackers, began) as context:
-            if before is not None:
+            if before is not None and isinstance(context, RunContext):
                 conclude(await preflight(context, before), context)
-            async with context.recorded():
-                await algorithm.run(context)
-                with context.phase("checkpoint"):
-                    await context.writer.finish()
+            async with context.journal.recorded():
+                await _run(algorithm, context)
+                await context.finish()
                 display.stop()
-                with context.phase("export"):
+                with context.journal.phase("export"):
                     await asyncio.to_thread(_export, folder, config, context)
         failed = False
     finally:
         display.stop()
         trackers.close(failed=failed)
-    report = context.report_now()
+    report = context.journal.report_now()
     folder.write_report(report)
     draw_curve(folder, report)
     return report
@@ -98,6 +98,7 @@ async def check(
         try:
             opening = _open_context(folder, config, algorithm, agents, display, resources, trackers, TimeUsage.now())
             async with opening as context:
+                assert isinstance(context, RunContext)
                 report = await preflight(context, before)
         finally:
             display.stop()
@@ -123,7 +124,7 @@ async def _open_context(
     resources: NamedResources | None,
     trackers: Trackers,
     began: TimeUsage,
-) -> AsyncGenerator[RecordedRun]:
+) -> AsyncGenerator[RunContext | ExternalLoopRun]:
     """Context manager: starts policies and agents, and yields the context that the algorithm uses."""
     tasks = folder.tasks() if config.tasks else []
     held_out = {held.name: folder.tasks(held.name) for held in config.held_out}
@@ -142,12 +143,22 @@ async def _open_context(
             flush=serving.flush,
             agents_output=agents_output(config, folder),
         )
-        kind = ExternalLoopRun if algorithm.serves_itself else RecordedRun
-        context = kind(folder, config, serving, collector, display, trackers=trackers, began=began)
+        journal = RunJournal(folder, config, display, trackers, began)
+        kind = ExternalLoopRun if isinstance(algorithm, ExternalLoopAlgorithm) else RunContext
+        context = kind(config, journal, serving, collector)
         try:
             yield context
         finally:
-            await context.writer.close()
+            await context.close()
+
+
+async def _run(algorithm: Algorithm, context: RunContext | ExternalLoopRun) -> None:
+    if isinstance(algorithm, ExternalLoopAlgorithm):
+        assert isinstance(context, ExternalLoopRun)
+        await algorithm.run_loop(context)
+    else:
+        assert isinstance(context, RunContext)
+        await algorithm.run(context)
 
 
 @asynccontextmanager
@@ -155,7 +166,7 @@ async def _serve(
     folder: RunFolder, config: RunConfig, algorithm: Algorithm, example: Task, agents: AgentSide
 ) -> AsyncGenerator[tuple[Serving, CheckAgents]]:
     """Context manager: starts policies and agents; yields the serving side and a function that checks the agents."""
-    if algorithm.serves_itself:
+    if isinstance(algorithm, ExternalLoopAlgorithm):
         async with (
             serve_external(folder, config, algorithm) as serving,
             agents(serving.address) as check_agents,
@@ -176,14 +187,15 @@ def _check_both(check_engines: Callable[[], None], check_agents: CheckAgents) ->
     return check
 
 
-def _export(folder: RunFolder, config: RunConfig, context: RecordedRun) -> None:
+def _export(folder: RunFolder, config: RunConfig, context: RunContext | ExternalLoopRun) -> None:
     """Export the kept version as `policy/`; also export the last version as `policy-last/` if it is another one."""
-    models, kept = context.trained_policies(), context.keep_for_good()
+    models, kept = context.models.all(), context.journal.keep_for_good(context.step)
     shutil.rmtree(folder.last_policy, ignore_errors=True)
     if kept.version != context.step:
         export_policies(models, config, folder.last_policy)
+        versions = context.journal.selection.versions
         models = {
-            name: with_version(model, context.versions, kept.version, name if config.has_names else None)
+            name: with_version(model, versions, kept.version, name if config.has_names else None)
             for name, model in models.items()
         }
     export_policies(models, config, folder.policy)

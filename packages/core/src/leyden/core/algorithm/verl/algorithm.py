@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from leyden.core.algorithm.base import Algorithm, Context
-from leyden.core.algorithm.external_loop import ExternalLoopContext
+from leyden.core.algorithm.external_loop import ExternalLoopAlgorithm, ExternalLoopContext
 from leyden.core.algorithm.verl.driver.datasets import write_held_out, write_training
 from leyden.core.algorithm.verl.driver.launch import METRICS, MODULES, TOKEN, URL, Launch
 from leyden.core.algorithm.verl.driver.owned_settings import CHANGEABLE, POLICY, REPLACED
@@ -80,7 +79,7 @@ class VERLConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         }
 
 
-class VERL(Algorithm):
+class VERL(ExternalLoopAlgorithm):
     """VERL's V1 trainer. Takes VERL's plain dictionary, or a `VERLConfig`, which also has the options to start it."""
 
     name = "verl"
@@ -112,22 +111,12 @@ class VERL(Algorithm):
         return given_value(self._nested_config(), self.config.overrides, POLICY)
 
     @property
-    def serves_itself(self) -> bool:
-        """True: VERL serves the policy with its own replicas."""
-        return True
-
-    @property
     def context_length(self) -> int:
         """The most tokens of a call that VERL serves, prompt and response together."""
         return context_length(self._nested_config(), self.config.overrides)
 
-    async def run(self, context: Context) -> None:
-        """Run VERL's training from the last checkpoint on, and take over the weights that it ends with.
-
-        Raises UsageError unless `context` is an `ExternalLoopContext`.
-        """
-        if not isinstance(context, ExternalLoopContext):
-            raise UsageError(f"{type(context).__name__} cannot run VERL, whose loop runs in processes of its own")
+    async def run_loop(self, context: ExternalLoopContext) -> None:
+        """Run VERL's training from the last checkpoint on, and take over the weights that it ends with."""
         config, overrides = self._nested_config(), self.config.overrides
         if unread := [path for path in REPLACED if given_value(config, (), path) is not None]:
             log.warning("VERL is not given %s: it has the tasks that the run was given", " and ".join(unread))

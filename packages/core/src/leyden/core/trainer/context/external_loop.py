@@ -1,4 +1,4 @@
-"""Context of external loops: implements `algorithm.external_loop.OutsideContext` with store, gateway and run folder."""
+"""Context of external loops: implements `ExternalLoopContext` with store, gateway and run folder."""
 
 import asyncio
 import math
@@ -25,12 +25,13 @@ from leyden.core.errors import TrainingError
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.context.discarded_versions import are_lost
 from leyden.core.trainer.context.empty_step_guard import EmptyStepGuard
-from leyden.core.trainer.monitoring.alerts import AlertDetector
-from leyden.core.trainer.rollouts.collector import Collected
+from leyden.core.trainer.context.run_journal import RunJournal, pace
+from leyden.core.trainer.context.trained_policies import TrainedPolicies
+from leyden.core.trainer.rollouts.collector import Collected, Collector
 from leyden.core.trainer.run_folder.model_selection import VersionScores
-from leyden.core.trainer.run_folder.report import HeldOutResult, RunReport
-from leyden.core.trainer.run_folder.run_sync import RecordedRun
+from leyden.core.trainer.run_folder.report import HeldOutResult
 from leyden.core.trainer.run_folder.versions import Evaluation
+from leyden.core.trainer.serving.serving import Serving
 
 USED = "used"
 """Key in a progress file: the trainable data of tasks that no step has used yet."""
@@ -38,15 +39,19 @@ LEARNED = "learned"
 """Key in a progress file: the tasks that the step learned from."""
 
 
-class ExternalLoopRun(RecordedRun, ExternalLoopContext):
+class ExternalLoopRun(ExternalLoopContext):
     """One session of a run whose training loop runs in processes of its own."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, config: RunConfig, journal: RunJournal, serving: Serving, collector: Collector) -> None:
+        self.config, self.journal, self.serving, self.collector = config, journal, serving, collector
+        self.steps = config.steps
+        self.step = 0
+        self.models = TrainedPolicies(config, journal.phase)
         if self.serving.external_replicas is None:
             raise TrainingError("the policy is served here, and its loop runs elsewhere")
         self._external_replicas = self.serving.external_replicas
-        self.home, self.checkpoints = self.folder.path / "loop", self.folder.checkpoints / "loop"
+        folder = journal.folder
+        self.home, self.checkpoints = folder.path / "loop", folder.checkpoints / "loop"
         self.tasks, self.held_out = self.collector.tasks, self.collector.held_out
         self.plan = _plan(self.config)
         self._first = 0
@@ -95,7 +100,7 @@ class ExternalLoopRun(RecordedRun, ExternalLoopContext):
             again += 1
         collected = await self.collector.task(asked, again)
         if asked not in self._used:  # otherwise an earlier session has counted it
-            self._count(collected)
+            self.journal.count(collected)
         return collected
 
     def used(self, used: TaskUsage) -> None:
@@ -105,9 +110,10 @@ class ExternalLoopRun(RecordedRun, ExternalLoopContext):
         if known:
             return
         for reason, count in used.calls_left_out.items():
-            self.report.excluded_calls[reason] = self.report.excluded_calls.get(reason, 0) + count
+            excluded = self.journal.report.excluded_calls
+            excluded[reason] = excluded.get(reason, 0) + count
         if used.group_dropped is not None:
-            self.count_dropped({used.group_dropped: 1})
+            self.journal.count_dropped({used.group_dropped: 1})
 
     async def taken(self, taken: StepTasks) -> None:
         """Record the tasks that a step learns from. Rollouts of an earlier session are read from the store."""
@@ -121,9 +127,9 @@ class ExternalLoopRun(RecordedRun, ExternalLoopContext):
             given_up += [one.rollout_id for group in collected.groups for one in group.trajectories]
             self._used.pop(asked, None)
         if given_up:
-            self.account(taken.step, [Account(rollouts={LEFT_OUT_BY_LOOP: given_up})])
+            self.journal.account(taken.step, [Account(rollouts={LEFT_OUT_BY_LOOP: given_up})])
         if taken.left_out:
-            self.count_dropped({LEFT_OUT_BY_LOOP: len(taken.left_out)})
+            self.journal.count_dropped({LEFT_OUT_BY_LOOP: len(taken.left_out)})
 
     @property
     def noted_steps(self) -> tuple[int, ...]:
@@ -138,21 +144,15 @@ class ExternalLoopRun(RecordedRun, ExternalLoopContext):
         self._repeats = repeats
         self.home.mkdir(exist_ok=True)
         if step == 0:
-            self.folder.rewind_metrics(-1)
-            self._selection.begin()
+            self.journal.start()
         else:
             progress = msgspec.json.decode(self._progress_file(step).read_bytes())
             self.step = self._first = step
-            self.report = msgspec.convert(progress["report"], RunReport)
-            self.folder.rewind_metrics(step)
-            self._selection.restore(step, self.checkpoints / str(step), progress)
-            lines = [line for line in self.folder.metrics() if not line.keys() & {"held_out", "alert"}]
+            self.journal.resume(step, self.checkpoints / str(step), progress, keep_evaluations=True)
             known = msgspec.convert(progress.get(USED, []), list[TaskUsage])
             self._used = {used.asked: used for used in known}
-            self._alert_detector = AlertDetector(lines, self.policies, self.config.off_policy)
-            self.display.show(f"going on after step {step} of {self.steps}")
-        self.display.start(self.steps, step)
-        await self._store_sync.begin(step)
+        self.journal.display.start(self.steps, step)
+        await self.journal.follow(self.serving.store, step)
 
     async def step_taken(self, step: int, metrics: Mapping[str, Any], *, kept: bool) -> None:
         """Write the metrics line of the step; if `kept`, also write the progress from which the loop can resume."""
@@ -161,8 +161,7 @@ class ExternalLoopRun(RecordedRun, ExternalLoopContext):
         for asked in learned_from:
             collected.include(self._collected.pop(asked, Collected()))
         self.step = step
-        self.account(step, [own.account for own in used])
-        self._rollout_seconds, self._rollout_tokens = collected.seconds, collected.tokens
+        self.journal.account(step, [own.account for own in used])
         trained = {
             "tokens_trained": sum(own.tokens for own in used),
             "transitions_trained": sum(own.calls for own in used),
@@ -170,12 +169,13 @@ class ExternalLoopRun(RecordedRun, ExternalLoopContext):
         }
         found = [trajectory for group in collected.groups for trajectory in group.trajectories]
         is_measurable = any(one.transitions for one in found) and any(one.reward is not None for one in found)
-        known = collected_numbers(collected.groups, self.policies) if is_measurable else {}
-        self.log({**known, **trained, **metrics})
-        self._selection.record(step)
+        known = collected_numbers(collected.groups, tuple(self.config.policies)) if is_measurable else {}
+        speed = pace(collected.seconds, collected.tokens, trainer_idle=0.0, engine_idle=self.collector.idle.seconds)
+        self.journal.log(step, {**known, **trained, **metrics}, speed)
+        self.journal.selection.record(step)
         if kept:
             self._write_progress(step, learned_from)
-        await self._store_sync.catch_up()
+        await self.journal.catch_up()
         self._empty_step_guard.note(step, used, is_last=step >= self.steps)
 
     def _learned_from(self, step: int) -> Sequence[TaskRequest]:
@@ -192,6 +192,15 @@ class ExternalLoopRun(RecordedRun, ExternalLoopContext):
         temporary.write_bytes(msgspec.json.encode({**self._progress(), **loop_progress}))
         temporary.replace(file)
 
+    def _progress(self) -> dict[str, Any]:
+        return {"step": self.step, "lineage": self.collector.lineage, **self.journal.progress(self.step)}
+
+    async def finish(self) -> None:
+        """Do nothing: the loop writes its own checkpoints."""
+
+    async def close(self) -> None:
+        """Do nothing: `finish` leaves nothing to end."""
+
     async def adopt(self, weights: Mapping[int, Path]) -> None:
         """Save weights of an external loop, by version, as checkpoints of the run."""
         for version, folder in sorted(weights.items()):
@@ -200,18 +209,18 @@ class ExternalLoopRun(RecordedRun, ExternalLoopContext):
     @property
     def versions_to_keep(self) -> tuple[int, ...]:
         """The best version so far and the last version."""
-        kept = self._selection.kept(self.step).version
+        kept = self.journal.selection.kept(self.step).version
         return tuple(sorted({kept, self.step}))
 
     def _adopt(self, version: int, folder: Path) -> None:
         from leyden.core.policy.checkpoints.checkpoint import save_trained
         from leyden.core.policy.model import PolicyModel
 
-        (name,) = self.policies
-        model = self._models.get(name) or self.load_policy(name)
+        (name,) = self.config.policies
+        model = self.models.loaded(name)
         model.load_weights(PolicyModel.load(folder).trained_weights())
-        saved = save_trained(self.folder.checkpoints, version, model, self._progress())
-        self._selection.saved(version, saved)
+        saved = save_trained(self.journal.folder.checkpoints, version, model, self._progress())
+        self.journal.selection.saved(version, saved)
 
     def _progress_file(self, step: int) -> Path:
         return self.home / f"progress-{step}.json"
@@ -229,21 +238,13 @@ class ExternalLoopRun(RecordedRun, ExternalLoopContext):
                 whole.include(collected)
             success = None if math.isnan(whole.success) else whole.success
             scores.held_out[name] = Evaluation(success=success, rewards=whole.rewards)
-            self.report.held_out.setdefault(name, HeldOutResult(tasks=len(measured[name])))
-        self._selection.score(scores)
+            self.journal.report.held_out.setdefault(name, HeldOutResult(tasks=len(measured[name])))
+        self.journal.selection.score(scores)
         for name, found in scores.held_out.items():
-            self._report_held_out_at(version, name, label, found)
+            self.journal.report_held_out(version, name, label, found)
         if label != "during":
-            self.report.note_held_out(label, scores.held_out, scores.sampled)
+            self.journal.report.note_held_out(label, scores.held_out, scores.sampled)
         del self._measured[version]
-
-    def _report_held_out_at(self, version: int, name: str, label: str, found: Evaluation) -> None:
-        """Call `_report_held_out` for a version that is not yet the current step."""
-        noted, self.step = self.step, version
-        try:
-            self._report_held_out(name, label, sampled=False, found=found, sides={})
-        finally:
-            self.step = noted
 
 
 def _plan(config: RunConfig) -> LoopPlan:

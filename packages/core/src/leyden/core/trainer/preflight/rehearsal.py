@@ -85,7 +85,7 @@ class TrialContext(Context):
         done = self.evidence.batches
         if self.step or (done and (self._is_hopeless() or self._is_enough())):
             raise _RehearsalEnded
-        with self.real.phase("rollouts"):
+        with self.real.journal.phase("rollouts"):
             collected = await self._batch(len(done))
         done.append(collected)
         await self._inspect(collected)
@@ -102,7 +102,7 @@ class TrialContext(Context):
 
     async def compute(self, phase: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function` in a thread and return its result."""
-        self.real.display.phase(f"check: {phase}")
+        self.real.journal.display.phase(f"check: {phase}")
         async with self.real.serving.asleep():
             return await asyncio.to_thread(function, *args, **kwargs)
 
@@ -137,7 +137,7 @@ class TrialContext(Context):
         collector, size = self.real.collector, self.real.config.tasks_per_step
         if self._pace.loop != "async":
             return await collector.train(index, version=0)
-        on_finished = self.real.display.advance
+        on_finished = self.real.journal.display.advance
         whole = Collected()
         groups = [collector.group(number, on_finished) for number in range(index * size, (index + 1) * size)]
         for collected in await asyncio.gather(*groups):
@@ -212,7 +212,7 @@ async def rehearse(algorithm: Algorithm, real: "RunContext", evidence: Evidence)
     try:
         await algorithm.run(trial)
     except _RehearsalEnded:
-        real.display.phase("check")
+        real.journal.display.phase("check")
     except TrainingError as error:
         evidence.rehearsal.failed = str(error)
     await _restore(real, evidence.rehearsal)
@@ -225,7 +225,7 @@ async def _restore(real: "RunContext", found: Rehearsal) -> None:
         await real.serving.serve(models, 0, first=True)
     except EngineError as error:
         found.not_restored = str(error)
-    real.prepare(models)
+    real.models.prepare(models)
 
 
 def _is_odd(trajectory: Trajectory) -> bool:

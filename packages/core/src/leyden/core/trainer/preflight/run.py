@@ -88,19 +88,19 @@ async def preflight(context: "RunContext", before: Sequence[CheckResult]) -> Che
     Raises UsageError for errors that the user must fix first, such as a reward function that raises.
     """
     began, config = time.monotonic(), context.config
-    context.display.phase("check")
+    context.journal.display.phase("check")
     evidence = Evidence(
         config,
         context.serving.context_length,
         agents_output=context.collector.agents_output,
-        why_command=context.folder.command("why"),
+        why_command=context.journal.folder.command("why"),
     )
     option_reads = OptionReads(config.algorithm, config.algorithm_config)
     await rehearse(option_reads.algorithm.rehearsed(), context, evidence)
     if evidence.rehearsal.metrics is not None:
         evidence.rehearsal.unread = option_reads.unread
     if evidence.transitions:
-        evidence.difference = await asyncio.to_thread(_difference, context.prepared(), evidence)
+        evidence.difference = await asyncio.to_thread(_difference, context.models.prepared(), evidence)
     results = [next(result for result in before if result.name == "memory"), check_options(config, evidence.rehearsal)]
     return CheckReport(
         results=(*results, *(check(evidence) for check in CHECKS)),
@@ -112,13 +112,13 @@ async def preflight(context: "RunContext", before: Sequence[CheckResult]) -> Che
 
 def conclude(report: CheckReport, context: "RunContext") -> None:
     """Write the report into the run's folder and show its warnings; raises CheckFailed if the run would not learn."""
-    context.report.seconds_by_phase["check"] = report.seconds - report.rollout_seconds
-    context.display.show(report.summary())
+    context.journal.report.seconds_by_phase["check"] = report.seconds - report.rollout_seconds
+    context.journal.display.show(report.summary())
     for result in (one for one in worst_first(report.results) if one.status == "warning"):
-        context.display.show(f"check: {result.status}: {result.name}: {result.seen}. {result.change}")
+        context.journal.display.show(f"check: {result.status}: {result.name}: {result.seen}. {result.change}")
     if report.failures:
         raise CheckFailed(report.complaint())
-    save_report(report, context.folder.check_file)
+    save_report(report, context.journal.folder.check_file)
 
 
 def is_due(folder: RunFolder, config: RunConfig) -> bool:

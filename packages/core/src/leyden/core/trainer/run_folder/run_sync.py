@@ -4,11 +4,8 @@ A run is resumed from its folder; the store follows the folder step by step. Sto
 folder are removed when the next session begins.
 """
 
-import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
-from functools import cached_property
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,49 +15,14 @@ from leyden.core.data.run import PolicyVersion, Run, RunStatus, StepMetrics
 from leyden.core.errors import StoreError
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.context.run_context import RunContext
 from leyden.core.trainer.monitoring.trackers import numbers
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile, is_checkpoint
 
 if TYPE_CHECKING:
-    from leyden.core.policy.update.updater import Updater
+    pass
 
 logger = logging.getLogger(__name__)
-
-
-class RecordedRun(RunContext):
-    """Session of a run whose store follows its folder."""
-
-    @cached_property
-    def _store_sync(self) -> "StoreSync":
-        return StoreSync(self.serving.store, self.folder, self.config)
-
-    @asynccontextmanager
-    async def recorded(self) -> AsyncGenerator[None]:
-        """Context manager: records how the session ended."""
-        try:
-            yield
-        except BaseException as error:
-            stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
-            await self._store_sync.end_badly("stopped" if stopped else "failed")
-            raise
-        await self._store_sync.end()
-
-    async def restore(self, updaters: "Mapping[str, Updater]") -> None:
-        """Restore the last checkpoint, and remove later records from the store."""
-        await super().restore(updaters)
-        await self._store_sync.begin(self.step)
-
-    async def evaluate(self, label: str) -> None:
-        """Evaluate, and record the result in the store."""
-        await super().evaluate(label)
-        await self._store_sync.catch_up()
-
-    async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:
-        """End the step, and record it in the store."""
-        await super().checkpoint(updaters)
-        await self._store_sync.catch_up()
 
 
 class StoreSync:

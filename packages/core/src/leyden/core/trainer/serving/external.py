@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leyden.core.algorithm.base import Algorithm
-from leyden.core.algorithm.external_loop import RunEndpoint
+from leyden.core.algorithm.external_loop import ExternalLoopAlgorithm, RunEndpoint
 from leyden.core.engine.base import ModelInfo
 from leyden.core.errors import UsageError
 from leyden.core.trainer.agents.runner_api import RunnerEndpoint
@@ -28,7 +27,9 @@ PATH = "/loop"
 
 
 @asynccontextmanager
-async def serve_external(folder: RunFolder, config: RunConfig, algorithm: Algorithm) -> AsyncGenerator[Serving]:
+async def serve_external(
+    folder: RunFolder, config: RunConfig, algorithm: ExternalLoopAlgorithm
+) -> AsyncGenerator[Serving]:
     """Context manager: starts store and gateway for a policy that `algorithm` serves; replicas are added later."""
     from leyden.core.engine.vllm.replicas import ReplicaEngine
     from leyden.core.gateway.app import GatewayLimits

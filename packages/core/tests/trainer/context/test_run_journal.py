@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.context.run_context import RunContext
+from leyden.core.trainer.context.run_journal import RunJournal
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.monitoring.trackers import Tracker, Trackers
 from leyden.core.trainer.run_folder.folder import RunFolder
@@ -36,18 +36,16 @@ class Noted(Tracker):
 
 
 def test_an_alert_is_said_once_kept_in_the_report_and_followed_by_trackers(tmp_path: Path) -> None:
-    unused: Any = cast(Any, None)
     config, display, tracker = RunConfig(name="r", agent="a", policy="p"), LineDisplay(), Noted()
     folder = RunFolder(tmp_path)
-    context = RunContext(folder, config, unused, unused, display, trackers=Trackers([tracker]), began=TimeUsage.now())
+    journal = RunJournal(folder, config, display, Trackers([tracker]), TimeUsage.now())
     for step, found in enumerate((SOUND, MASKED, MASKED, SOUND), 1):
-        context.step = step
-        context.log({"tokens_trained": 0, "transitions_trained": 0, **found})
+        journal.log(step, {"tokens_trained": 0, "transitions_trained": 0, **found}, {})
     assert tracker.states == [None, 1.0, 1.0, 0.0]
     (line,) = display.lines
     assert line.startswith("alert, step 2: the correction masked every token")
-    (alert,) = context.report.alerts
+    (alert,) = journal.report.alerts
     assert (alert.name, alert.since, alert.until) == ("all_masked", 2, 4)
     (line,) = [line for line in folder.metrics() if "alert" in line]
     assert line == {"step": 2, "alert": "all_masked", "message": alert.message}
-    assert "alert all_masked, steps 2 to 3: " in str(closing_table(context.report).caption)
+    assert "alert all_masked, steps 2 to 3: " in str(closing_table(journal.report).caption)
