@@ -32,14 +32,15 @@ OF_THEIR_TIME = {"langchain": ("langgraph-prebuilt>=1.0",), "openai-agents": ("o
 TEXT = """\
 # Versions
 
-`make lock-versions` writes this page. `make test` runs all tests with one set of versions in which all frameworks can be
-installed together (`constraints.txt`). `make test-newest` runs the adapters' tests with the newest releases, including
-openai 3, which CrewAI does not accept yet. `make test-oldest` runs each adapter's tests with the oldest releases that
-its `pyproject.toml` allows.
+`make lock-versions` writes this page. `make test` runs all tests with one set of versions in which all frameworks can
+be installed together (`constraints.txt`). `make test-newest` runs the adapters' tests with the newest releases,
+including openai 3, which CrewAI does not accept yet. `make test-oldest` runs each adapter's tests with the oldest
+releases that its `pyproject.toml` allows.
 
 Both build their own environments in `.versions` from the pins in `tests/versions`. They do not install torch, because
-no adapter needs it. If the oldest release of a framework does not work with the newest releases of its own dependencies,
-the oldest dependencies that fit are pinned as well (langgraph-prebuilt; openai and griffe for openai-agents).
+no adapter needs it. If the oldest release of a framework does not work with the newest releases of its own
+dependencies, the oldest dependencies that fit are pinned as well (langgraph-prebuilt; openai and griffe for
+openai-agents).
 """
 
 
