@@ -1,4 +1,4 @@
-"""`leyden exec`: runs a command as one rollout, with its input and output in the user's terminal; its exit code.
+"""`leyden exec`: runs a command as one rollout, with its input and output in the user's terminal; its exit code."""
 
 import asyncio
 import contextlib
