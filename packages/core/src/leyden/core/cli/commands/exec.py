@@ -49,8 +49,8 @@ def run_command(
     resources = answering(policy, endpoint, model, api_key_env)
     check_policy_device(device, policy)
     given: Task = {} if task is None else read_task(task)
-    from leyden.core.trainer.services.exec import ForegroundCommand
     from leyden.core.trainer.services.dev import DevPlan, dry_run
+    from leyden.core.trainer.services.exec import ForegroundCommand
 
     agent = ForegroundCommand(command, secrets, has_task=task is not None, keep_output=reward is not None)
     plan = DevPlan(policy=policy, device=device, resources=resources, timeout_seconds=timeout)
