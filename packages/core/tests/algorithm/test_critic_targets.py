@@ -117,10 +117,10 @@ def test_an_estimator_that_needs_values_and_has_none_says_so() -> None:
         ({"advantage": "gae"}, "the advantage estimator needs a critic: set critic=own"),
         ({"credit": "learned_value"}, "the credit scheme needs a critic: set critic=own"),
         ({"credit": {"name": "combined", "parts": [{"credit": "learned_value"}]}}, "the credit scheme needs a critic"),
-        ({"critic": "own"}, "nobody reads the critic: set advantage=gae or credit=learned_value"),
+        ({"critic": "own"}, "neither credit nor advantage reads the critic: set advantage=gae or credit=learned_value"),
         ({"critic": "own", "advantage": "gae", "credit": "learned_value"}, "count the change of value twice"),
         ({"critic": "shared", "credit": "learned_value"}, "with credit=learned_value set critic=own"),
-        ({"critic": "shared", "critic.clip": 0.2, "advantage": "gae"}, "clip has no effect on one optimizer step"),
+        ({"critic": "shared", "critic.clip": 0.2, "advantage": "gae"}, "clip has no effect with one optimizer step"),
         ({"critic": "own", "critic.coefficient": 0.2, "advantage": "gae"}, "'own' has no option 'coefficient'"),
         ({"critic": {"learning_rate": 0.1}, "advantage": "gae"}, "critic is given by a name"),
         (

@@ -75,7 +75,7 @@ def test_another_version_is_refused_with_the_fix(
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ({"normalisation": "constant"}, r"leyden\.tokens_per_rollout: constant normalisation needs it"),
+        ({"normalisation": "constant"}, r"leyden\.tokens_per_rollout: constant normalisation needs this number"),
         ({"tokens_per_rollout": 9}, r"leyden\.tokens_per_rollout has no effect with token normalisation"),
         ({"credit": "nothing"}, r"unknown credit assignment 'nothing'"),
         ({"normalisation": "row"}, r"leyden: Invalid enum value 'row'"),

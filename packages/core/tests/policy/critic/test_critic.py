@@ -182,7 +182,7 @@ def test_a_target_needs_what_the_critic_said() -> None:
         ({"name": "own", "learning_rate": -1.0}, "learning_rate must not be negative"),
         ({"name": "own", "warmup_steps": -1}, "warmup_steps"),
         ({"name": "own", "clip": 0.0, "epochs": 2}, "clip must be a number above 0"),
-        ({"name": "own", "clip": 0.2}, "clip has no effect on one optimizer step"),
+        ({"name": "own", "clip": 0.2}, "clip has no effect with one optimizer step"),
         ({"name": "own", "epochs": 0}, "epochs must be at least 1"),
         ({"name": "own", "coefficient": 0.5}, "'own' has no option 'coefficient'"),
         ({"name": "shared", "coefficient": 0.0}, "coefficient must be a number above 0"),
