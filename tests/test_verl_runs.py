@@ -174,7 +174,7 @@ def test_ppo_from_the_command_line_with_runners_on_ray_outlives_an_actor_a_repli
     last = said.splitlines()[-1]
     assert last.startswith("leyden: VERL ended with code 1: ray.exceptions.ActorDiedError: "), said
     assert f"(class_name: CpuServer); its output is in {run / 'loop/verl.log'}" in last
-    assert f"failed; go on with: leyden {' '.join(resume)}\n" in said
+    assert f"failed; continue with: leyden {' '.join(resume)}\n" in said
     done = ended(run)
     of_second = [name for name in done.by if name.startswith("train-s2-")]
     assert len(of_second) == TASKS_PER_STEP * GROUP_SIZE, "the other replica has answered what was left"

@@ -132,7 +132,7 @@ def test_dotted_keys_become_mappings() -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({"advantage": "grop"}, "unknown advantage estimator 'grop'; there is dr_grpo, gae, grpo"),
+        ({"advantage": "grop"}, "unknown advantage estimator 'grop'; use one of dr_grpo, gae, grpo"),
         ({"credit.gamma": 0.9}, "a mapping with a `name`"),
         ({"credit": 3}, "credit"),
     ],

@@ -122,10 +122,10 @@ def test_an_estimator_that_needs_values_and_has_none_says_so() -> None:
         ({"critic": "shared", "credit": "learned_value"}, "with credit=learned_value set critic=own"),
         ({"critic": "shared", "critic.clip": 0.2, "advantage": "gae"}, "clip has no effect with one optimizer step"),
         ({"critic": "own", "critic.coefficient": 0.2, "advantage": "gae"}, "'own' has no option 'coefficient'"),
-        ({"critic": {"learning_rate": 0.1}, "advantage": "gae"}, "critic is given by a name"),
+        ({"critic": {"learning_rate": 0.1}, "advantage": "gae"}, "critic must be a name"),
         (
             {"credit": {"name": "learned_value", "base": "learned_value"}, "critic": "own"},
-            "reads the critic already",
+            "already reads the critic",
         ),
     ],
 )

@@ -121,7 +121,7 @@ def test_algorithms_come_by_name_with_typed_configuration() -> None:
         ("lightning_rl", {"credit": "fair"}, "unknown credit assignment 'fair'"),
         ("lightning_rl", {"loss": "sft"}, "loss 'sft' ignores advantages"),
         ("lightning_rl", {"loss": "gspo", "loss.clip_dual": 3.0}, "'gspo' has no option 'clip_dual'"),
-        ("lightning_rl", {"loss.clip_high": 0.3}, "loss is given by a name"),
+        ("lightning_rl", {"loss.clip_high": 0.3}, "loss must be a name"),
         ("lightning_rl", {"kl_estimator": "k3"}, "kl_estimator has no effect without kl_loss"),
     ],
 )

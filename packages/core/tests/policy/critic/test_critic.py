@@ -187,7 +187,7 @@ def test_a_target_needs_what_the_critic_said() -> None:
         ({"name": "own", "coefficient": 0.5}, "'own' has no option 'coefficient'"),
         ({"name": "shared", "coefficient": 0.0}, "coefficient must be a number above 0"),
         ({"name": "shared", "epochs": 2}, "'shared' has no option 'epochs'"),
-        ("lent", "unknown critic 'lent'; there is own, shared"),
+        ("lent", "unknown critic 'lent'; use one of own, shared"),
     ],
 )
 def test_options_that_cannot_work_are_refused(settings: Any, says: str) -> None:

@@ -25,14 +25,17 @@ def test_a_run_adds_its_length_and_seed() -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"loss": "ppo"}, "unknown loss 'ppo'; there is cispo, dpo, dual_clip, gspo, ppo_clip"),
-        ({"loss": {"name": "reinforce", "clip_low": 0.1}}, "loss 'reinforce' has no option 'clip_low'; it has none"),
+        ({"loss": "ppo"}, "unknown loss 'ppo'; use one of cispo, dpo, dual_clip, gspo, ppo_clip"),
+        (
+            {"loss": {"name": "reinforce", "clip_low": 0.1}},
+            "loss 'reinforce' has no option 'clip_low'; it has no options",
+        ),
         ({"loss": {"name": "gspo", "clip_dual": 3.0}}, "has no option 'clip_dual'; it has clip_low, clip_high"),
         ({"loss": {"name": "dual_clip", "clip_dual": 1.1}}, "clip_dual must be above 1"),
         ({"loss": {"name": "ppo_clip", "clip_low": 0.0}}, "clip_low must be above 0"),
         ({"loss": {"name": "cispo", "clip_low": 1.5}}, "clip_low must be above 0 and at most 1, got 1.5"),
         ({"loss": {"name": "gspo", "clip_high": -0.1}}, "clip_high must be above 0"),
-        ({"correction": "none"}, "unknown correction 'none'; there is masked, recomputed, truncated"),
+        ({"correction": "none"}, "unknown correction 'none'; use one of masked, recomputed, truncated"),
         ({"correction": {"name": "recomputed", "high": 2.0}}, "'recomputed' has no option 'high'"),
         ({"correction": {"name": "truncated", "low": 0.5}}, "'truncated' has no option 'low'; it has level, high"),
         ({"correction": {"name": "truncated", "level": "word"}}, "Invalid enum value 'word'"),
