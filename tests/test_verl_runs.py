@@ -170,7 +170,7 @@ def test_ppo_from_the_command_line_with_runners_on_ray_outlives_an_actor_a_repli
     assert "WorkerDied" in tried_again(run, 1)
     kill_below(head.pid, REPLICA)
     said = failed(process)
-    assert "A replica is lost, 1 are left: " in said
+    assert "A replica was lost, 1 are left: " in said
     last = said.splitlines()[-1]
     assert last.startswith("leyden: VERL ended with code 1: ray.exceptions.ActorDiedError: "), said
     assert f"(class_name: CpuServer); its output is in {run / 'loop/verl.log'}" in last

@@ -244,7 +244,7 @@ async def test_pairs_are_made_of_stored_rollouts_too() -> None:
     [
         ("sft", {}, "sft needs spans to imitate; to imitate the run's own rollouts, set keep=best"),
         ("sft", {"spans": "s", "loss": "ppo_clip"}, "its loss can read neither advantages nor ratios"),
-        ("sft", {"spans": "s", "loss": "dpo"}, "takes 2 transitions at a time, and 1 are dealt here"),
+        ("sft", {"spans": "s", "loss": "dpo"}, "takes 2 transitions at a time, and this algorithm passes 1"),
         ("sft", {"keep": "best", "passes": 2}, "passes has no effect without spans"),
         ("sft", {"keep": "best", "held_out": 0.1}, "held_out has no effect without spans"),
         ("sft", {"spans": "s", "held_out": 1.0}, "held_out is a share of the tasks and must be below 1"),
@@ -252,7 +252,7 @@ async def test_pairs_are_made_of_stored_rollouts_too() -> None:
         ("sft", {"spans": "s", "per_step": 0}, "per_step must be above 0"),
         ("sft", {"spans": "s", "kl_reward": 0.1}, "kl_reward has no effect"),
         ("sft", {"spans": "s", "keep": "some"}, "keep"),
-        ("dpo", {"loss": "sft"}, "takes 1 transitions at a time, and 2 are dealt here"),
+        ("dpo", {"loss": "sft"}, "takes 1 transitions at a time, and this algorithm passes 2"),
         ("dpo", {"per_step": 3}, "per_step has no effect without spans"),
         ("dpo", {"held_out": 0.1}, "held_out has no effect without spans"),
         ("dpo", {"min_gap": -1.0}, "min_gap must not be negative"),

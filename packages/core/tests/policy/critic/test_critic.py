@@ -172,7 +172,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_formula(clip: float | None) 
 
 def test_a_target_needs_what_the_critic_said() -> None:
     (call, *_) = drawn(1)
-    with pytest.raises(TrainingError, match="was not asked"):
+    with pytest.raises(TrainingError, match="did not value before"):
         _ = ValueTarget(call, 1.0).before
 
 
