@@ -58,7 +58,7 @@ def test_a_run_that_would_not_learn_is_stopped_and_its_name_is_free(
     assert "ended before its first step: this run would not learn" in shown.stdout
     assert "go on with" not in shown.stdout
     why = leyden("why", "stopped", "--runs", str(tmp_path))
-    assert "not selected: the options that select calls leave it out" in why.stdout
+    assert "not selected: the options that select calls do not select it" in why.stdout
     again = leyden(*train_arguments(tmp_path, "stopped"), "--agent-match", "accountant", "--quiet")
     assert (again.returncode, "exists" in again.stderr) == (1, False)
 

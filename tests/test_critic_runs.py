@@ -56,5 +56,5 @@ def test_a_critic_that_nobody_reads_is_refused_before_anything_starts(
 ) -> None:
     done = leyden(*train_arguments(tmp_path, "refused", "--set", "critic=own"))
     assert done.returncode == 2
-    assert "nobody reads the critic" in done.stderr
+    assert "neither credit nor advantage reads the critic" in done.stderr
     assert not (tmp_path / "refused").exists()

@@ -142,7 +142,7 @@ def test_stored_rollouts_come_first_and_rewards_after_them_also_where_the_run_wa
         ([f"{EXAMPLE}/agent.py:agent", "--set", "spans=source"], "an agent has no effect"),
         (["--set", "keep=best"], "missing AGENT, --tasks"),
         ([], "sft needs spans to imitate"),
-        ([*STAGED, "--steps", "3"], "the run's 3 steps end before stage 2 (lightning_rl) does"),
+        ([*STAGED, "--steps", "3"], "the run's 3 steps are too few for stage 2 (lightning_rl)"),
     ],
 )
 def test_what_cannot_work_is_one_line_and_leaves_nothing_behind(

@@ -91,7 +91,7 @@ def test_a_run_goes_on_from_where_it_was_taken_back_to_with_rollouts_of_its_own(
     runs = ["--runs", str(evaluated.parent)]
     before = asyncio.run(rollout_ids(evaluated))
     done = leyden("models", "rollback", "watched", "1", *runs)
-    assert "go on with: leyden train --resume watched" in done.stdout, done.stderr
+    assert "continue with: leyden train --resume watched" in done.stdout, done.stderr
     assert [step for step, _ in own_sampling(evaluated)] == [0, 1]
     assert [record.status for record in asyncio.run(records(evaluated, "watching"))] == ["stopped"]
     again = leyden("train", "--resume", "watched", "--steps", "2", "--quiet", *runs)

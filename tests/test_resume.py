@@ -99,7 +99,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(
     assert stopped.returncode == 130
     said = stopped.stderr
     assert "Traceback" not in said
-    command = re.search(r"go on with: leyden (.*)", said)
+    command = re.search(r"continue with: leyden (.*)", said)
     assert command is not None, said
     taken = len(trained_steps(run))
     assert taken < LONG

@@ -194,7 +194,7 @@ def test_sides_from_python_and_with_adapters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (side_by_side(GRPO, acts="grpo"), "sides are two or more"),
+        (side_by_side(GRPO, acts="grpo"), "sides needs at least two entries"),
         (side_by_side(GRPO, BEST, acts="nobody"), "acts must be turns, or the name of a side (grpo, best)"),
         ([*side_by_side(GRPO, BEST, acts="grpo"), "--route", "to=best"], "a route goes to 'best'"),
         (

@@ -75,8 +75,8 @@ PPO: dict[str, Any] = {
 }
 EXAMPLE = Path("examples/calculator_langgraph")
 NOTHING = re.compile(
-    r"leyden: step 1 has nothing to learn from, no call of 4 tasks can be trained \(rollouts: 16 × no call left; "
-    r"calls: \d+ × prompt over the limit\): raise data.max_prompt_length"
+    r"leyden: step 1 has nothing to learn from: no call of its 4 tasks can be trained on \(rollouts: 16 × no call left"
+    r"; calls: \d+ × prompt over the limit\): raise data.max_prompt_length"
 )
 LOST_REPLICA = re.compile("EngineError: no replica is left|TrainingError: VERL ended with code 1: ray.exceptions.Actor")
 
@@ -101,7 +101,7 @@ def test_an_agent_of_the_openai_sdk_learns_on_two_ranks_by_the_tutorials_diction
         verl_runs.train(tmp_path, "sdk", "calculator_openai_agents", "tutorial", "trainer.n_gpus_per_node=2")
     )
     assert_learned(run, STEPS)
-    assert said.count("VERL is not given data.train_files and data.val_files: it has the tasks") == 1
+    assert said.count("VERL ignores data.train_files and data.val_files: it trains") == 1
     assert (run / f"checkpoints/loop/global_step_{STEPS}/actor/model_world_size_2_rank_1.pt").exists()
 
 
@@ -116,7 +116,7 @@ def test_a_langgraph_agent_learns_on_two_ranks_beside_a_replica_of_its_own_throu
     kill_below(verl_runs.head.pid, REPLICA, last=True)
     last = failed(process).splitlines()[-1]
     assert LOST_REPLICA.search(last)
-    assert last.endswith(f" said is in {run / 'loop/verl.log'}")
+    assert last.endswith(f" output is in {run / 'loop/verl.log'}")
     assert "failed" not in {one.status for one, _ in rollouts(run)}
     before, kept = ended(run), lines(run)
 
@@ -170,11 +170,11 @@ def test_ppo_from_the_command_line_with_runners_on_ray_outlives_an_actor_a_repli
     assert "WorkerDied" in tried_again(run, 1)
     kill_below(head.pid, REPLICA)
     said = failed(process)
-    assert "A replica is lost, 1 are left: " in said
+    assert "A replica was lost, 1 are left: " in said
     last = said.splitlines()[-1]
     assert last.startswith("leyden: VERL ended with code 1: ray.exceptions.ActorDiedError: "), said
-    assert f"(class_name: CpuServer); all it said is in {run / 'loop/verl.log'}" in last
-    assert f"failed; go on with: leyden {' '.join(resume)}\n" in said
+    assert f"(class_name: CpuServer); its output is in {run / 'loop/verl.log'}" in last
+    assert f"failed; continue with: leyden {' '.join(resume)}\n" in said
     done = ended(run)
     of_second = [name for name in done.by if name.startswith("train-s2-")]
     assert len(of_second) == TASKS_PER_STEP * GROUP_SIZE, "the other replica has answered what was left"

@@ -120,9 +120,9 @@ BROKEN = {
     "exits": "SystemExit: enough of this",
     "imports": "ModuleNotFoundError: No module named 'a_library_that_is_not_there'",
     "asks too much": "maximum context length",
-    "asks nothing": "no call: the agent made no model call that was seen",
-    "gets no reward": "no reward: the rollout ended well and has no reward",
-    "always the same": "no spread: all rollouts of the task earned the same",
+    "asks nothing": "no call: Leyden saw no model call of the agent",
+    "gets no reward": "no reward: the rollout succeeded but has no reward",
+    "always the same": "no spread: all rollouts of the task got the same reward",
     "meets a fault of the adapter": "adapter 'buggy' cannot check the task: TypeError: ",
 }
 
@@ -171,7 +171,7 @@ def broken(files: Path) -> Path:
     ]
     done = run_leyden(arguments, cwd=ROOT, environment=variables, timeout=200)
     assert done.returncode == 0, done.stderr
-    assert f"why rollouts and calls were left out: leyden why broken --runs {files}/runs" in done.stdout
+    assert f"why rollouts and calls were not trained: leyden why broken --runs {files}/runs" in done.stdout
     return files / "runs" / "broken"
 
 

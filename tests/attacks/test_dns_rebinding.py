@@ -116,6 +116,6 @@ def test_what_is_no_host_is_refused_in_one_line(
     assert run([*command, "--allow-host", name]) == 2
     said = capfd.readouterr().err
     assert said.count("\n") == 1
-    assert "--allow-host is a host's name or address" in said
+    assert "--allow-host takes a host's name or address" in said
     with pytest.raises(UsageError, match="--allow-host"):
         RunnerPlacement(allow_hosts=(name,))

@@ -303,7 +303,7 @@ async def test_a_template_without_end_fails_and_others_are_answered(template: st
         attempt = await site.attempt()
         response = await attempt.chat("x" * 100)
         assert code(response) == (400, "invalid_value")
-        assert "loops run too often" in response.json()["error"]["message"]
+        assert "loops have too many iterations" in response.json()["error"]["message"]
         assert (await attempt.http.get("/healthz")).status_code == 200
 
 

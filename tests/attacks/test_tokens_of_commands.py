@@ -115,5 +115,5 @@ async def test_a_command_finds_no_token_that_opens_more_than_its_attempt(
 @pytest.mark.parametrize("name", [name for name in PLANTED if name.startswith("LEYDEN_")])
 def test_no_option_gives_a_command_leydens_own_tokens(name: str) -> None:
     """The attacker has the user give the token along."""
-    with pytest.raises(UsageError, match="never gets Leyden's own tokens"):
+    with pytest.raises(UsageError, match="cannot get Leyden's own tokens"):
         CommandAgent(["true"], [name])

@@ -224,7 +224,7 @@ async def test_a_forked_attempt_writes_nothing_of_another_by_way_of_its_worker(s
     assert [rollout.status for rollout in ended] == ["succeeded"] * 2
     names = {one: [span.name for span in (await site.store.query_spans(one)).items] for one in (victim, thief)}
     assert names == {victim: [semconv.RESULT], thief: [semconv.REWARD, semconv.RESULT]}
-    assert "its process reported 1 spans of other attempts" in log.read_text()
+    assert "its process sent 1 spans of other attempts" in log.read_text()
 
 
 async def test_with_its_workers_token_an_agent_changes_nothing_of_another_worker(site: Site) -> None:

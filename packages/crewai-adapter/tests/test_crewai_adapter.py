@@ -264,14 +264,14 @@ def test_what_cannot_be_made_anew_serves_once_so_that_a_function_can_make_it(mak
     assert alone.fresh() is alone.agent
     with pytest.raises(UnknownAgent, match=f"{words}.*a function that makes it"):
         alone.fresh()
-    with pytest.raises(UnknownAgent, match="wants arguments"):
+    with pytest.raises(UnknownAgent, match="needs arguments"):
         ADAPTER.check(Demanding, "x")
 
 
 def test_agents_that_wait_for_a_human_are_refused() -> None:
     asking = crew_of("{a}")
     asking.tasks[0].human_input = True
-    with pytest.raises(UnknownAgent, match="a human at task 0"):
+    with pytest.raises(UnknownAgent, match="human input at task 0"):
         ADAPTER.check(asking, "x")
 
     class Asking(Flow[dict[str, Any]]):
@@ -280,7 +280,7 @@ def test_agents_that_wait_for_a_human_are_refused() -> None:
         def wonder(self) -> str:
             return "?"
 
-    with pytest.raises(UnknownAgent, match="a human at 'wonder'"):
+    with pytest.raises(UnknownAgent, match="human input at 'wonder'"):
         ADAPTER.check(Asking(), {"a": 1})
 
 

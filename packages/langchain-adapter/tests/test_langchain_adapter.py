@@ -180,7 +180,7 @@ def test_a_subgraph_that_waits_for_a_human_is_refused() -> None:
     outer.add_node("middle", middle.compile())
     outer.add_edge(START, "middle")
     with pytest.raises(
-        UnknownAgent, match=r"the subgraph 'middle\|inner' of the agent waits for a human at \['only'\]"
+        UnknownAgent, match=r"the subgraph 'middle\|inner' of the agent waits for human input at \['only'\]"
     ):
         ADAPTER.check(outer.compile().with_config({"recursion_limit": 5}), "hi")
 
@@ -198,7 +198,7 @@ async def test_a_tool_that_a_human_must_allow_is_refused_when_it_is_called() -> 
     model = Model(messages=iter([AIMessage("", tool_calls=[call])]))
     middleware = HumanInTheLoopMiddleware(interrupt_on={"wire": True})
     agent = create_agent(model, [wire], middleware=[middleware], checkpointer=InMemorySaver())
-    with pytest.raises(UnknownAgent, match=r"waits for a human.*wire"):
+    with pytest.raises(UnknownAgent, match=r"waits for human input.*wire"):
         await ADAPTER.run(ADAPTER.fresh(agent), "hi", {})
 
 

@@ -225,7 +225,7 @@ async def test_what_shows_only_when_it_is_awaited_fails_one_attempt_and_is_not_r
     with pytest.raises(NotImplementedError, match="awrap_model_call"):
         await adapter.run(agent(Hidden()), "hi", {})
     assert Hidden.calls == 1
-    assert "from the next attempt on it is run by invoke" in caplog.text
+    assert "from the next attempt on, Leyden calls its invoke" in caplog.text
     assert await run(adapter, agent(Hidden())) == "fine"
     assert Hidden.calls == 1
 

@@ -140,7 +140,7 @@ async def test_a_session_and_a_context_are_one_attempts_own(make_model: Make) ->
 
 def test_a_context_that_cannot_be_copied_asks_for_a_factory(make_model: Make) -> None:
     given = functools.partial(Runner.run, solo(make_model), context=threading.Lock())
-    with pytest.raises(UnknownAgent, match=r"lock.*factory"):
+    with pytest.raises(UnknownAgent, match=r"lock.*a function that makes"):
         ADAPTER.fresh(given)
 
 

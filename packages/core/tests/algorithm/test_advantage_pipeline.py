@@ -83,7 +83,7 @@ class TooShort(CreditAssigner):
 
 
 def test_credit_for_another_number_of_transitions_is_refused() -> None:
-    with pytest.raises(TrainingError, match="has 2 transitions, and its credit is for 1"):
+    with pytest.raises(TrainingError, match="has 2 transitions, and its credit has values for 1"):
         weigh([group(1.0, 0.0)], TooShort(), ADVANTAGE.make("grpo"))
 
 
@@ -94,7 +94,7 @@ def test_roles_that_nobody_speaks_in_are_told_once(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.WARNING):
         algorithm.weigh([group(1.0, 0.0)])
         algorithm.weigh([group(1.0, 0.0)])
-    assert caplog.text.count("roles that nobody spoke in so far: planer") == 1
+    assert caplog.text.count("roles that no agent or node had so far: planer") == 1
 
 
 def test_settings_hold_every_option_and_make_the_same_again() -> None:
@@ -132,7 +132,7 @@ def test_dotted_keys_become_mappings() -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({"advantage": "grop"}, "unknown advantage estimator 'grop'; there is dr_grpo, gae, grpo"),
+        ({"advantage": "grop"}, "unknown advantage estimator 'grop'; use one of dr_grpo, gae, grpo"),
         ({"credit.gamma": 0.9}, "a mapping with a `name`"),
         ({"credit": 3}, "credit"),
     ],

@@ -80,7 +80,7 @@ async def test_a_batch_without_a_lesson_is_not_a_step() -> None:
 async def test_too_many_batches_without_a_lesson_end_the_run() -> None:
     context = scripted([[[1.0, 1.0]]] * 3, steps=1)
     config = LightningRLConfig(learning_rate=1e-3, max_empty_batches=3)
-    with pytest.raises(NothingToLearn, match=r"nothing to learn from in 3 batches in a row.*1 × no spread"):
+    with pytest.raises(NothingToLearn, match=r"3 batches in a row had nothing to learn from.*1 × no spread"):
         await LightningRL(config).run(context)
 
 
@@ -90,7 +90,7 @@ async def test_batches_whose_rollouts_all_fail_end_the_run_with_what_they_failed
     group = TrajectoryGroup(task_id="t", trajectories=tuple(failed))
     context = ScriptedContext(tiny_policy(shape=TINY), [[group]] * 2)
     config = LightningRLConfig(learning_rate=1e-3, max_empty_batches=2)
-    said = "the last one's: 4 of 4 rollouts failed: 4 × LookupError: no luck; 1 × fewer than two rewards"
+    said = "reasons in the last one: 4 of 4 rollouts failed: 4 × LookupError: no luck; 1 × fewer than two rewards"
     with pytest.raises(NothingToLearn, match=said):
         await LightningRL(config).run(context)
 
@@ -115,13 +115,13 @@ def test_algorithms_come_by_name_with_typed_configuration() -> None:
 @pytest.mark.parametrize(
     ("name", "config", "says"),
     [
-        ("lightningrl", {}, "there is dpo, lightning_rl, sft"),
+        ("lightningrl", {}, "use one of dpo, lightning_rl, sft"),
         ("lightning_rl", {"learning_rat": 1.0}, "learning_rat"),
         ("lightning_rl", {"epochs": "two"}, "epochs"),
         ("lightning_rl", {"credit": "fair"}, "unknown credit assignment 'fair'"),
         ("lightning_rl", {"loss": "sft"}, "loss 'sft' ignores advantages"),
         ("lightning_rl", {"loss": "gspo", "loss.clip_dual": 3.0}, "'gspo' has no option 'clip_dual'"),
-        ("lightning_rl", {"loss.clip_high": 0.3}, "loss is given by a name"),
+        ("lightning_rl", {"loss.clip_high": 0.3}, "loss must be a name"),
         ("lightning_rl", {"kl_estimator": "k3"}, "kl_estimator has no effect without kl_loss"),
     ],
 )
@@ -201,7 +201,7 @@ async def test_warm_up_steps_are_the_critics_and_the_schedule_begins_after_them(
 async def test_a_warm_up_without_an_end_is_refused() -> None:
     context = scripted([], steps=2)
     config = LightningRLConfig(advantage="gae", critic={"name": "own", "warmup_steps": 2})
-    with pytest.raises(UsageError, match="warmup_steps 2 leaves the policy none of the run's 2 steps"):
+    with pytest.raises(UsageError, match="warmup_steps 2 leaves no step for the policy: the run has 2"):
         await LightningRL(config).run(context)
 
 
@@ -211,4 +211,4 @@ async def test_calls_that_the_critic_cannot_read_are_left_out_and_told(caplog: p
     config = LightningRLConfig(advantage="gae", critic="own", max_empty_batches=1)
     with pytest.raises(NothingToLearn, match="nothing to learn from"):
         await LightningRL(config).run(context)
-    assert "left out 2 calls that the critic cannot read" in caplog.text
+    assert "skipped 2 calls that the critic cannot read" in caplog.text

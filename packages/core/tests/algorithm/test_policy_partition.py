@@ -24,7 +24,9 @@ def test_a_policy_alone_learns_from_what_others_wrote() -> None:
 
 
 def test_of_several_policies_none_learns_from_a_call_that_another_made() -> None:
-    with pytest.raises(TrainingError, match="a call of rollout ro was made by 'teacher', which is not trained"):
+    with pytest.raises(
+        TrainingError, match=("a call of rollout ro was answered by policy 'teacher', which is not trained")
+    ):
         owner(transition(policy="teacher"), NAMES)
 
 

@@ -181,7 +181,9 @@ async def test_a_run_without_a_lesson_ends_as_the_acting_side_would_have_it() ->
     context = ScriptedContext(
         {"patient": model(), "best": model()}, [[group(n, 1.0, 1.0, by=("patient",))] for n in range(9)], steps=3
     )
-    with pytest.raises(NothingToLearn, match=r"in 2 batches in a row; the last one's: .*patient: no spread"):
+    with pytest.raises(
+        NothingToLearn, match=r"2 batches in a row had .*; reasons in the last one: .*patient: no spread"
+    ):
         await sides({"patient": patient, "best": BEST}).run(context)
 
 
@@ -241,7 +243,7 @@ async def test_sides_collect_at_the_pace_that_all_of_them_have() -> None:
 
 OFF_POLICY = {"algorithm": "lightning_rl", "config": {"loss": "reinforce"}}
 REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
-    ([{"name": "a", **BEST}], {}, "two or more, not 1; one algorithm alone needs none"),
+    ([{"name": "a", **BEST}], {}, "at least two entries, not 1; to run one algorithm, leave sides out"),
     ([{"name": "a", **BEST}, {"name": "a", **PAIRS}], {}, "two sides are called 'a'"),
     ([{"name": "a", **BEST}, {"name": "turns", **PAIRS}], {}, "cannot be called 'turns'"),
     ([{"name": "a", **BEST}, {"name": "policy", **PAIRS}], {}, "cannot be called 'policy'"),
@@ -252,7 +254,7 @@ REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     (
         [{"name": "a", **BEST}, {"name": "b", "algorithm": f"{__file__}:OwnLoop"}],
         {},
-        "loop of its own, and cannot be a side",
+        "its own training loop and cannot be a side",
     ),
     ([{"name": "a", **BEST}, {"name": "b", "algorithm": "stages"}], {}, "side b: .*stages"),
     (
@@ -287,7 +289,9 @@ def test_the_side_that_acts_needs_no_correction() -> None:
 
 
 async def test_a_run_of_other_policies_is_refused() -> None:
-    with pytest.raises(UsageError, match="sides a, b begin as one policy and train one each; the run has policy"):
+    with pytest.raises(
+        UsageError, match=("sides a, b train a policy each, with the name of the side; the run has policy")
+    ):
         await sides({"a": BEST, "b": PAIRS}).run(ScriptedContext(model()))
 
 

@@ -156,8 +156,8 @@ async def test_the_pace_is_that_of_the_stages() -> None:
 
 
 REFUSED: list[tuple[list[dict[str, Any]], str]] = [
-    ([], "two or more"),
-    ([BEST], "one algorithm alone needs none"),
+    ([], "at least two entries"),
+    ([BEST], "to run one algorithm, leave stages out"),
     ([BEST, PAIRS], "stage 1 .sft. needs steps"),
     ([for_steps(BEST, 0), PAIRS], "stage 1 .sft. needs at least 1 step, not 0"),
     ([for_steps(BEST, 1), {"algorithm": "spam"}], "stage 2: unknown algorithm 'spam'"),
@@ -166,7 +166,7 @@ REFUSED: list[tuple[list[dict[str, Any]], str]] = [
     ([for_steps(BEST, 1), {"algorithm": "dpo", "config": {"lora": {}}}], "lora must be the same"),
     ([for_steps(BEST, 1), {"algorithm": "dpo", "config": {"precision": "bfloat16"}}], "precision must be the same"),
     ([for_steps(BEST, 1), {"algorithm": "lightning_rl", "config": {"loop": "async"}}], "loop and max_staleness"),
-    ([for_steps(BEST, 1), for_steps({"algorithm": f"{__file__}:OwnLoop"}, 1)], "a loop of its own"),
+    ([for_steps(BEST, 1), for_steps({"algorithm": f"{__file__}:OwnLoop"}, 1)], "its own training loop"),
 ]
 
 
@@ -179,8 +179,8 @@ def test_what_cannot_be_stages_is_refused(given: list[dict[str, Any]], said: str
 @pytest.mark.parametrize(
     ("steps", "given", "said"),
     [
-        (3, [for_steps(BEST, 3), PAIRS], r"the run's 3 steps end before stage 2 \(dpo\) does"),
-        (3, [for_steps(BEST, 2), for_steps(PAIRS, 2)], r"end before stage 2 \(dpo\) does"),
+        (3, [for_steps(BEST, 3), PAIRS], r"the run's 3 steps are too few for stage 2 \(dpo\)"),
+        (3, [for_steps(BEST, 2), for_steps(PAIRS, 2)], r"steps are too few for stage 2 \(dpo\)"),
         (5, [for_steps(BEST, 2), for_steps(PAIRS, 2)], "stages take 4 of the run's 5 steps"),
     ],
 )

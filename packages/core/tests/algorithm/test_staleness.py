@@ -25,10 +25,13 @@ def call(*versions: tuple[int, int]) -> Transition:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({"loop": "asynchronous"}, "loop must be sync, one_off, async"),
+        ({"loop": "asynchronous"}, "loop must be one of sync, one_off, async"),
         ({"max_staleness": 2}, "max_staleness has no effect on loop sync"),
         ({"loop": "one_off", "max_staleness": 2}, "max_staleness has no effect on loop one_off"),
-        ({"loop": "async", "max_staleness": 0}, "at least 1, got 0; for fresh tokens set loop=sync"),
+        (
+            {"loop": "async", "max_staleness": 0},
+            "at least 1, got 0; to learn only from tokens of the current weights, set loop=sync",
+        ),
         ({"loop": "async", "loss": "reinforce"}, "a loss without ratios"),
         ({"loop": "one_off", "loss": "rejection"}, "a loss without ratios"),
     ],

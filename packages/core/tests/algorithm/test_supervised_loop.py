@@ -214,7 +214,10 @@ async def test_batches_without_a_lesson_are_no_steps_and_too_many_end_the_run() 
     assert context.calls.count("update") == 1
     assert context.dropped == {"no answer better than another to the same state": 1}
     context = LessonContext(*[groups([0.0, None])] * 2)
-    with pytest.raises(NothingToLearn, match="in 2 batches in a row; the last one's: 1 × reward not above 0"):
+    with pytest.raises(
+        NothingToLearn,
+        match=("2 batches in a row had nothing to learn from; reasons in the last one: 1 × reward not above 0"),
+    ):
         await SFT(SFTConfig(learning_rate=RATE, above=0.0, max_empty_batches=2)).run(context)
 
 
@@ -239,17 +242,17 @@ async def test_pairs_are_made_of_stored_rollouts_too() -> None:
 @pytest.mark.parametrize(
     ("name", "config", "says"),
     [
-        ("sft", {}, "sft needs spans to imitate; to imitate the run's own rollouts, keep=best"),
-        ("sft", {"spans": "s", "loss": "ppo_clip"}, "compares it with something else"),
-        ("sft", {"spans": "s", "loss": "dpo"}, "takes 2 transitions at a time, and 1 are dealt here"),
+        ("sft", {}, "sft needs spans to imitate; to imitate the run's own rollouts, set keep=best"),
+        ("sft", {"spans": "s", "loss": "ppo_clip"}, "its loss can read neither advantages nor ratios"),
+        ("sft", {"spans": "s", "loss": "dpo"}, "takes 2 transitions at a time, and this algorithm passes 1"),
         ("sft", {"keep": "best", "passes": 2}, "passes has no effect without spans"),
         ("sft", {"keep": "best", "held_out": 0.1}, "held_out has no effect without spans"),
-        ("sft", {"spans": "s", "held_out": 1.0}, "held_out is a share of the tasks, below 1"),
-        ("sft", {"spans": "s", "held_out_every": 3}, "held_out_every counts steps and needs held_out"),
+        ("sft", {"spans": "s", "held_out": 1.0}, "held_out is a share of the tasks and must be below 1"),
+        ("sft", {"spans": "s", "held_out_every": 3}, "held_out_every must be at least 1 step, and needs held_out"),
         ("sft", {"spans": "s", "per_step": 0}, "per_step must be above 0"),
         ("sft", {"spans": "s", "kl_reward": 0.1}, "kl_reward has no effect"),
         ("sft", {"spans": "s", "keep": "some"}, "keep"),
-        ("dpo", {"loss": "sft"}, "takes 1 transitions at a time, and 2 are dealt here"),
+        ("dpo", {"loss": "sft"}, "takes 1 transitions at a time, and this algorithm passes 2"),
         ("dpo", {"per_step": 3}, "per_step has no effect without spans"),
         ("dpo", {"held_out": 0.1}, "held_out has no effect without spans"),
         ("dpo", {"min_gap": -1.0}, "min_gap must not be negative"),

@@ -78,7 +78,7 @@ def test_resume_takes_no_other_run(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_resume_ignores_no_option(capsys: pytest.CaptureFixture[str], option: list[str], named: str) -> None:
     assert cli.run(["train", "--resume", "old", *option]) == 2
-    assert capsys.readouterr().err.startswith(f"leyden: {named} is what the run began with; give only --steps, ")
+    assert capsys.readouterr().err.startswith(f"leyden: {named} cannot change on --resume; give only --steps, ")
 
 
 def test_resume_hands_on_what_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,10 +97,10 @@ def test_resume_hands_on_what_may_change(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("error", "code", "says"),
     [
-        (EngineError("no replica is left"), 1, "failed; go on with: leyden train --resume old --runs {}\n"),
-        (KeyboardInterrupt(), 130, "stopped; go on with: leyden train --resume old --runs {}\n"),
+        (EngineError("no replica is left"), 1, "failed; continue with: leyden train --resume old --runs {}\n"),
+        (KeyboardInterrupt(), 130, "stopped; continue with: leyden train --resume old --runs {}\n"),
         (UsageError("no such option"), 2, "leyden: no such option\n"),
-        (NothingToLearn("no reward"), 2, "failed; go on with: leyden train --resume old --runs {}\n"),
+        (NothingToLearn("no reward"), 2, "failed; continue with: leyden train --resume old --runs {}\n"),
         (CheckFailed("it cannot learn"), 1, "leyden: it cannot learn\n"),
     ],
 )

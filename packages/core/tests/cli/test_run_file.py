@@ -166,7 +166,7 @@ def test_a_command_in_the_file_is_run_as_on_the_command_line(
         ("policy: ./my***", "run.yaml: policy held a secret, which the file does not keep"),
         ("agent: [no-such-program-here]", "no-such-program-here"),
         ("agent: <my.module.Agent>", "run.yaml: agent <my.module.Agent> was an object of a Python program"),
-        ("actor_rollout_ref: {}", "actor_rollout_ref is of VERL's own configuration, which needs --backend verl"),
+        ("actor_rollout_ref: {}", "actor_rollout_ref belongs to VERL's configuration, which needs --backend verl"),
         ("- steps", "run.yaml must hold keys and values, not list"),
         ("steps: [", "run.yaml is not YAML"),
         ("tasks: nowhere.jsonl", "nowhere.jsonl does not exist"),
@@ -194,4 +194,4 @@ def test_what_cannot_be_read_is_one_line(
 def test_resuming_takes_no_file(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("run.yaml").write_text(yaml.safe_dump({"steps": 3}))
     assert cli.run(["train", "--resume", "x", "--config", "run.yaml"]) == 2
-    assert "--config is what the run began with" in capsys.readouterr().err
+    assert "--config cannot change on --resume" in capsys.readouterr().err

@@ -64,8 +64,8 @@ def test_text_becomes_routes() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("agnt=judge,to=provider", "there is no 'agnt'; a route has host, path, model, agent, node, to"),
-        ("agent=judge", "does not say where to"),
+        ("agnt=judge,to=provider", "unknown key 'agnt'; a route has host, path, model, agent, node, to"),
+        ("agent=judge", "has no destination"),
         ("agent=judge,to=", "gives 'to' no value"),
         ("agent=a,agent=b,to=provider", "gives 'agent' twice"),
         ("judge,to=provider", "'judge' is not of the form key=value"),

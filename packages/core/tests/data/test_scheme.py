@@ -114,16 +114,16 @@ def test_plug_ins_are_found_by_name_and_cannot_take_a_built_in_one() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ("circle", "unknown shape 'circle'; there is broken, dot, odd, plugged, scaled, square"),
+        ("circle", "unknown shape 'circle'; use one of broken, dot, odd, plugged, scaled, square"),
         ({"name": "square", "sid": 1}, "shape 'square' has no option 'sid'; it has side"),
-        ({"name": "dot", "side": 1}, "shape 'dot' has no option 'side'; it has none"),
+        ({"name": "dot", "side": 1}, "shape 'dot' has no option 'side'; it has no options"),
         ({"name": "square", "side": "two"}, r"shape 'square': Expected `float`, got `str` - at `\$.side`"),
         ({"name": "square", "side": -1}, "side must not be negative"),
         ({"name": "scaled"}, "missing required field `factor`"),
         ({"name": "scaled", "factor": 1, "shape": {"name": "square", "sid": 1}}, "'square' has no option 'sid'"),
         ({"name": "scaled", "factor": 1, "shape": "circle"}, "unknown shape 'circle'"),
         ({"side": 1}, "a mapping with a `name`"),
-        (7, "a name or a mapping"),
+        (7, "a name, or a mapping"),
         ("broken", "'broken' .no_such_package_here:Shape. cannot be loaded"),
         ("odd", "'odd' .builtins:dict. is not a Shape"),
     ],
@@ -135,5 +135,5 @@ def test_what_cannot_be_made_is_refused_in_one_line(settings: Any, says: str) ->
 
 
 def test_what_has_no_name_cannot_be_reported() -> None:
-    with pytest.raises(UsageError, match="Stranger is no shape that can be named"):
+    with pytest.raises(UsageError, match="Stranger is not a registered shape"):
         SHAPES.settings(Stranger())

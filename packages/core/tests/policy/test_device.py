@@ -17,8 +17,8 @@ from leyden.core.trainer.trainer import Trainer
 WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU that PyTorch can use")
 ROWS = '{"question": "?"}\n'
 REFUSED = [
-    ("tpu", "device is cpu or cuda, not 'tpu'"),
-    ("mps", "device is cpu or cuda, not 'mps'"),
+    ("tpu", "device must be cpu or cuda, not 'tpu'"),
+    ("mps", "device must be cpu or cuda, not 'mps'"),
     ("cuda:1", "choose another with CUDA_VISIBLE_DEVICES=1"),
     pytest.param("cuda", "device cuda cannot be used: ", marks=WITHOUT_GPU),
 ]
@@ -73,7 +73,7 @@ def test_the_name_of_a_run_stays_free(tmp_path: Path) -> None:
 @WITHOUT_GPU
 def test_a_run_of_another_machine_goes_on_with_the_device_that_is_here(tmp_path: Path) -> None:
     RunFolder.create(tmp_path, config(device="cuda"), [{"question": "?"}], {})
-    with pytest.raises(UsageError, match="device cpu works without one"):
+    with pytest.raises(UsageError, match="use device cpu"):
         resume(tmp_path, "r", no_sitting)
     begun: list[str] = []
 

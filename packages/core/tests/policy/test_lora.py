@@ -165,7 +165,7 @@ def test_a_checkpoint_keeps_the_adapters_alone_and_goes_on_bit_for_bit(tmp_path:
     plain = tiny_policy()
     load_trained(path, plain)
     assert score(plain, IDS) == score(first.model, IDS) != score(tiny_policy(), IDS)
-    with pytest.raises(PolicyError, match="has adapters already"):
+    with pytest.raises(PolicyError, match="already has adapters"):
         load_trained(path, trained(0, lora=LoraOptions(rank=3)).model)
     with pytest.raises(PolicyError, match="names or shapes differ"):
         load_checkpoint(path, trained(0, lora=LoraOptions(rank=2)))
@@ -205,7 +205,9 @@ def test_chosen_layers_by_name_or_end_of_name() -> None:
 @pytest.mark.parametrize("target", ["k_porj", "proj", "lm_head", "embed_tokens", "norm"])
 def test_a_target_that_is_no_linear_layer_of_the_blocks_is_refused(target: str) -> None:
     model = tiny_policy()
-    with pytest.raises(UsageError, match=f"tiny-qwen3-0 has no linear layer '{target}' in its blocks, but down_proj, "):
+    with pytest.raises(
+        UsageError, match=(f"tiny-qwen3-0 has no linear layer '{target}' in its blocks; it has down_proj, ")
+    ):
         model.adapt(LoraOptions(target_modules=("q_proj", target)))
     assert model.adapters is None
 
@@ -214,7 +216,7 @@ def test_adapters_are_not_put_on_others() -> None:
     model = tiny_policy()
     model.adapt(LORA)
     model.adapt(LORA)
-    with pytest.raises(PolicyError, match="has adapters already"):
+    with pytest.raises(PolicyError, match="already has adapters"):
         model.adapt(LoraOptions(rank=2))
 
 
@@ -223,8 +225,8 @@ def test_adapters_are_not_put_on_others() -> None:
     [
         ({"rank": 0}, "lora.rank must be at least 1"),
         ({"alpha": 0.0}, "lora.alpha must be above 0"),
-        ({"dropout": 0.1}, "lora.dropout is 0.1, and must be 0: the policy trained would not be the one served"),
-        ({"target_modules": ()}, "names no layer"),
+        ({"dropout": 0.1}, "lora.dropout is 0.1, and must be 0: with dropout, the trained policy would differ"),
+        ({"target_modules": ()}, "is empty"),
         ({"target_modules": ("q_proj", "")}, "leave it out for all"),
     ],
 )

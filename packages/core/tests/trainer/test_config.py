@@ -47,7 +47,7 @@ def test_a_name_that_cannot_be_a_folder_is_refused(name: str) -> None:
         ("experiment", "two words", "experiment name 'two words' must match"),
         ("steps", 0, "steps must be at least 1, not 0"),
         ("keep_checkpoints", 0, "keep-checkpoints must be at least 1, not 0"),
-        ("device", "tpu", "device is cpu or cuda, not 'tpu'"),
+        ("device", "tpu", "device must be cpu or cuda, not 'tpu'"),
         ("group_size", 1, "group-size must be at least 2"),
         ("timeout_seconds", 0.0, "timeout must be positive"),
         ("span_match", "(", "span_match '\\(' is not a regular expression"),

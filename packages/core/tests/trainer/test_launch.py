@@ -81,12 +81,12 @@ def test_how_verl_is_started_and_what_fits_changes() -> None:
 
 @pytest.mark.parametrize("key", ["config.data.train_batch_size", "config", "overrides", "data.max_prompt_length", "x"])
 def test_what_verl_learns_stays(key: str) -> None:
-    with pytest.raises(UsageError, match=f"--set {key} cannot change on --resume: only ray_address"):
+    with pytest.raises(UsageError, match=f"--set {key} cannot change on --resume; these can: ray_address"):
         changed(verl_run(), ResumeChanges(settings={key: 1}))
 
 
 def test_what_an_override_would_win_over_is_refused() -> None:
-    with pytest.raises(UsageError, match=f"--set {LIMIT} has no effect on --resume: the run's overrides say data.max"):
+    with pytest.raises(UsageError, match=f"--set {LIMIT} has no effect on --resume: the run's overrides set data.max"):
         changed(verl_run(overrides=["data.max_prompt_length=8"]), ResumeChanges(settings={LIMIT: 512}))
 
 
@@ -97,7 +97,9 @@ def test_a_value_that_cannot_be_is_refused() -> None:
 
 def test_what_others_learn_by_stays() -> None:
     config = RunConfig(name="r", policy="p", algorithm_config={"learning_rate": 1e-4})
-    with pytest.raises(UsageError, match="--set learning_rate cannot change on --resume: lightning_rl goes on as"):
+    with pytest.raises(
+        UsageError, match=("--set learning_rate cannot change on --resume: a resumed run keeps the lightning_rl")
+    ):
         changed(config, ResumeChanges(settings={"learning_rate": 1e-5}))
 
 

@@ -93,7 +93,7 @@ class AutoGenAdapter(Adapter):
             stop(agent)
             running.cancel()
             if not (await asyncio.wait([running], timeout=GRACE_SECONDS))[0]:
-                log.warning("%s goes on although it was cancelled", type(agent).__name__)
+                log.warning("%s was cancelled and is still running", type(agent).__name__)
             raise
         finally:
             if agent in self._copies:

@@ -37,11 +37,13 @@ def check_runnable(agent: Any) -> None:
     for part in parts(agent):
         name = getattr(part, "name", type(part).__name__)
         if isinstance(part, UserProxyAgent) and part.input_func in console:
-            raise UnknownAgent(f"the agent {name!r} asks a human at the console: give it an input_func that answers")
+            raise UnknownAgent(
+                f"the agent {name!r} reads its input from the console: give it an input_func that returns the input"
+            )
         if not isinstance(part, BaseGroupChat):
             continue
         if part in shared_runtimes(agent) and not is_alone():
-            raise UnknownAgent(f"the team {name!r} has a runtime= that all attempts would share: leave it out")
+            raise UnknownAgent(f"the team {name!r} has a runtime= that all attempts would share: remove it")
         ends = getattr(part, "_termination_condition", True) or getattr(part, "_max_turns", True)
         if type(part) in ENDLESS and not ends:
             raise UnknownAgent(f"the team {name!r} would never end: give it a termination_condition or max_turns")
@@ -74,7 +76,7 @@ def copied(agent: Any) -> Any:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise UnknownAgent(
-            f"the agent has no copy for each attempt ({reason}): give a function that makes it"
+            f"the agent cannot be copied for each attempt ({reason}): give a function that makes the agent"
         ) from None
     for part in parts(agent_copy):
         _reset(part)
@@ -120,7 +122,7 @@ async def close(agent: Any) -> None:
             try:
                 await workbench.stop()
             except Exception as error:
-                log.debug("a workbench was not stopped: %r", error)
+                log.debug("a workbench could not be stopped: %r", error)
 
 
 def _share_client(client: Any, memo: dict[int, Any]) -> None:

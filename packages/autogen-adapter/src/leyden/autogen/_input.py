@@ -28,7 +28,8 @@ def _messages(given: Any) -> list[Any]:
         if source in ("assistant", "system", "tool") or not isinstance(content, str):
             description = f"a message of role {source!r}" if isinstance(content, str) else f"the message {message!r}"
             raise TaskError(
-                f"the task's messages hold {description}; AutoGen's agents take texts of users, or its own messages"
+                f"the task's messages hold {description}; AutoGen's agents take texts of role user, or AutoGen's own "
+                "messages"
             )
         found.append(TextMessage(content=content, source=source))
     if not found:

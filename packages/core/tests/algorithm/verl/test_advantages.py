@@ -127,7 +127,7 @@ def test_no_row_is_no_advantage() -> None:
 def test_only_keys_with_session_and_place_are_rows() -> None:
     assert is_row("0b1-c_3_12")
     assert not is_row("pad0123456789abcdef")
-    with pytest.raises(TrainingError, match="'pad' is not the key of a row"):
+    with pytest.raises(TrainingError, match="'pad' is not a row key"):
         row_advantages(
             [RowCredit(key="pad", credit=0.0, weight=1.0, tokens=1)], Estimation(estimator=ADVANTAGE.make("rloo"))
         )

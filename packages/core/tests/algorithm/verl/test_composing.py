@@ -54,7 +54,7 @@ def test_where_tasks_are_read_is_for_who_reads_them_and_an_override_of_it_is_ref
     assert compose(TUTORIAL, owned=owned)["data"]["train_files"] == "ours.parquet"
     with pytest.raises(UsageError, match=r"data\.train_files: 'mine' contradicts this run, which has 'ours.parquet'"):
         compose(TUTORIAL, ["data.train_files=mine"], owned)
-    with pytest.raises(UsageError, match=r"data\.train_files is not yours to set: the tasks are the run's"):
+    with pytest.raises(UsageError, match=r"data\.train_files cannot be set: the run sets the tasks"):
         compose(TUTORIAL, ["data.train_files=mine"])
 
 
@@ -124,12 +124,16 @@ def test_gae_has_verls_numbers_and_a_critic_that_begins_as_the_policy(*, given: 
     [
         ("actor_rollout_ref.rollout.nn", 4, r"actor_rollout_ref\.rollout\.nn: VERL has no such key; did you mean n\?"),
         ("trainers.nnodes", 1, r"trainers: VERL has no such key; did you mean trainer\?"),
-        ("trainer.nnodes.of", 1, r"trainer\.nnodes is a value of VERL's \(1\), not a section"),
-        ("trainer.v1", 1, r"trainer\.v1: 1 is a value, and VERL has a section there"),
-        ("trainer.use_v1", False, r"trainer\.use_v1: False cannot be"),
-        ("trainer.v1.separate_async.hybrid_rollout.enable_switch", True, r"enable_switch: True cannot be"),
-        ("algorithm.use_kl_in_reward", True, r"algorithm\.use_kl_in_reward: True cannot be"),
-        ("algorithm.adv_estimator", "opo", r"'opo': VERL's counts a rollout as often as .*; take gae, grpo"),
+        ("trainer.nnodes.of", 1, r"trainer\.nnodes is a value in VERL's configuration \(1\), not a section"),
+        ("trainer.v1", 1, r"trainer\.v1: 1 is a value, but VERL has a section under this key"),
+        ("trainer.use_v1", False, r"trainer\.use_v1: False is not possible"),
+        ("trainer.v1.separate_async.hybrid_rollout.enable_switch", True, r"enable_switch: True is not possible"),
+        ("algorithm.use_kl_in_reward", True, r"algorithm\.use_kl_in_reward: True is not possible"),
+        (
+            "algorithm.adv_estimator",
+            "opo",
+            r"'opo': VERL's estimator counts a rollout once for .*; use one of gae, grpo",
+        ),
         ("algorithm.adv_estimator", "none", r"algorithm\.adv_estimator: 'none': there is no such estimator"),
         ("algorithm.gamma", 0.9, r"algorithm\.gamma has no effect on grpo; set leyden\.credit to"),
         (
@@ -140,7 +144,7 @@ def test_gae_has_verls_numbers_and_a_critic_that_begins_as_the_policy(*, given: 
         (
             "algorithm.rollout_correction.loss_type",
             "reinforce",
-            r"loss_type: 'reinforce' cannot be: .* does not read it",
+            r"loss_type: 'reinforce' is not possible with Leyden: .* does not read it",
         ),
         (
             "algorithm.rollout_correction",
@@ -148,14 +152,14 @@ def test_gae_has_verls_numbers_and_a_critic_that_begins_as_the_policy(*, given: 
             r"rollout_correction\.rollout_is has no effect with bypass_mode",
         ),
         ("trainer.default_local_dir", "there", r"default_local_dir: 'there' contradicts this run, which has 'here'"),
-        ("critic.enable", True, r"critic\.enable contradicts the advantage estimator, which reads none"),
-        ("leyden.advantage", "rloo", r"both name an estimator; leave one out"),
+        ("critic.enable", True, r"critic\.enable contradicts the advantage estimator, which does not read one"),
+        ("leyden.advantage", "rloo", r"both name an estimator; remove one of them"),
         ("leyden.normalization", "token", r"leyden: .*unknown field `normalization`"),
-        ("leyden.credit", "learned_value", r"leyden\.credit: the critic is VERL's"),
+        ("leyden.credit", "learned_value", r"leyden\.credit: VERL trains the critic"),
         (
             "actor_rollout_ref.actor.policy_loss.loss_mode",
             "dro",
-            r"leyden\.normalisation: rollout cannot be had with .*loss_mode dro",
+            r"leyden\.normalisation: rollout does not work with .*loss_mode dro",
         ),
         ("actor_rollout_ref.actor.ppo_mini_batch_size", 64, r"VERL refuses the configuration: .*train_batch_size"),
     ],
@@ -180,13 +184,13 @@ def test_the_rules_are_about_what_this_verl_has() -> None:
 
 
 def test_an_override_that_verl_does_not_take_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"does not take this override: .*trainer\.nodes") as refused:
+    with pytest.raises(UsageError, match=r"does not accept this override: .*trainer\.nodes") as refused:
         compose(TUTORIAL, ["trainer.nodes=2"])
     assert "\n" not in str(refused.value)
 
 
 def test_an_override_that_contradicts_is_refused_by_the_same_rules() -> None:
-    with pytest.raises(UsageError, match=r"algorithm\.use_kl_in_reward: True cannot be"):
+    with pytest.raises(UsageError, match=r"algorithm\.use_kl_in_reward: True is not possible"):
         compose(TUTORIAL, ["algorithm.use_kl_in_reward=true"])
 
 
@@ -195,7 +199,7 @@ def test_an_override_that_contradicts_is_refused_by_the_same_rules() -> None:
     [
         (
             ["trainer.nnodes=16", "actor_rollout_ref.actor.ppo_mini_batch_size=2"],
-            "actor.ppo_mini_batch_size: 2 × rollout.n 4 rows cannot be parted evenly among 16 ranks",
+            "actor.ppo_mini_batch_size: 2 × rollout.n 4 rows cannot be divided evenly among 16 ranks",
         ),
         (
             ["trainer.nnodes=64"],

@@ -170,5 +170,5 @@ class TooShort(CreditAssigner):
 
 
 def test_credit_for_another_number_of_transitions_is_refused() -> None:
-    with pytest.raises(TrainingError, match="has 2 transitions, and its credit is for 1"):
+    with pytest.raises(TrainingError, match="has 2 transitions, and its credit has values for 1"):
         training_rows("u", rollouts((1.0, calls(2))), TooShort(), ADVANTAGE.make("rloo"), LIMITS)

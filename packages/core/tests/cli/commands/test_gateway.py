@@ -111,7 +111,7 @@ def test_an_endpoint_answers_with_its_own_key(start: Start, tmp_path: Path, endp
         assert attempt is not None
         assert ask() == 200
     wait_for_ends()
-    assert ends(process, signal.SIGINT, warned="The agent asks for the model 'big'; 'local' answers") == 130
+    assert ends(process, signal.SIGINT, warned="The agent requests the model 'big'; 'local' answers") == 130
     [call] = endpoint.seen
     assert call["headers"]["authorization"] == "Bearer sk-upstream"
     assert json.loads(call["body"])["model"] == "local"

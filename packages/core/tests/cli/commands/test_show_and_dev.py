@@ -114,7 +114,8 @@ def test_the_last_line_says_what_to_give_for_a_missing_key(
     last = capfd.readouterr().err.splitlines()[-1]
     assert last.startswith("leyden: 1 of 1 rollouts failed: 1 × OpenAIError: ")
     assert last.endswith(
-        "; where Leyden answers the agent's calls any value will do, such as OPENAI_API_KEY=unused: no provider sees it"
+        "; if Leyden answers the agent's calls, any value works, such as OPENAI_API_KEY=unused: it is not sent to a "
+        "provider"
     )
 
 

@@ -224,7 +224,7 @@ def test_an_object_whose_text_would_be_enormous_is_not_asked() -> None:
     for large in (_Says(bomb), _Says([_Says({"a": bomb})])):
         kept = plain(large, "it")
         assert kept.value == f"<{name}>"
-        assert kept.reasons == [f"it: an object of type {name}, which holds more than its own text could say"]
+        assert kept.reasons == [f"it: an object of type {name}, which is too large to be kept as its own text"]
     for error in (ValueError("wrong", bomb), KeyError(_Says(bomb))):
         assert len(message_of(error, 1000)) <= 1000
         assert stack_of(error).startswith(type(error).__name__)

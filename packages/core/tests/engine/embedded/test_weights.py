@@ -134,7 +134,7 @@ async def test_weights_that_do_not_fit_change_nothing(case: str) -> None:
         "unknown": ({**good, "extra": embedding}, "no weight extra"),
         "shape": ({**good, "model.norm.weight": torch.ones(3)}, r"model\.norm\.weight has shape \(3,\)"),
         "no tensor": ({**good, "model.norm.weight": [1.0]}, "is a list"),
-        "torn tie": ({**good, "lm_head.weight": embedding + 1}, "one weight in the model and two in the update"),
+        "torn tie": ({**good, "lm_head.weight": embedding + 1}, "are tied in the model but differ in the update"),
     }[case]
     engine = EmbeddedEngine(model, name="tiny", version=3)
     await engine.start()

@@ -174,5 +174,5 @@ async def test_a_server_that_never_tells_the_likeliest_tokens_is_refused(
 ) -> None:
     monkeypatch.setattr("leyden.core.engine.vllm.client.TRY_SECONDS", 0)
     double.without_likeliest_tokens = 10_000
-    with pytest.raises(EngineError, match="did not tell the 3 likeliest tokens"):
+    with pytest.raises(EngineError, match="did not return the 3 likeliest tokens"):
         await client.next_top(BASE, PROMPT, 1.0, 3)

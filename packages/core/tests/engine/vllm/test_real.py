@@ -339,6 +339,8 @@ async def test_a_killed_server_is_started_again_and_no_call_is_lost(tmp_path: Pa
 async def test_a_model_that_kills_the_server_at_its_first_call_is_refused(tmp_path: Path) -> None:
     folder = write_policy(tmp_path / "policy", shape=replace(SHAPE, head_dim=24))
     engine = VllmEngine(folder, log=tmp_path / "vllm.log")
-    with pytest.raises(EngineError, match="broke at its first call: RuntimeError: Unsupported CPU attention") as caught:
+    with pytest.raises(
+        EngineError, match="failed at its first call: RuntimeError: Unsupported CPU attention"
+    ) as caught:
         await engine.start()
     assert "\n" not in str(caught.value)

@@ -111,7 +111,7 @@ async def test_a_server_that_takes_too_long_is_ended(tmp_path: Path) -> None:
 
 
 def test_a_python_without_vllm_is_said_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="give its python as LEYDEN_VLLM") as caught:
+    with pytest.raises(UsageError, match="give its interpreter as LEYDEN_VLLM") as caught:
         check_installed(VllmOptions(python=sys.executable))
     assert "\n" not in str(caught.value)
     with pytest.raises(UsageError, match="cannot be run"):
@@ -125,7 +125,7 @@ def test_a_python_without_vllm_is_said_before_anything_starts(tmp_path: Path) ->
         ({"cache_gib": 0}, "cache_gib at least 1"),
         ({"gpu_memory": 1.5}, "gpu_memory between 0 and 1"),
         ({"context_length": 1}, "context_length must be at least 3"),
-        ({"transfer": "ipc", "lora_rank": 4}, "adapters are: leave it out"),
+        ({"transfer": "ipc", "lora_rank": 4}, "only with whole weights: leave it out"),
         ({"arguments": ("--port=80",)}, "cannot hold --port"),
     ],
 )

@@ -121,19 +121,19 @@ async def test_a_failing_store_is_tried_again_and_logged_once(caplog: pytest.Log
         await asyncio.wait_for(store.called.wait(), 20)
     assert not await span_writer.flush()
     assert (span_writer.waiting, store.numbers) == (3, [])
-    assert errors(caplog) == ["the store does not take the records of model calls"]
+    assert errors(caplog) == ["the store does not accept the records of model calls"]
     store.broken = False
     store.called.clear()
     await asyncio.wait_for(store.called.wait(), 20)
     assert await span_writer.flush()
     assert store.numbers == [0, 1, 2]
-    assert "the store takes records again" in caplog.messages
+    assert "the store accepts records again" in caplog.messages
     store.broken = True
     await span_writer.keep([span(4)])
     assert not await span_writer.flush()
     assert len(errors(caplog)) == 2  # another outage
     await span_writer.aclose()
-    assert errors(caplog)[-1] == "1 records of model calls were never stored"
+    assert errors(caplog)[-1] == "1 records of model calls could not be stored and are lost"
 
 
 async def test_a_durable_record_that_fails_is_told_and_logged_once_an_outage(caplog: pytest.LogCaptureFixture) -> None:

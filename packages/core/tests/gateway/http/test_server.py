@@ -263,7 +263,7 @@ async def test_an_application_that_cannot_start_is_one_clear_error() -> None:
         await receive()
         await send({"type": "lifespan.startup.failed", "message": ""})
 
-    with pytest.raises(GatewayError, match="ended before it began"):
+    with pytest.raises(GatewayError, match="ended before it was ready"):
         await GatewayServer(broken).start()
 
 

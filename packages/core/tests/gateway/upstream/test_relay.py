@@ -236,8 +236,8 @@ async def test_a_model_that_answers_for_others_is_said_once_for_each(caplog: pyt
         assert {body["model"] for _, body in run.provider.seen} == {"real-model"}
     output = [record.getMessage() for record in caplog.records if record.name == "leyden.gateway"]
     assert [line.partition(",")[0] for line in output] == [
-        "The agent asks for the model 'gpt-4.1'; 'real-model' answers in its place",
-        "The agent asks for the model 'gpt-4.1-mini'; 'real-model' answers in its place",
+        "The agent requests the model 'gpt-4.1'; 'real-model' answers instead",
+        "The agent requests the model 'gpt-4.1-mini'; 'real-model' answers instead",
     ]
 
 

@@ -172,7 +172,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_formula(clip: float | None) 
 
 def test_a_target_needs_what_the_critic_said() -> None:
     (call, *_) = drawn(1)
-    with pytest.raises(TrainingError, match="was not asked"):
+    with pytest.raises(TrainingError, match="did not value before"):
         _ = ValueTarget(call, 1.0).before
 
 
@@ -182,12 +182,12 @@ def test_a_target_needs_what_the_critic_said() -> None:
         ({"name": "own", "learning_rate": -1.0}, "learning_rate must not be negative"),
         ({"name": "own", "warmup_steps": -1}, "warmup_steps"),
         ({"name": "own", "clip": 0.0, "epochs": 2}, "clip must be a number above 0"),
-        ({"name": "own", "clip": 0.2}, "clip has no effect on one optimizer step"),
+        ({"name": "own", "clip": 0.2}, "clip has no effect with one optimizer step"),
         ({"name": "own", "epochs": 0}, "epochs must be at least 1"),
         ({"name": "own", "coefficient": 0.5}, "'own' has no option 'coefficient'"),
         ({"name": "shared", "coefficient": 0.0}, "coefficient must be a number above 0"),
         ({"name": "shared", "epochs": 2}, "'shared' has no option 'epochs'"),
-        ("lent", "unknown critic 'lent'; there is own, shared"),
+        ("lent", "unknown critic 'lent'; use one of own, shared"),
     ],
 )
 def test_options_that_cannot_work_are_refused(settings: Any, says: str) -> None:

@@ -219,9 +219,7 @@ def test_in_bfloat16_values_and_their_head_stay_float32(kind: str) -> None:
 def test_a_checkpoint_without_the_critic_is_refused_and_the_other_way_round(tmp_path: Path) -> None:
     plain, own, shared = Updater(policy(), STEADY), updater("own"), updater("shared")
     paths = [save_checkpoint(tmp_path / str(n), 1, made, {}) for n, made in enumerate((plain, own, shared))]
-    with pytest.raises(
-        PolicyError, match="holds critic, critic_optimizer, critic_steps, which this run does not train"
-    ):
+    with pytest.raises(PolicyError, match="holds critic, critic_optimizer, critic_steps, which this run does not have"):
         load_checkpoint(paths[1], plain)
     with pytest.raises(PolicyError, match="holds no critic"):
         load_checkpoint(paths[0], own)

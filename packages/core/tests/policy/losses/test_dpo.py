@@ -101,7 +101,7 @@ def test_pairs_that_were_merged_are_refused() -> None:
     model = tiny_policy()
     pairs = synthetic_rollouts(2, 64)
     exactness = Capabilities(plain_head=True, shared_prefix=False)
-    with pytest.raises(ValueError, match="each must be a sequence of its own"):
+    with pytest.raises(ValueError, match="each of them must be one sequence"):
         accumulate(model, merged(pairs, pair_weights(pairs)), Objective(loss=DPO()), 1000, exactness)
 
 

@@ -170,7 +170,7 @@ def test_a_pair_of_which_one_cannot_be_trained_is_left_out_whole() -> None:
 
 
 def test_a_loss_of_pairs_needs_an_algorithm_that_deals_them() -> None:
-    with pytest.raises(UsageError, match="takes 2 transitions at a time, and 1 are dealt here"):
+    with pytest.raises(UsageError, match="takes 2 transitions at a time, and this algorithm passes 1"):
         UpdateOptions(loss="dpo")
     with pytest.raises(UsageError, match="normalisation has no effect on loss"):
         UpdateConfig(loss="dpo", normalisation="rollout")

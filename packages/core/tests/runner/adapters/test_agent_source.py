@@ -315,17 +315,25 @@ class Nothing:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (Asked, "bot.py:agent is a class, and its objects are made by Asked(model: str): give an object, or"),
+        (Asked, "bot.py:agent is a class whose constructor needs arguments, Asked(model: str): give an object, or"),
         (Asked("m"), "its method Asked.ask(question: str) could run it: name bot.py:agent.ask"),
-        (Solver.ask, "it is the method Solver.ask(self, question: str) of a class; name that of an object"),
+        (Solver.ask, "it is the method Solver.ask(self, question: str) of a class; name the method of an object"),
         (Nothing(), "Nothing.run() has no parameter for a task"),
-        (max, "Python knows no signature of it; give a function of a task that calls it"),
-        (Asking, "make an object of it, and name that object's method, as in file.py:asking.ask"),
+        (max, "its signature is unknown to Python; give a function that takes a task and calls it"),
+        (Asking, "create an object of the class, and name its method, as in file.py:asking.ask"),
         (Empty, "what bot.py:agent() returns is of type"),
-        (tells, "tells(), is called to make the agent; if it is the agent, give it a parameter for the task"),
-        (tells_by, "tells_by(model: str = 'm'), is called to make the agent"),
+        (
+            tells,
+            "tells() needs no argument, so Leyden calls it to make the agent; if it is the agent, give it a "
+            "parameter for the task",
+        ),
+        (tells_by, "tells_by(model: str = 'm') needs no argument, so Leyden calls it to make the agent"),
         (reaches_nothing, "failed: ConnectionError: no server at localhost:1 ("),
-        (reaches_nothing, "reaches_nothing(), is called to make the agent; if it is the agent, give it a parameter"),
+        (
+            reaches_nothing,
+            "reaches_nothing() needs no argument, so Leyden calls it to make the agent; if it is the "
+            "agent, give it a parameter",
+        ),
         ({"a": 1}, "a function of a task, or a function that makes one"),
     ],
 )
@@ -413,7 +421,7 @@ def test_the_tracer_hands_out_the_adapters_handler(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(registry, "installed_adapters", lambda: (LangChain(),))
     assert Remembering().tracer.get_langchain_handler() == "the handler"
     monkeypatch.setattr(registry, "installed_adapters", lambda: ())
-    with pytest.raises(UnknownAgent, match="its package is leyden-langchain"):
+    with pytest.raises(UnknownAgent, match="pip install leyden-langchain"):
         AgentTracer().get_langchain_handler()
 
 

@@ -58,7 +58,7 @@ def test_an_argument_that_is_not_offered_is_named() -> None:
     def agent(task: int, lmm: LLM) -> float:
         return 1.0
 
-    with pytest.raises(UsageError, match="agent asks for 'lmm'; it can have resources, llm"):
+    with pytest.raises(UsageError, match="agent has a parameter 'lmm'; parameters can be resources, llm"):
         rollout(agent)
     with pytest.raises(UsageError, match="must take the task"):
         rollout(lambda: 1.0)

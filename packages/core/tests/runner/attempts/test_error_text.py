@@ -118,4 +118,4 @@ def test_a_client_without_a_key_says_that_any_value_will_do(tmp_path: Path, monk
     with pytest.raises(AgentNotFound) as error:
         load_object(f"{path}:client")
     assert f"({path}, line 3)" in str(error.value)
-    assert "any value will do, such as OPENAI_API_KEY=unused" in str(error.value)
+    assert "any value works, such as OPENAI_API_KEY=unused" in str(error.value)

@@ -126,7 +126,7 @@ def test_a_hook_that_cannot_be_made_is_one_line(kind: type[BaseException]) -> No
         def __init__(self) -> None:
             raise kind("no")
 
-    with pytest.raises(UsageError, match=rf"^hook .*Wants cannot be made: {kind.__name__}: no \(.*line \d+\); give"):
+    with pytest.raises(UsageError, match=rf"^hook .*Wants cannot be created: {kind.__name__}: no \(.*line \d+\); give"):
         LoadedAgent.of(echo, hooks=[Wants])
 
 
@@ -230,5 +230,5 @@ async def test_each_attempt_of_a_rollout_has_its_own_trajectory() -> None:
 
 async def test_an_attempt_that_the_store_does_not_know_is_not_found() -> None:
     unknown = Attempt(rollout_id="ro", attempt_id="at", sequence_id=1, start_time=0.0)
-    with pytest.raises(NotFound, match=re.escape("there is no attempt at of a rollout ro")):
+    with pytest.raises(NotFound, match=re.escape("there is no attempt at of rollout ro")):
         await FunctionAdapter().collect_trajectory(MemoryStore(), unknown)

@@ -139,7 +139,7 @@ class Faulty(MemoryStore):
         ("begin", StoreError("disk full"), "the runner failed: disk full"),
         ("get_latest_resources", StoreError("disk full"), "the rollout's resources cannot be read: disk full"),
         ("add_many_spans", StoreError("disk full"), "the attempt's spans cannot be stored: disk full"),
-        ("update_attempt", TypeError("no form"), "the attempt cannot be marked: TypeError: no form"),
+        ("update_attempt", TypeError("no form"), "the status of the attempt cannot be stored: TypeError: no form"),
     ],
 )
 async def test_a_failure_of_the_store_is_the_reason_of_the_attempt(method: str, error: Exception, message: str) -> None:
@@ -176,7 +176,7 @@ async def test_only_an_attempt_that_no_store_marks_is_left_open(
     left = await store.get_latest_attempt(queued.rollout_id)
     assert left is not None
     assert (left.status, ended.attempt.status) == ("running", "succeeded")
-    assert "cannot be marked, because the store does not take it: " in caplog.text
+    assert "cannot be stored: " in caplog.text
     assert "Traceback" not in caplog.text
 
 
@@ -335,7 +335,7 @@ async def test_a_command_whose_supervisor_dies_is_no_failure_of_the_command(
     assert error_of(ended) == {
         "kind": "leyden",
         "type": "LeydenError",
-        "message": "the command cannot be run: the process that looks after true was lost",
+        "message": "the command cannot be run: the process that supervises true was lost",
     }
     monkeypatch.undo()
     ended, _ = await run_one(CommandAgent(["false"]), config=LONG)
@@ -356,7 +356,7 @@ async def test_an_attempt_whose_own_task_failed_is_no_success(monkeypatch: pytes
 
     ended, _ = await ended_in(MemoryStore(), agent)
     assert (ended.attempt.status, error_of(ended)["kind"]) == ("failed", "leyden")
-    assert error_of(ended)["message"] == "how the agent ended cannot be recorded: RuntimeError: not even this"
+    assert error_of(ended)["message"] == "the end of the agent cannot be recorded: RuntimeError: not even this"
 
 
 def test_an_own_failure_names_what_could_not_be_done_once() -> None:

@@ -153,11 +153,11 @@ def test_a_command_gets_no_secrets_but_those_that_are_named() -> None:
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        (["A=secret-value"], "not 'A' with a value: set the variable, and give its name"),
+        (["A=secret-value"], "not 'A' with a value: set the variable, and give only its name"),
         (["a b"], "the name of an environment variable, not 'a b'"),
-        (["LEYDEN_RUN_TOKEN"], "a command never gets Leyden's own tokens"),
-        (["OPENAI_API_KEY"], "the attempt's own OPENAI_API_KEY"),
-        ("GITHUB_TOKEN", "a list of names"),
+        (["LEYDEN_RUN_TOKEN"], "a command cannot get Leyden's own tokens"),
+        (["OPENAI_API_KEY"], "Leyden sets OPENAI_API_KEY for the command"),
+        ("GITHUB_TOKEN", "a list of variable names"),
     ],
 )
 def test_what_a_command_cannot_be_given_is_said(names: Any, says: str) -> None:
@@ -170,7 +170,7 @@ async def test_a_command_that_fails_for_want_of_a_variable_is_told_the_option(mo
     monkeypatch.setenv("SEARCH_API_KEY", "found")
     script = 'test -n "$SEARCH_API_KEY" || { echo "set SEARCH_API_KEY" >&2; exit 1; }; echo $SEARCH_API_KEY'
     ended, _ = await run_one(shell(script), reward=one)
-    advice = "(commands do not get variables that hold secrets: give --env SEARCH_API_KEY)"
+    advice = "(commands do not get variables with secrets: to pass them, give --env SEARCH_API_KEY)"
     assert error_of(ended)["message"] == f"sh ended with exit code 1: set SEARCH_API_KEY {advice}"
     assert await result_of(CommandAgent(shell(script).arguments, ["SEARCH_API_KEY"])) == "found"
 
@@ -214,10 +214,10 @@ def test_placeholders_are_the_tasks_keys(argument: str, filled: str) -> None:
 @pytest.mark.parametrize(
     ("argument", "task", "says"),
     [
-        ("{colour}", {"q": 1, "n": 2}, "the task has the keys q, n; .* asks for the key 'colour'"),
+        ("{colour}", {"q": 1, "n": 2}, "the task has the keys q, n; .* needs the key 'colour'"),
         ("{q}", "a text", "the task has no keys"),
-        ("{}", {"q": 1}, "asks for a key"),
-        ("a } b", {"q": 1}, "a brace itself is written {{ or }}"),
+        ("{}", {"q": 1}, "needs a key"),
+        ("a } b", {"q": 1}, "write {{ or }} for a brace"),
         ('{"json": 1}', {"q": 1}, "the task has the keys q"),
     ],
 )
@@ -236,7 +236,7 @@ async def test_a_task_that_does_not_fit_is_the_users_to_mend() -> None:
 
 
 def test_a_command_must_exist(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no command"):
+    with pytest.raises(UsageError, match="the command is empty"):
         CommandAgent([])
     with pytest.raises(AgentNotFound, match="'no-such-program'"):
         AgentSource.load(("no-such-program", "x"))
@@ -289,8 +289,8 @@ async def test_too_much_output_is_cut_and_said(
     assert len(result) <= 10_000
     assert result.endswith("line\nthe answer")
     errors = capsys.readouterr().err
-    assert "it writes more, which is left out" in errors
-    assert "the first 190011 bytes that it printed are left out" in errors
+    assert "further output is left out" in errors
+    assert "the first 190011 bytes of its output are not in its result" in errors
     assert len(errors) < 10_000
 
 

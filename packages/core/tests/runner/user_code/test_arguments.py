@@ -134,9 +134,9 @@ def test_a_function_that_names_no_parameter_gets_no_row_with_its_answer() -> Non
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return args, kwargs
 
-    with pytest.raises(TaskError, match=r"wrapper\(.*\) names no parameter.*functools\.wraps.*--input"):
+    with pytest.raises(TaskError, match=r"wrapper\(.*\) has no named parameter.*functools\.wraps.*--input"):
         given_to(wrapper)
-    with pytest.raises(TaskError, match=r"names no parameter"):
+    with pytest.raises(TaskError, match=r"has no named parameter"):
         given_to(lambda *args: args)
     assert given_to(wrapper, "2+2?") == (("2+2?",), {})
     assert given_to(wrapper, MadeInput(anything=1)) == ((MadeInput(anything=1),), {})
@@ -174,16 +174,20 @@ def test_a_task_that_is_a_text_is_the_argument(function: Callable[..., Any]) -> 
         (
             typed(str),
             {"colour": "red"},
-            "the task has the keys colour; agent(task: str) takes a text: call it question",
+            "the task has the keys colour; agent(task: str) takes a text under the key question",
         ),
-        (lambda question: None, {"colour": "red"}, "keys colour; <lambda>(question) takes a text: call it question"),
+        (
+            lambda question: None,
+            {"colour": "red"},
+            "keys colour; <lambda>(question) takes a text under the key question",
+        ),
         (lambda question, colour: None, ROW, "<lambda>(question, colour) needs colour"),
         (lambda a, b: None, ROW, "<lambda>(a, b) needs a, b"),
         (lambda question, id: None, "2+2?", "the task is a str; <lambda>(question, id) needs question, id"),
-        (typed(Question), ROW, "agent(task: test_arguments.Question) takes a value of type Question"),
-        (typed(Problem), ROW, "takes a value of type Problem"),
-        (typed(int), ROW, "agent(task: int) takes a value of type int"),
-        (typed(list[str], "lines"), ROW, "takes a list: call it lines"),
+        (typed(Question), ROW, "agent(task: test_arguments.Question) needs a value of type Question"),
+        (typed(Problem), ROW, "needs a value of type Problem"),
+        (typed(int), ROW, "agent(task: int) needs a value of type int"),
+        (typed(list[str], "lines"), ROW, "takes a list under the key lines"),
     ],
 )
 def test_what_does_not_fit_is_one_line_that_names_keys_signature_and_what_to_do(
@@ -193,7 +197,7 @@ def test_what_does_not_fit_is_one_line_that_names_keys_signature_and_what_to_do(
         FunctionAdapter().check(function, task)
     text = str(error.value).replace(f"{__name__}.", "test_arguments.")
     assert says in text
-    assert text.endswith("; or name a function with --input that makes the input of a task")
+    assert text.endswith("; or give --input, a function that makes the input from a task")
     assert "\n" not in text
 
 
@@ -201,7 +205,7 @@ def test_what_input_made_is_given_whatever_the_annotation_says() -> None:
     problem = Problem("2+2?")
     assert given_to(typed(Problem), problem) is problem
     assert given_to(typed(str), problem) is problem
-    with pytest.raises(TaskError, match=r"what --input made has the keys id; agent\(task: str\) takes a text"):
+    with pytest.raises(TaskError, match=r"the result of --input has the keys id; agent\(task: str\) takes a text"):
         given_to(typed(str), MadeInput(id=1))
 
 

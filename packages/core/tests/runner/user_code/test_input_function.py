@@ -86,7 +86,7 @@ async def test_what_is_no_mapping_is_given_as_it_is(made: Any) -> None:
     ("make", "says"),
     [
         (looks_elsewhere, r"--input looks_elsewhere raised KeyError: 'question' \(.*test_input_function.py, line"),
-        (forgets, "--input forgets returned None, not an input for the agent"),
+        (forgets, "--input forgets returned None instead of the agent's input"),
         (leaves, r"--input leaves raised SystemExit: 2 \(.*line"),
         (panics, r"--input panics raised Panic: at row 1 \(.*line"),
     ],

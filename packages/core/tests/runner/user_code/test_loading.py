@@ -108,10 +108,10 @@ def test_a_file_inside_a_package_is_to_be_named_as_a_module(
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("agent.py", "does not say which object"),
-        (":agent", "does not say which object"),
-        ("agent.py:", "does not say which object"),
-        ("C:/nowhere/agent.py", "does not say which object"),
+        ("agent.py", "does not name an object"),
+        (":agent", "does not name an object"),
+        ("agent.py:", "does not name an object"),
+        ("C:/nowhere/agent.py", "does not name an object"),
         ("nowhere/agent.py:agent", "nowhere/agent.py does not exist"),
         ("no_such_package_here:agent", "no module 'no_such_package_here'"),
         ("json.no_such_part:agent", "no module 'json.no_such_part'"),
@@ -158,7 +158,7 @@ def test_a_module_that_cannot_be_imported_says_its_own_last_line(tmp_path: Path,
         (
             "class A:\n    @property\n    def run(self): raise KeyError('OPENAI_API_KEY')\na = A()",
             "a.run",
-            "reading 'run' failed: KeyError: 'OPENAI_API_KEY' ({path}, line 3); where Leyden answers",
+            "reading 'run' failed: KeyError: 'OPENAI_API_KEY' ({path}, line 3); if Leyden answers",
         ),
     ],
 )
@@ -189,14 +189,14 @@ def test_a_failing_import_inside_a_package_is_not_called_missing(
 @pytest.mark.parametrize(
     ("source", "advice"),
     [
-        ("import getpass\nkey = input('Key: ')", "reads from the keyboard while it is imported, and there is none"),
+        ("import getpass\nkey = input('Key: ')", "reads standard input while it is imported, and there is no input"),
         (
             "import openai\nopenai.OpenAI(api_key='k', max_retries=0).chat.completions.create(model='m', messages=[])",
-            "calls its model while it is imported: make the call in the agent's own function",
+            "calls its model while it is imported: call the model in the agent's function",
         ),
         (
             "from urllib.request import urlopen\nurlopen('https://api.openai.com/v1/responses', b'{\"model\": \"m\"}')",
-            "calls its model while it is imported: make the call in the agent's own function",
+            "calls its model while it is imported: call the model in the agent's function",
         ),
     ],
 )

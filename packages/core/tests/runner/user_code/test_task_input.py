@@ -37,10 +37,10 @@ def test_what_a_user_made_is_given_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("task", "says"),
     [
-        ({"q": 1, "a": 2}, "the task has the keys q, a; the agent takes topic; or name a function with --input"),
-        ({}, r"the task has the keys \(none\); the agent takes topic; or name a function with --input"),
-        (7, "the task is a int; the agent takes topic; or name a function with --input"),
-        (MadeInput({"q": 1}), "what --input made has the keys q; the agent takes topic$"),
+        ({"q": 1, "a": 2}, "the task has the keys q, a; the agent takes topic; or give --input, a function"),
+        ({}, r"the task has the keys \(none\); the agent takes topic; or give --input, a function"),
+        (7, "the task is a int; the agent takes topic; or give --input, a function"),
+        (MadeInput({"q": 1}), "the result of --input has the keys q; the agent takes topic$"),
     ],
 )
 def test_an_error_names_the_keys_and_the_way_out(task: Any, says: str) -> None:
@@ -50,8 +50,8 @@ def test_an_error_names_the_keys_and_the_way_out(task: Any, says: str) -> None:
 
 def test_an_agent_that_takes_a_text_says_so() -> None:
     with pytest.raises(
-        TaskError, match=r"keys q; the agent takes a text: call it question, .* or problem, or give mess"
+        TaskError, match=r"keys q; the agent takes a text under the key question, .* or problem, or mess"
     ):
         text_for({"q": 1})
-    with pytest.raises(TaskError, match=r"what --input made has the keys q; .* give messages$"):
+    with pytest.raises(TaskError, match=r"the result of --input has the keys q; .* or messages$"):
         text_for(MadeInput({"q": 1}))

@@ -142,7 +142,7 @@ async def test_a_killed_filter_is_replaced_and_ends_no_writer(tmp_path: Path, ca
     lines = path.read_text().splitlines()
     assert "the end" in lines
     assert "another ***" in lines
-    assert "is started again" in caplog.text
+    assert "is restarted" in caplog.text
 
 
 async def test_where_no_filter_can_be_started_writers_do_not_wait(
@@ -159,7 +159,7 @@ async def test_where_no_filter_can_be_started_writers_do_not_wait(
             patch.setattr(MaskedLog, "_start", fails)
             os.kill(filter_of(log), signal.SIGKILL)
             await run(log, sys.executable, "-c", "for n in range(5000): print('x' * 1000)")
-        await until(lambda: "is started again" in caplog.text)
+        await until(lambda: "is restarted" in caplog.text)
         await run(log, "echo", "after it")
     assert "after it" in path.read_text()
     assert "cannot be started: [Errno 12]" in caplog.text

@@ -38,7 +38,7 @@ async def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.Monkey
 @NEEDS_RAY
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "somewhere"])
 async def test_a_cluster_that_nobody_runs_is_refused_at_once(address: str) -> None:
-    with pytest.raises(UsageError, match=f"no Ray cluster can be joined at {address}: nobody listens there"):
+    with pytest.raises(UsageError, match=f"no Ray cluster can be joined at {address}: no process listens there"):
         async with ray_cluster.ray_cluster(address):
             pytest.fail("there is no cluster")
 

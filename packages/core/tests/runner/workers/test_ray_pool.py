@@ -212,5 +212,5 @@ async def test_a_run_that_the_nodes_cannot_reach_is_refused(cluster: Cluster, si
 
 async def test_too_little_room_is_said(cluster: Cluster, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_pool, "SCHEDULING_SECONDS", 3.0)
-    with pytest.raises(NoActorInTime, match="no room for 1 workers that take 99 CPUs of one node"):
+    with pytest.raises(NoActorInTime, match="no node with 99 free CPUs for 1 workers"):
         await site.pool(cluster, "asks", 1, 1, 99.0).start()

@@ -247,7 +247,7 @@ def test_that_a_greedy_agents_calls_cannot_be_trained_on_is_said_once(
                 assert answer.status_code == 200
     [line] = [record.getMessage() for record in caplog.records if record.name == "leyden.gateway"]
     assert line.startswith(
-        "Calls of the agent solver are recorded, but cannot be trained on: it asks for temperature 0"
+        "Calls of the agent solver are recorded, but cannot be trained on: it requests temperature 0"
     )
 
 

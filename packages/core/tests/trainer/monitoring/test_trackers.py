@@ -136,7 +136,7 @@ def test_a_missing_package_names_the_extra(name: str, tmp_path: Path, monkeypatc
 
 
 def test_an_unknown_tracker_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unknown tracker 'ledger'; there is mlflow, tensorboard, wandb"):
+    with pytest.raises(UsageError, match="unknown tracker 'ledger'; use one of mlflow, tensorboard, wandb"):
         open_trackers(("tensorboard", "ledger"), tmp_path)
     assert not list(tmp_path.iterdir()), "nothing was opened"
 

@@ -143,7 +143,7 @@ def test_an_error_is_whole_where_it_comes_first_and_its_type_elsewhere() -> None
 
 
 def test_an_error_of_leydens_own_words_needs_no_class() -> None:
-    waits = "the agent waits for a human (may I?): it cannot run unattended"
+    waits = "the agent waits for human input (may I?), and Leyden runs it unattended"
     assert f"agent error: {waits}" in render(
         attempt=failed_attempt(kind="agent", type="UnknownAgent", message=waits), width=200
     )

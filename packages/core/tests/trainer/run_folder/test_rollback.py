@@ -121,8 +121,8 @@ def test_a_store_that_cannot_be_told_is_named_and_follows_when_the_run_goes_on(
     runs = str(folder.path.parent)
     assert run(["models", "rollback", "r", "3", "--runs", runs]) == 0
     _, line, _ = capsys.readouterr().out.splitlines()
-    assert line.startswith("its store could not be told (") and "store.db" in line
-    assert line.endswith("); it will be when the run goes on")
+    assert line.startswith("the run's store could not be updated (") and "store.db" in line
+    assert line.endswith("); it is updated when the run continues")
     assert run(["models", "rollback", "r", "2", "--runs", runs, "--json"]) == 0
     assert "store.db" in json.loads(capsys.readouterr().out)["untold"]
     folder.store_file.write_bytes(kept)

@@ -122,9 +122,9 @@ async def test_an_engine_of_adapters_goes_back_without_whole_weights() -> None:
 async def test_an_engine_without_room_for_adapters_says_so() -> None:
     engine: Engine = ScriptedEngine([])
     assert not engine.takes_adapters
-    with pytest.raises(EngineError, match="ScriptedEngine takes whole weights alone"):
+    with pytest.raises(EngineError, match="ScriptedEngine can serve only whole weights"):
         await engine.update_adapters(lambda folder: None, 1)
-    with pytest.raises(EngineError, match="ScriptedEngine keeps no weights to begin again with"):
+    with pytest.raises(EngineError, match="ScriptedEngine has no stored weights"):
         await engine.begin_again(0)
 
 

@@ -90,7 +90,9 @@ class CrewAIAdapter(Adapter):
         with ends_with_block():
             result = await in_thread(_run_to_end, agent.kickoff, inputs)
         if type(result).__name__ == "HumanFeedbackPending":
-            raise UnknownAgent(f"the flow waits for a human ({result}): it cannot run unattended")
+            raise UnknownAgent(
+                f"the flow waits for human input ({result}), and Leyden runs it unattended: remove the step that waits"
+            )
         return result
 
     async def completed(self, result: Any) -> Any:

@@ -32,7 +32,7 @@ def resolved(agent: Any) -> Any:
             agent = agent()
         except TypeError as error:
             raise UnknownAgent(
-                f"{agent.__qualname__} wants arguments ({error}): give a function that makes it"
+                f"{agent.__qualname__} needs arguments ({error}): give a function that makes it"
             ) from error
     return agent.crew() if makes_crew(agent) else agent
 
@@ -59,27 +59,27 @@ def refusals(agent: Any) -> Iterator[str]:
         methods: dict[str, Any] = agent._definition.methods  # the object has no public name for its definition
         for name, method in methods.items():
             if method.human_feedback is not None:
-                yield f"the flow waits for a human at {name!r}: run it without @human_feedback"
+                yield f"the flow waits for human input at {name!r}: remove @human_feedback"
         fields: dict[str, Any] = _class(agent).model_fields
         if is_written_to(fields["memory"].default) and not is_alone():
-            yield "the flow's class has a memory, which all attempts would share: leave it out, or make it read_only"
+            yield "the flow's class has a memory, which all attempts would share: remove it, or make it read_only"
         return
     is_crew = kind_of(agent) == "Crew"
     for number, task in enumerate(agent.tasks if is_crew else ()):
         if task.human_input:
-            yield f"the crew waits for a human at task {task.name or number}: run it without human_input"
+            yield f"the crew waits for human input at task {task.name or number}: remove human_input"
     for holder in (agent, *agent.agents, agent.manager_agent) if is_crew else (agent,):
         if is_written_to(getattr(holder, "memory", None)) and not is_alone():
             yield (
-                f"{getattr(holder, 'role', None) or 'the crew'} has a memory, which all attempts would share: "
-                "leave it out, or make it read_only"
+                f"{getattr(holder, 'role', None) or 'the crew'} has a memory, which all attempts would share: remove "
+                "it, or make it read_only"
             )
 
 
 def _fresh_crew(crew: Any) -> Any:
     copy = crew.copy()
     if type(copy) is not type(crew):
-        return _use_once(crew, f"a {type(crew).__qualname__} cannot be copied, only a Crew")
+        return _use_once(crew, f"a {type(crew).__qualname__} cannot be copied; Leyden can copy only a Crew")
     # CrewAI fills in placeholders in the crew's own texts, and identifies agents by role alone.
     agents = {id(original): copied for original, copied in zip(crew.agents, copy.agents, strict=True)}
     for original, copied in zip(crew.agents, copy.agents, strict=True):
@@ -107,7 +107,7 @@ def _fresh_flow(flow: Any) -> Any:
         try:
             other = cls(**given)
         except TypeError as error:
-            other = _use_once(flow, f"{cls.__qualname__} cannot be made anew ({error})")
+            other = _use_once(flow, f"{cls.__qualname__} cannot be created again ({error})")
     other.tracing = False
     if isinstance(root := getattr(other.memory, "root_scope", None), str):
         other.memory.root_scope = f"{root}/leyden-{uuid4().hex}"  # CrewAI gives every flow a memory on disk

@@ -42,7 +42,7 @@ def flow_inputs(flow: Any, task: Task) -> dict[str, Any]:
     if isinstance(state, dict) and (row := _without_answers(task, keys)):
         return row if isinstance(task, MadeInput) else {key: value for key, value in row.items() if key != STATE_ID}
     if not keys:
-        raise TaskError(f"{_keys(task)}; the flow's state has no place for any")
+        raise TaskError(f"{_keys(task)}; the flow's state has no field for any of them")
     text, text_key = text_of(task), next((key for key in TEXT_KEYS if key in keys), None)
     ready = {} if text is None or text_key is None or text_key in row_of(task) else {text_key: text}
     return mapping_for(task, keys, frozenset(), ready)

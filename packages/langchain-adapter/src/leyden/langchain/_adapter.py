@@ -55,11 +55,13 @@ class LangChainAdapter(Adapter):
     def check(self, agent: Any, task: Task) -> None:
         """Raise TaskError when `agent` cannot take `task`, and UnknownAgent when it cannot run unattended."""
         if _is_uncompiled(agent):
-            raise UnknownAgent("the agent is a StateGraph that is not compiled: give what its .compile() returns")
+            raise UnknownAgent(
+                "the agent is a StateGraph that is not compiled: give the graph that its .compile() returns"
+            )
         for name, graph in _graphs(agent):
             before, after = (getattr(graph, f"interrupt_{when}_nodes", ()) for when in ("before", "after"))
             if before or after:
-                raise UnknownAgent(f"{name} waits for a human at {before or after}: compile it without interrupts")
+                raise UnknownAgent(f"{name} waits for human input at {before or after}: compile it without interrupts")
         input_for(agent, task)
 
     async def run(self, agent: Any, task: Task, resources: Mapping[str, Resource]) -> Any:
@@ -78,13 +80,18 @@ class LangChainAdapter(Adapter):
         except NotImplementedError as error:
             if not sync and is_missing_async(error):
                 # The agent is not run again here: it would repeat what it did before the error.
-                log.warning("the agent cannot be awaited (%s): from the next attempt on it is run by invoke", error)
+                log.warning(
+                    "the agent cannot be awaited (%s): from the next attempt on, Leyden calls its invoke", error
+                )
                 self._only_sync = True
             raise
         finally:
             await _delete_checkpoints(agent, sync)
         if isinstance(result, Mapping) and cast("Mapping[str, Any]", result).get("__interrupt__"):
-            raise UnknownAgent(f"the agent waits for a human ({result['__interrupt__']}): it cannot run unattended")
+            raise UnknownAgent(
+                f"the agent waits for human input ({result['__interrupt__']}), and Leyden runs it unattended: remove "
+                "the interrupt"
+            )
         return cast("Any", result)
 
     def instrument(self) -> None:
@@ -140,4 +147,4 @@ async def _delete_checkpoints(agent: Any, sync: bool) -> None:
     try:
         await (in_thread(saver.delete_thread, thread) if sync else saver.adelete_thread(thread))
     except Exception as error:
-        log.debug("the checkpoints of %s stay: %r", thread, error)
+        log.debug("the checkpoints of %s could not be deleted: %r", thread, error)

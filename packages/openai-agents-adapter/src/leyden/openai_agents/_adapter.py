@@ -68,7 +68,9 @@ class OpenAIAgentsAdapter(Adapter):
             close_session(run)
         if result.interruptions:
             names = [getattr(item, "name", "a tool") for item in result.interruptions]
-            raise UnknownAgent(f"the agent waits for a human to approve {names}: it cannot run unattended")
+            raise UnknownAgent(
+                f"the agent waits for a human to approve {names}, and Leyden runs it unattended: remove needs_approval"
+            )
         return result
 
     async def completed(self, result: Any) -> Any:
@@ -119,5 +121,5 @@ async def _read_to_end(result: Any) -> Any:
 def _run(agent: Any) -> Run:
     run = run_of(agent)
     if run is None:
-        raise UnknownAgent(f"{type(agent).__name__} is nothing that a Runner runs")
+        raise UnknownAgent(f"a {type(agent).__name__} cannot be run by the SDK's Runner")
     return run

@@ -69,7 +69,9 @@ def fresh(given: Any) -> Any:
         options["context"] = copy.deepcopy(options.get("context"))
     except Exception as error:
         kind = type(options["context"]).__name__
-        raise UnknownAgent(f"the context, a {kind}, cannot be copied for each attempt: give a factory") from error
+        raise UnknownAgent(
+            f"the context, a {kind}, cannot be copied for each attempt: give a function that makes the run"
+        ) from error
     return functools.partial(given.func, run.agent, **options)
 
 
@@ -114,7 +116,10 @@ def refusal(agent: Any) -> str | None:
     for member in team_of(agent):
         for tool in member.tools:
             if getattr(tool, "needs_approval", False) is True:
-                return f"the agent {member.name!r} waits for a human to approve its tool {tool.name!r}"
+                return (
+                    f"the agent {member.name!r} waits for a human to approve its tool {tool.name!r}, and Leyden runs "
+                    "it unattended: remove needs_approval"
+                )
         if _over_websockets(member.model):
             return f"the agent {member.name!r} calls its model over WebSockets, which cannot be routed: use HTTP"
     return None

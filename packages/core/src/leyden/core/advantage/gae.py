@@ -62,7 +62,7 @@ class GAE(AdvantageEstimator):
             if len(rollout.returns_N) == 0:
                 continue
             if rollout.values_N is None:
-                raise TrainingError("GAE needs the values of a critic, and there are none")
+                raise TrainingError("GAE needs the values of a critic, and the rollout has none")
             rewards_N = rollout.returns_N - self.gamma * np.append(rollout.returns_N[1:], 0.0)
             found.append(gae(rewards_N, rollout.values_N, self.gamma, self.lam))
         return found

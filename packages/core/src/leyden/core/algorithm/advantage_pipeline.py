@@ -115,8 +115,8 @@ def credit_of(trajectory: Trajectory, scheme: CreditAssigner) -> Credit | None:
     credit = scheme.assign(trajectory) if trajectory.transitions else None
     if credit is not None and len(credit.returns_N) != len(trajectory.transitions):
         raise TrainingError(
-            f"rollout {trajectory.rollout_id} has {len(trajectory.transitions)} transitions, "
-            f"and its credit is for {len(credit.returns_N)}"
+            f"rollout {trajectory.rollout_id} has {len(trajectory.transitions)} transitions, and its credit has "
+            f"values for {len(credit.returns_N)}"
         )
     return credit
 

@@ -88,7 +88,7 @@ class Context(ABC):
 
         Raises UsageError if `source` cannot be read, or if this context cannot read stores.
         """
-        raise UsageError(f"{source} cannot be read here: this context knows no stores")
+        raise UsageError(f"{source} cannot be read here: this context cannot read stores")
 
     @abstractmethod
     async def evaluate(self, label: str) -> None:
@@ -162,7 +162,10 @@ class Algorithm(ABC):
         Keys with dots reach into options that are mappings. The default refuses every key: a resumed run learns as it
         began.
         """
-        raise UsageError(f"--set {key} cannot change on --resume: {self.name} goes on as the run began")
+        raise UsageError(
+            f"--set {key} cannot change on --resume: a resumed run keeps the {self.name} configuration that it began "
+            "with"
+        )
 
     def rehearsed(self) -> "Algorithm":
         """Return the algorithm whose first step shows whether a run can learn from what its agents do."""

@@ -34,19 +34,24 @@ def check_critic(
     if critic is None:
         return
     if reader is None:
-        raise UsageError("nobody reads the critic: set advantage=gae or credit=learned_value, or leave critic out")
+        raise UsageError(
+            "neither credit nor advantage reads the critic: set advantage=gae or credit=learned_value, or leave "
+            "critic out"
+        )
     if by_credit and advantage.needs_values:
         raise UsageError(
-            "credit and advantage both read the critic, which would count the change of value twice: "
-            "take credit=uniform with advantage=gae, or credit=learned_value with advantage=rloo"
+            "credit and advantage both read the critic, which would count the change of value twice: set "
+            "credit=uniform with advantage=gae, or credit=learned_value with advantage=rloo"
         )
     if by_credit and critic.shared:
         raise UsageError(
-            "critic=shared learns only from what the policy is trained on, which leaves out groups that taught it "
-            "nothing, so its values would be bent: with credit=learned_value set critic=own"
+            "critic=shared learns only from the calls that the policy is trained on, without the groups that were "
+            "dropped, so its values would be biased: with credit=learned_value set critic=own"
         )
     if critic.shared and critic.clip is not None and update.epochs * update.minibatches == 1:
-        raise UsageError("critic clip has no effect on one optimizer step a step; set epochs or minibatches above 1")
+        raise UsageError(
+            "critic clip has no effect with one optimizer step per training step; set epochs or minibatches above 1"
+        )
 
 
 def valued(

@@ -150,8 +150,10 @@ class BatchLoop(Algorithm, Generic[Part]):
             reasons = counts(batch.left_out + batch.dropped) or "no rollout was rewarded"
             reasons = "; ".join(filter(None, [failed_line(groups), reasons]))
             if empty >= most_empty:
-                raise NothingToLearn(f"nothing to learn from in {empty} batches in a row; the last one's: {reasons}")
-            log.warning("a batch had nothing to learn from (%s); going on with the next tasks", reasons)
+                raise NothingToLearn(
+                    f"{empty} batches in a row had nothing to learn from; reasons in the last one: {reasons}"
+                )
+            log.warning("a batch had nothing to learn from (%s); continuing with the next tasks", reasons)
 
     async def _take_step(self, context: Context, updaters: "Mapping[str, Updater]", batch: Batch[Part]) -> None:
         reports: dict[str, Report] = {}
@@ -161,7 +163,11 @@ class BatchLoop(Algorithm, Generic[Part]):
             except TrainingError as error:
                 raise TrainingError(f"policy {name}: {error}" if len(updaters) > 1 else str(error)) from error
         if idle := [name for name in updaters if name not in reports]:
-            log.warning("step %d taught %s nothing: no call to learn from", context.step + 1, ", ".join(idle))
+            log.warning(
+                "step %d did not train %s: the batch had no call that it can learn from",
+                context.step + 1,
+                ", ".join(idle),
+            )
         gaps = await context.publish({name: updater.model for name, updater in updaters.items()})
         further = await self.after_update(context, updaters)
         context.account(context.step, batch.accounts)

@@ -87,7 +87,7 @@ class LightningRL(Learner[LightningRLConfig, PolicyShare]):
         """Raise UsageError if the critic's warm-up leaves the policy no step."""
         if self.critic is not None and steps <= self.critic.warmup_steps:
             warmup = self.critic.warmup_steps
-            raise UsageError(f"critic warmup_steps {warmup} leaves the policy none of the run's {steps} steps")
+            raise UsageError(f"critic warmup_steps {warmup} leaves no step for the policy: the run has {steps}")
 
     def pace(self) -> LoopKind:
         """Return how far collecting may run ahead of the updates."""
@@ -133,7 +133,10 @@ class LightningRL(Learner[LightningRLConfig, PolicyShare]):
         critic = critic_by_policy({name: updater.values for name, updater in critics.items()})
         groups = await context.compute("value", valued, groups, critic, readable)
         if left_out := unvalued(groups):
-            log.warning("left out %d calls that the critic cannot read: empty, or longer than the context", left_out)
+            log.warning(
+                "skipped %d calls that the critic cannot read: their prompts are empty, or longer than the context",
+                left_out,
+            )
         return replace(self.weigh(groups), value_targets=value_targets(groups, self.credit), unvalued=left_out)
 
     def update(self, updater: "Updater", part: PolicyShare) -> "UpdateReport | ActorCriticReport":
@@ -147,6 +150,6 @@ class LightningRL(Learner[LightningRLConfig, PolicyShare]):
     def weigh(self, groups: list[TrajectoryGroup]) -> WeightedBatch:
         """Turn rewards of attempts into returns of transitions, and those into an advantage for each transition."""
         if not self._roles_seen and (absent := absent_roles(self.credit, groups)):
-            log.warning("credit names roles that nobody spoke in so far: %s", ", ".join(absent))
+            log.warning("credit names roles that no agent or node had so far: %s", ", ".join(absent))
         self._roles_seen = True
         return weigh(groups, self.credit, self.advantage)

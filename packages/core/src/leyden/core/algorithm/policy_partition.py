@@ -23,7 +23,9 @@ def owner(call: Transition, policies: Collection[str]) -> str:
     if len(policies) == 1:
         return next(iter(policies))
     if call.policy not in policies:
-        raise TrainingError(f"a call of rollout {call.rollout_id} was made by {call.policy!r}, which is not trained")
+        raise TrainingError(
+            f"a call of rollout {call.rollout_id} was answered by policy {call.policy!r}, which is not trained"
+        )
     return call.policy
 
 

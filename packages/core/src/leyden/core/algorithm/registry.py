@@ -58,7 +58,7 @@ def make_learner(
         raise UsageError(f"{label}: {error}") from error
     if not isinstance(learner, Learner):
         kind = label.partition(" ")[0]
-        raise UsageError(f"{label}: {algorithm} keeps a loop of its own, and cannot be a {kind}")
+        raise UsageError(f"{label}: {algorithm} has its own training loop and cannot be a {kind}")
     return cast("Learner[Any, Any]", learner)
 
 
@@ -70,7 +70,7 @@ def algorithm_class(name: str) -> type[Algorithm]:
     kind = load_object(name) if ":" in name else _installed(name)
     if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
         known = sorted({*ALGORITHMS, *(entry.name for entry in entry_points(group=GROUP))})
-        raise UsageError(f"unknown algorithm {name!r}; there is {', '.join(known)}, or an import string")
+        raise UsageError(f"unknown algorithm {name!r}; use one of {', '.join(known)}, or an import string")
     return kind
 
 

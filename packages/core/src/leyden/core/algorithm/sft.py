@@ -38,9 +38,14 @@ class SFTConfig(SupervisedOptions, frozen=True, kw_only=True, forbid_unknown_fie
         super().__post_init__()
         loss = self.make_loss()
         if loss.reads_advantages or loss.reads_ratios:
-            raise UsageError(f"sft imitates what was written, and loss {self.loss!r} compares it with something else")
+            raise UsageError(
+                f"sft imitates answers, so its loss can read neither advantages nor ratios, as {self.loss!r} does: "
+                "leave loss out"
+            )
         if self.spans is None and self.keep == "all" and self.above is None:
-            raise UsageError("sft needs spans to imitate; to imitate the run's own rollouts, keep=best or above=REWARD")
+            raise UsageError(
+                "sft needs spans to imitate; to imitate the run's own rollouts, set keep=best or above=REWARD"
+            )
 
 
 class SFT(SupervisedLoop[SFTConfig]):

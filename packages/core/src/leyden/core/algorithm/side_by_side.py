@@ -55,21 +55,23 @@ class SideBySideConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def __post_init__(self) -> None:
         self._check_names()
         if self.learning_rate is not None and all("learning_rate" in side.config for side in self.sides):
-            raise UsageError("learning_rate has no effect: every side has one of its own")
+            raise UsageError("learning_rate has no effect: every side sets its own")
         learners = self.learners()
         if any(one.pace() != other.pace() for one, other in pairwise(learners.values())):
-            raise UsageError("sides learn from the same rollouts: loop and max_staleness must be the same in each")
+            raise UsageError("sides learn from the same rollouts: loop and max_staleness must be the same in all sides")
         for name, learner in learners.items():
             self._check_side(name, learner)
 
     def _check_names(self) -> None:
         names = [side.name for side in self.sides]
         if len(names) < 2:
-            raise UsageError(f"sides are two or more, not {len(names)}; one algorithm alone needs none")
+            raise UsageError(
+                f"sides needs at least two entries, not {len(names)}; to run one algorithm, leave sides out"
+            )
         if repeated := [name for name, count in Counter(names).items() if count > 1]:
-            raise UsageError(f"two sides are called {repeated[0]!r}; each needs a name of its own")
+            raise UsageError(f"two sides are called {repeated[0]!r}; every side needs a different name")
         if reserved := [name for name in names if name in (TURNS, POLICY, PROVIDER)]:
-            raise UsageError(f"a side cannot be called {reserved[0]!r}: that name has a meaning of its own")
+            raise UsageError(f"a side cannot be called {reserved[0]!r}: this name is reserved")
         if self.acts not in (None, TURNS, *names):
             raise UsageError(f"acts must be {TURNS}, or the name of a side ({', '.join(names)}), not {self.acts!r}")
 
@@ -77,8 +79,8 @@ class SideBySideConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         options: LearnerOptions = learner.config
         if not learner.needs_rollouts:
             raise UsageError(
-                f"side {name}: it learns from spans, and sides learn from the rollouts of the run; take stages, where "
-                "one comes after the other, or a run of its own"
+                f"side {name}: it learns from spans, and sides learn from the rollouts of the run; use stages, which "
+                "run one after the other, or a separate run"
             )
         if self.acting == (name,):
             return
@@ -87,8 +89,8 @@ class SideBySideConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         loss = options.make_loss()
         if loss.reads_advantages and not loss.reads_ratios and options.correction is None:
             raise UsageError(
-                f"side {name} learns from tokens that another side's policy drew, and a loss without ratios takes them "
-                "for its own: set correction=truncated, or a loss with ratios such as ppo_clip"
+                f"side {name} learns from tokens that another side's policy generated, and a loss without ratios "
+                "treats them as its own: set correction=truncated, or a loss with ratios such as ppo_clip"
             )
 
     @property
@@ -173,7 +175,7 @@ class SideBySide(BatchLoop[SidePart]):
         """
         if set(context.policies) != set(self.sides):
             raise UsageError(
-                f"sides {', '.join(self.sides)} begin as one policy and train one each; the run has "
+                f"sides {', '.join(self.sides)} train a policy each, with the name of the side; the run has "
                 f"{', '.join(context.policies)}"
             )
         return min([steps, *[await learner.prepare(context, steps) for learner in self._learners.values()]])

@@ -45,19 +45,26 @@ class StagesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def __post_init__(self) -> None:
         if len(self.stages) < 2:
-            raise UsageError(f"stages are two or more, not {len(self.stages)}; one algorithm alone needs none")
+            raise UsageError(
+                f"stages needs at least two entries, not {len(self.stages)}; to run one algorithm, leave stages out"
+            )
         for number, stage in enumerate(self.stages, 1):
             if stage.steps is None and number < len(self.stages):
-                raise UsageError(f"stage {number} ({stage.algorithm}) needs steps: only the last takes what is left")
+                raise UsageError(
+                    f"stage {number} ({stage.algorithm}) needs steps: only the last stage may omit them, and takes "
+                    "the remaining steps"
+                )
             if stage.steps is not None and stage.steps < 1:
                 raise UsageError(f"stage {number} ({stage.algorithm}) needs at least 1 step, not {stage.steps}")
         learners = self.learners()
         for option, default in _SHARED.items():
             found = [getattr(learner.config, option, default) for learner in learners]
             if any(one != other for one, other in pairwise(found)):
-                raise UsageError(f"all stages train the same policy, so {option} must be the same in each")
+                raise UsageError(f"all stages train the same policy, so {option} must be the same in all stages")
         if any(one.pace() != other.pace() for one, other in pairwise(learners)):
-            raise UsageError("stages cannot change how a run collects: loop and max_staleness must be the same in each")
+            raise UsageError(
+                "loop and max_staleness must be the same in all stages: a run collects rollouts in one way"
+            )
 
     def learners(self) -> list[Learner[Any, Any]]:
         """Return a new learner for every stage; raises UsageError for an algorithm that cannot be a stage."""
@@ -148,14 +155,15 @@ class Stages(Algorithm):
             stage_steps = left if stage.steps is None else stage.steps
             if stage_steps > left or not left:
                 raise UsageError(
-                    f"the run's {steps} steps end before stage {number} ({stage.algorithm}) does; give more, or the "
-                    f"stages fewer"
+                    f"the run's {steps} steps are too few for stage {number} ({stage.algorithm}); give the run more "
+                    "steps, or the stages fewer"
                 )
             learner.check_steps(stage_steps)
             taken += stage_steps
         if taken < steps:
             raise UsageError(
-                f"stages take {taken} of the run's {steps} steps; leave steps out of the last, or give the run {taken}"
+                f"stages take {taken} of the run's {steps} steps; omit steps in the last stage, or give the run "
+                f"{taken} steps"
             )
 
     async def _plan(self, context: Context) -> None:

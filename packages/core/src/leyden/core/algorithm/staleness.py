@@ -32,15 +32,18 @@ class LoopKind:
         UsageError for a combination that cannot work.
         """
         if loop not in get_args(Loop):
-            raise UsageError(f"loop must be {', '.join(get_args(Loop))}, got {loop!r}")
+            raise UsageError(f"loop must be one of {', '.join(get_args(Loop))}, got {loop!r}")
         if max_staleness is not None and loop != "async":
             raise UsageError(f"max_staleness has no effect on loop {loop}, whose bound is fixed; set loop=async")
         if max_staleness is not None and max_staleness < 1:
-            raise UsageError(f"max_staleness must be at least 1, got {max_staleness}; for fresh tokens set loop=sync")
+            raise UsageError(
+                f"max_staleness must be at least 1, got {max_staleness}; to learn only from tokens of the current "
+                "weights, set loop=sync"
+            )
         if loop != "sync" and not accounts_for_age:
             raise UsageError(
-                f"loop {loop} learns from tokens of older weights, and a loss without ratios takes them for its own: "
-                "set correction=truncated, or a loss with ratios such as ppo_clip"
+                f"loop {loop} learns from tokens of older weights, and a loss without ratios treats them as tokens of "
+                "the current weights: set correction=truncated, or a loss with ratios such as ppo_clip"
             )
         bounds = {"sync": 0, "one_off": 1, "async": DEFAULT_STALENESS if max_staleness is None else max_staleness}
         return cls(loop=loop, max_staleness=bounds[loop])

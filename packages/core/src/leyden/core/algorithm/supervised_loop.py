@@ -58,13 +58,15 @@ class SupervisedOptions(LearnerOptions, frozen=True, kw_only=True, forbid_unknow
         for name in self.only_from_spans:
             value = getattr(self, name)
             if value is not None and self.spans is None:
-                raise UsageError(f"{name} has no effect without spans: a step learns from what it collected")
+                raise UsageError(
+                    f"{name} has no effect without spans: a step then learns from all rollouts that it collected"
+                )
             if value is not None and not value > 0:
                 raise UsageError(f"{name} must be above 0, got {value}")
         if self.held_out is not None and not self.held_out < 1:
-            raise UsageError(f"held_out is a share of the tasks, below 1, got {self.held_out}")
+            raise UsageError(f"held_out is a share of the tasks and must be below 1, got {self.held_out}")
         if self.held_out_every is not None and (self.held_out is None or self.held_out_every < 1):
-            raise UsageError(f"held_out_every counts steps and needs held_out, got {self.held_out_every}")
+            raise UsageError(f"held_out_every must be at least 1 step, and needs held_out, got {self.held_out_every}")
 
 
 Options = TypeVar("Options", bound=SupervisedOptions)
@@ -123,7 +125,8 @@ class SupervisedLoop(Learner[Options, list[WeightedTransition]], Generic[Options
         rest = self.select_units([group for index, group in enumerate(groups) if index not in held_out_indices])
         if rest.units and not self._held_out_units:
             raise UsageError(
-                f"held_out={self.config.held_out} leaves nothing to measure in {len(held_out_indices)} tasks"
+                f"held_out={self.config.held_out} holds out {len(held_out_indices)} tasks, and none of them gives "
+                "anything to measure"
             )
         set_apart = {
             SET_APART: [

@@ -27,33 +27,35 @@ NameOption = Annotated[
     str | None, typer.Option("--name", help="Name of the run; made from agent and time if not given.")
 ]
 ExperimentOption = Annotated[
-    str | None, typer.Option("--experiment", help="Name of the set of runs that it is compared with.")
+    str | None, typer.Option("--experiment", help="Name of a set of runs to compare this run with.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="Order of tasks and draws of the engine follow from it.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the order of tasks and of the engine's sampling.")]
 PolicyOption = Annotated[str | None, typer.Option("--policy", help="Answer with this Hugging Face model.")]
 EndpointOption = Annotated[
-    str | None, typer.Option("--endpoint", "--base-url", help="Answer from this OpenAI-compatible base URL.")
+    str | None, typer.Option("--endpoint", "--base-url", help="Send model calls to this OpenAI-compatible base URL.")
 ]
 ModelOption = Annotated[
     str | None, typer.Option("--model", help="Model at the endpoint that answers all calls. [default: the agent's own]")
 ]
-DeviceOption = Annotated[str, typer.Option("--device", help="What policies live on: cpu, or cuda for one GPU.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="Device of the policies: cpu, or cuda for one GPU.")]
 ApiKeyEnvOption = Annotated[str, typer.Option("--api-key-env", help="Environment variable with the endpoint's key.")]
 
 InputOption = Annotated[
-    str | None, typer.Option("--input", help="Function from a task to the agent's input, as file.py:make.")
+    str | None, typer.Option("--input", help="Function that makes the agent's input from a task, as file.py:make.")
 ]
 HookOption = Annotated[
-    list[str] | None, typer.Option("--hook", metavar="HOOK", help="A Hook, as file.py:name; may be given twice.")
+    list[str] | None, typer.Option("--hook", metavar="HOOK", help="A Hook, as file.py:name; may be repeated.")
 ]
 AllowHostOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="Answer requests for this host name too; may be given twice."),
+    typer.Option(metavar="NAME", help="Also accept requests for this host name; may be repeated."),
 ]
 
 EnvOption = Annotated[
     list[str] | None,
-    typer.Option("--env", metavar="NAME", help="A variable with a secret that COMMAND gets; may be given twice."),
+    typer.Option(
+        "--env", metavar="NAME", help="Environment variable with a secret to pass to COMMAND; may be repeated."
+    ),
 ]
 
 RUNS = Path("runs")
@@ -83,7 +85,9 @@ def read_env(names: list[str], command: tuple[str, ...], *, here: bool = True) -
     from leyden.core.runner.commands.command import check_env, check_set
 
     if not command:
-        raise UsageError("--env has no effect without a command after --: an agent in Python has the whole environment")
+        raise UsageError(
+            "--env has no effect without a command after --: an agent in Python gets the whole environment"
+        )
     checked = check_env(names)
     if here:
         check_set(checked)
@@ -100,7 +104,7 @@ def answering(policy: str | None, endpoint: str | None, model: str | None, api_k
         raise UsageError("give either --policy (a Hugging Face model) or --endpoint")
     if endpoint is None:
         if model is not None:
-            raise UsageError("--model is the name of a model at an --endpoint; --policy says itself which it is")
+            raise UsageError("--model is the name of a model at an --endpoint; --policy already names the model")
         return {}
     check_base_url(endpoint, "--endpoint")
     return {"main_llm": LLM(endpoint=endpoint, model=model or "", api_key=os.environ.get(api_key_env))}
@@ -152,7 +156,9 @@ def read_settings(pairs: list[str], option: str = "--set") -> dict[str, Any]:
             raise UsageError(f"{option} {key} must be a finite number, not {value}") from None
         # an integer of thousands of digits, or lists nested a thousand levels deep
         except (ValueError, RecursionError):
-            raise UsageError(f"{option} {key}: no option has a value of {len(value):,} characters like that") from None
+            raise UsageError(
+                f"{option} {key}: the value of {len(value):,} characters is too long, or nested too deeply"
+            ) from None
     return settings
 
 
@@ -211,7 +217,7 @@ def read_policies(given: list[str]) -> str | dict[str, str]:
     if not pairs or any("/" in name for name, _ in pairs):  # a folder name may contain =
         if len(given) == 1:
             return given[0]
-        raise UsageError("several policies need names, so that routes can lead to them: --policy NAME=FOLDER for each")
+        raise UsageError("several policies need names that routes can use: give --policy NAME=FOLDER for each")
     named = dict(pairs)
     if len(named) < len(given) or not all(name and source for name, source in pairs):
         raise UsageError(f"--policy takes name=policy, each name once, or one policy alone, not {' '.join(given)!r}")
@@ -237,20 +243,22 @@ def read_reward_weights(pairs: list[str]) -> dict[str, float]:
 def warn_of_host(host: str) -> None:
     """Write a warning to standard error if other machines can reach the address `host`."""
     if host not in ("127.0.0.1", "::1", "localhost"):
-        sys.stderr.write(f"leyden: {host} can be reached from elsewhere, and HTTP hides no token: put TLS before it\n")
+        sys.stderr.write(
+            f"leyden: other machines can reach {host}, and HTTP sends tokens unencrypted: use a proxy with TLS\n"
+        )
 
 
 def read_update(value: str) -> Literal["swap", "drain"]:
     """Read when an update takes effect for calls in flight; raises UsageError for an unknown value."""
     if value not in ("swap", "drain"):
-        raise UsageError(f"--update is swap or drain, not {value!r}")
+        raise UsageError(f"--update must be swap or drain, not {value!r}")
     return value
 
 
 def read_engine(value: str) -> Literal["embedded", "vllm"]:
     """Read which engine serves the policies; raises UsageError for an unknown value."""
     if value not in ("embedded", "vllm"):
-        raise UsageError(f"--engine is embedded or vllm, not {value!r}")
+        raise UsageError(f"--engine must be embedded or vllm, not {value!r}")
     return value
 
 

@@ -62,7 +62,7 @@ def _check_names(path: Path, found: Mapping[str, Any], kind: type[msgspec.Struct
     for name, value in found.items():
         if name not in kind.__struct_fields__:
             if name in VERLS:
-                raise UsageError(f"{path}: {name} is of VERL's own configuration, which needs --backend verl")
+                raise UsageError(f"{path}: {name} belongs to VERL's configuration, which needs --backend verl")
             near = difflib.get_close_matches(str(name), kind.__struct_fields__, 1)
             advice = f"; did you mean {within}{near[0]}?" if near else ""
             raise UsageError(f"{path}: there is no setting {within}{name}{advice}")

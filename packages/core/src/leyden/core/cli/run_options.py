@@ -70,7 +70,7 @@ class RunOptions:
     context: typer.Context
     agent: AgentArgument = None
     tasks: Annotated[Path | None, typer.Option(help="Training tasks, JSON Lines.")] = None
-    val: Annotated[list[Path] | None, typer.Option(help="Held-out tasks, JSON Lines; may be given twice.")] = None
+    val: Annotated[list[Path] | None, typer.Option(help="Held-out tasks, JSON Lines; may be repeated.")] = None
     reward: Annotated[str | None, typer.Option(help="Reward function `score(task, result)`, as file.py:score.")] = None
     reward_weight: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Weight of one of the reward's dimensions.")
@@ -89,39 +89,49 @@ class RunOptions:
     tasks_per_step: Annotated[int, typer.Option(help="Tasks drawn for each step.")] = 16
     group_size: Annotated[int, typer.Option(help="Rollouts of each task.")] = 8
     learning_rate: Annotated[float | None, typer.Option(help="The same as --set learning_rate=...")] = None
-    temperature: Annotated[float, typer.Option(help="Of training; overrides the agent's own.")] = 1.0
-    agent_match: Annotated[str | None, typer.Option(help="Train only agents or nodes this regex finds.")] = None
-    span_match: Annotated[str | None, typer.Option(help="Train only calls in or below a span this regex finds.")] = None
-    attribute_match: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=REGEX", help="The same, by an attribute of such a span.")
-    ] = None
-    predicate: Annotated[str | None, typer.Option(help="The same, by `predicate(span, above)`, as file.py:name.")] = (
-        None
+    temperature: Annotated[float, typer.Option(help="Sampling temperature in training; overrides the agent's own.")] = (
+        1.0
     )
+    agent_match: Annotated[
+        str | None, typer.Option(help="Train only calls of agents or nodes whose name this regex finds.")
+    ] = None
+    span_match: Annotated[
+        str | None, typer.Option(help="Train only calls in or below a span whose name this regex finds.")
+    ] = None
+    attribute_match: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=REGEX", help="As --span-match, but by an attribute of the span.")
+    ] = None
+    predicate: Annotated[
+        str | None, typer.Option(help="As --span-match, but by a function `predicate(span, above)`, as file.py:name.")
+    ] = None
     workers: Annotated[int, typer.Option(help="Agent processes.")] = 1
     concurrency: Annotated[int, typer.Option(help="Rollouts at once in each agent process.")] = 64
     isolation: Annotated[
-        str, typer.Option(help="process: each rollout has a process of its own; shared: none has; auto: where needed.")
+        str,
+        typer.Option(
+            help="process: a separate process for each rollout; shared: a shared one; auto: separate where needed."
+        ),
     ] = "auto"
-    runners: Annotated[str, typer.Option(help="Where they run: local, ray, or remote (`leyden run --server`).")] = (
-        "local"
-    )
+    runners: Annotated[
+        str, typer.Option(help="Where agent processes run: local, ray, or remote (`leyden run --server`).")
+    ] = "local"
     ray_address: Annotated[
-        str | None, typer.Option(help="HOST:PORT of a Ray cluster, or auto. [default: one of this machine]")
+        str | None, typer.Option(help="HOST:PORT of a Ray cluster, or auto. [default: start one on this machine]")
     ] = None
-    ray_actors: Annotated[int | None, typer.Option(help="Ray actors to spread them over. [default: one a node]")] = None
+    ray_actors: Annotated[
+        int | None, typer.Option(help="Ray actors that the agent processes are divided among. [default: one per node]")
+    ] = None
     ray_cpus: Annotated[float, typer.Option(help="CPUs that Ray sets aside for each agent process.")] = 1.0
-    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's reach 0.0.0.0.")] = (
-        "127.0.0.1"
-    )
+    host: Annotated[str, typer.Option(help="Address to listen on; other machines can reach 0.0.0.0.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 0
     advertise: Annotated[
-        str | None, typer.Option(help="HOST[:PORT] or URL that other machines know it by. [default: its address]")
+        str | None,
+        typer.Option(help="HOST[:PORT] or URL at which other machines reach the run. [default: its address]"),
     ] = None
     allow_host: AllowHostOption = None
     timeout: Annotated[float, typer.Option(help="Seconds one attempt may take.")] = 120.0
-    engine: Annotated[str, typer.Option(help="What serves the policy: embedded, or vllm.")] = "embedded"
-    vllm: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of vLLM's server.")] = None
+    engine: Annotated[str, typer.Option(help="Engine that serves the policy: embedded or vllm.")] = "embedded"
+    vllm: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Option of vLLM's server.")] = None
     device: DeviceOption = "cpu"
     threads: Annotated[int | None, typer.Option(help="Torch threads of the engine. [default: by size]")] = None
     deterministic: Annotated[
@@ -130,29 +140,38 @@ class RunOptions:
     sampled_eval: Annotated[bool, typer.Option(help="Evaluate with the training sampling too.")] = True
     eval_every: Annotated[int, typer.Option(help="Steps between evaluations on --val; keeps the best version.")] = 0
     patience: Annotated[
-        int | None, typer.Option(help="Stop after so many of them without a rise. [default: never]")
+        int | None, typer.Option(help="Stop after this many evaluations without improvement. [default: never]")
     ] = None
     checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 1
     keep_checkpoints: Annotated[
-        int, typer.Option(help="Latest checkpoints that stay: a run can be rolled back to these.")
+        int, typer.Option(help="Number of latest checkpoints to keep; a run can be rolled back to them.")
     ] = 2
     tracker: Annotated[
-        list[str] | None, typer.Option(help="Also log to: tensorboard, wandb, mlflow; may be given twice.")
+        list[str] | None, typer.Option(help="Also log to: tensorboard, wandb, mlflow; may be repeated.")
     ] = None
     algorithm: Annotated[str, typer.Option(help="A registered algorithm, or an import string.")] = USUAL
-    backend: Annotated[str, typer.Option(help="torch, or verl: VERL on Ray, which is --algorithm verl.")] = "torch"
+    backend: Annotated[str, typer.Option(help="torch, or verl for VERL on Ray, the same as --algorithm verl.")] = (
+        "torch"
+    )
     config: Annotated[
-        Path | None, typer.Option(help="Settings of the run, YAML, as in runs/NAME/config.yaml. With VERL: VERL's own.")
+        Path | None,
+        typer.Option(help="YAML file with settings, as in runs/NAME/config.yaml. With VERL: VERL's configuration."),
     ] = None
-    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value of the algorithm's configuration.")] = None
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Option of the algorithm, as key=value.")] = None
     route: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERNS", help="agent=judge,to=provider: where model calls go.")
+        list[str] | None,
+        typer.Option(metavar="PATTERNS", help="Where model calls go, for example agent=judge,to=provider."),
     ] = None
     frozen: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=POLICY", help="A policy that routes may name, and never learns.")
+        list[str] | None,
+        typer.Option(metavar="NAME=POLICY", help="Policy that routes can name and that is not trained."),
     ] = None
-    update: Annotated[str, typer.Option(help="New weights: swap between tokens, or drain calls first.")] = "swap"
-    record_within: Annotated[float, typer.Option(help="Seconds a call's record may wait; 0: durable at once.")] = 0.0
+    update: Annotated[
+        str, typer.Option(help="When new weights take effect: swap between two tokens, or drain calls first.")
+    ] = "swap"
+    record_within: Annotated[
+        float, typer.Option(help="Most seconds until a call's record is stored; 0: before its response ends.")
+    ] = 0.0
     engine_log: Annotated[bool, typer.Option("--engine-log", help="Keep the engine's own record of calls.")] = False
     runs: RunsOption = RUNS
     quiet: QuietOption = False
@@ -195,7 +214,7 @@ class RunOptions:
         for name in self.context.params:
             if name not in RESUMED and self.gives(name):
                 option = name.strip("_").replace("_", "-")
-                raise UsageError(f"--{option} is what the run began with; {_WITH_RESUME}")
+                raise UsageError(f"--{option} cannot change on --resume; {_WITH_RESUME}")
         device = self.device if self.gives("device") else None
         return ResumeChanges(
             steps=self.steps, device=device, ray_address=self.ray_address, settings=read_settings(self.set_ or [])
@@ -286,9 +305,9 @@ class RunOptions:
         The backend VERL is an algorithm; raises UsageError if another is given too.
         """
         if self.backend not in ("torch", VERL):
-            raise UsageError(f"--backend is torch or {VERL}, not {self.backend!r}")
+            raise UsageError(f"--backend must be torch or {VERL}, not {self.backend!r}")
         if self.backend == VERL and self.algorithm not in (VERL, USUAL):
-            raise UsageError(f"--backend {VERL} trains by what its configuration says; leave --algorithm out")
+            raise UsageError(f"--backend {VERL} takes the algorithm from VERL's configuration; leave --algorithm out")
         return VERL if self.backend == VERL else self.algorithm
 
     def _named(self, *pairs: tuple[str, str]) -> dict[str, Any]:

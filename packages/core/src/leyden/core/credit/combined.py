@@ -21,7 +21,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Check that the weight is finite and not 0."""
         check_finite("weight", self.weight)
         if self.weight == 0:
-            raise UsageError("a part with weight 0 does nothing: leave it out")
+            raise UsageError("a part with weight 0 has no effect: remove it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,9 +29,7 @@ class LearnedValueCredit(OverAnother):
     def __post_init__(self) -> None:
         check_gamma("gamma", self.gamma)
         if needs_values(self.base):
-            raise UsageError(
-                "the base of learned_value reads the critic already; a change of value needs plain returns"
-            )
+            raise UsageError("the base of learned_value already reads the critic: choose a base that does not")
 
     def learned(self) -> CreditAssigner:
         """Return the base."""
@@ -46,7 +44,7 @@ class LearnedValueCredit(OverAnother):
         values = [call.value for call, kept in zip(trajectory.transitions, kept_N, strict=True) if kept]
         known = [value for value in values if value is not None]
         if len(known) < len(values):
-            raise TrainingError(f"rollout {trajectory.rollout_id} has calls without a value: no critic was asked")
+            raise TrainingError(f"rollout {trajectory.rollout_id} has calls without a value from a critic")
         after_N = self.gamma * (credit.returns_N[kept_N] - np.array(known))
         change_N = credit.returns_N[kept_N] - np.array(known) - np.append(after_N[1:], 0.0)
         returns_N = np.zeros_like(credit.returns_N)

@@ -46,11 +46,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             except re.error as error:
                 raise UsageError(f"a rule's {option} {pattern!r} is not a regular expression: {error}") from None
         if self.matches is not None and self.reads is not None:
-            raise UsageError("a rule has matches or reads, not both: each alone says what succeeded")
+            raise UsageError("a rule takes matches or reads, not both: each of them decides what succeeded")
         if self.reads is not None:
             _reader("reads", self.reads)
         if self.kind == "answer" and self.matches is None and self.reads is None:
-            raise UsageError("a rule for answers needs matches or reads: nothing else says whether an answer succeeded")
+            raise UsageError("a rule for answers needs matches or reads, which decide whether an answer succeeded")
 
     def fits(self, outcome: Outcome) -> bool:
         """Return whether the rule applies to `outcome`."""
@@ -74,7 +74,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 def check_rules(rules: Sequence[Rule], scheme: str) -> None:
     """Raise UsageError if there is no rule."""
     if not rules:
-        raise UsageError(f"{scheme} needs rules: at least one that says what an outcome is worth")
+        raise UsageError(f"{scheme} needs at least one rule, which gives an outcome a reward or a penalty")
 
 
 def intermediate_rewards(rules: Sequence[Rule], transitions: Sequence[Transition]) -> Floats:

@@ -21,9 +21,9 @@ NOT_STORED = "not_stored"
 """Key of the attempt's metadata that counts spans that the store refused: `{"spans": 2, "reason": "..."}`."""
 
 _DEFAULT_MESSAGES = {
-    "failed": "the attempt failed, and its record does not say why",
-    "timeout": "the attempt took longer than it may",
-    "unresponsive": "neither a heartbeat nor a span of the attempt arrived for too long",
+    "failed": "the attempt failed, and its record has no reason",
+    "timeout": "the attempt exceeded its time limit",
+    "unresponsive": "the attempt sent neither a heartbeat nor a span within its time limit",
 }
 _KINDS: dict[str, FailureKind] = {"timeout": "timeout", "unresponsive": "worker"}
 

@@ -17,4 +17,4 @@ def check_isolation(given: str) -> Isolation:
     for choice in CHOICES:
         if given == choice:
             return choice
-    raise UsageError(f"isolation is one of {', '.join(CHOICES)}, not {given!r}")
+    raise UsageError(f"isolation must be one of {', '.join(CHOICES)}, not {given!r}")

@@ -48,7 +48,7 @@ class ProductionSampling(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not 0 <= self.base_rate <= 1:
-            raise UsageError(f"base_rate is {self.base_rate}; it is a share, from 0 to 1")
+            raise UsageError(f"base_rate is {self.base_rate}; it must be between 0 and 1")
         if self.reward_threshold is not None and not math.isfinite(self.reward_threshold):
             raise UsageError(f"reward_threshold is {self.reward_threshold}; it must be a finite number")
         if self.max_span_per_minute is not None and self.max_span_per_minute < 1:

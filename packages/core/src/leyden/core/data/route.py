@@ -67,14 +67,14 @@ def parse_route(text: str) -> Route:
         if not equals:
             raise UsageError(f"route {text!r}: {part.strip()!r} is not of the form key=value")
         if key not in KEYS:
-            raise UsageError(f"route {text!r}: there is no {key!r}; a route has {', '.join(KEYS)}")
+            raise UsageError(f"route {text!r}: unknown key {key!r}; a route has {', '.join(KEYS)}")
         if key in values:
             raise UsageError(f"route {text!r} gives {key!r} twice")
         if not value:
             raise UsageError(f"route {text!r} gives {key!r} no value")
         values[key] = value
     if "to" not in values:
-        raise UsageError(f"route {text!r} does not say where to: add to=provider or to=<policy>")
+        raise UsageError(f"route {text!r} has no destination: add to=provider or to=<policy>")
     if "host" in values:
         values["host"] = values["host"].lower()
     return Route(**values)

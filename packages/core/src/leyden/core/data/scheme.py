@@ -49,11 +49,11 @@ class Schemes(Generic[T]):
         options = dict(cast("Mapping[str, Any]", settings)) if isinstance(settings, Mapping) else {}
         name = options.pop("name", None)
         if not isinstance(name, str):
-            raise UsageError(f"{self.what} is given by a name or a mapping with a `name`, not {settings!r}")
+            raise UsageError(f"{self.what} must be a name, or a mapping with a `name`, not {settings!r}")
         kind = self._find(name)
         known = [field.name for field in fields(kind) if field.init] if is_dataclass(kind) else []
         if unknown := sorted(set(options) - set(known)):
-            available = f"it has {', '.join(known)}" if known else "it has none"
+            available = f"it has {', '.join(known)}" if known else "it has no options"
             raise UsageError(f"{self.what} {name!r} has no option {unknown[0]!r}; {available}")
         if not is_dataclass(kind):
             return kind()
@@ -74,7 +74,7 @@ class Schemes(Generic[T]):
             name = next((entry.name for entry in entries if entry.value == home), None)
         if name is None:
             raise UsageError(
-                f"{type(scheme).__qualname__} is no {self.what} that can be named; there is {self._available_names()}"
+                f"{type(scheme).__qualname__} is not a registered {self.what}; use one of {self._available_names()}"
             )
         options = fields(scheme) if is_dataclass(scheme) else ()
         return {"name": name} | {option.name: self._plain(getattr(scheme, option.name)) for option in options}
@@ -84,7 +84,7 @@ class Schemes(Generic[T]):
             return self.built_in[name]
         entry = next(iter(entry_points(group=self.group, name=name)), None)
         if entry is None:
-            raise UsageError(f"unknown {self.what} {name!r}; there is {self._available_names()}")
+            raise UsageError(f"unknown {self.what} {name!r}; use one of {self._available_names()}")
         try:
             found = entry.load()
         except Exception as error:
@@ -100,7 +100,7 @@ class Schemes(Generic[T]):
         """Build an option that is itself a scheme of this kind."""
         if kind is self.kind:
             return self.make(value)
-        raise UsageError(f"{self.what}: an option of type {kind} cannot be given by configuration")
+        raise UsageError(f"{self.what}: an option of type {kind} cannot be set in a configuration")
 
     def _plain(self, value: Any) -> Any:
         if isinstance(value, self.kind):

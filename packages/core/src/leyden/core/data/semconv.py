@@ -98,8 +98,8 @@ FORGED = "leyden.forged"
 REDUCED = "leyden.reduced"
 """Parts of a span that could not be kept whole, with reasons, one line each; absent where everything is whole.
 
-Example: `attributes.state: it holds itself`. The same name is a key in the metadata of rollouts, attempts and runs, and
-in workers' statistics.
+Example: `attributes.state: it contains itself`. The same name is a key in the metadata of rollouts, attempts and runs,
+and in workers' statistics.
 """
 
 # Leyden's own: annotations

@@ -114,11 +114,11 @@ class Engine(ABC):
         `save` writes the adapters into an empty folder, in PEFT's format. Raises EngineError if the engine takes no
         adapters.
         """
-        raise EngineError(f"{type(self).__name__} takes whole weights alone, and no adapters for version {version}")
+        raise EngineError(f"{type(self).__name__} can serve only whole weights, not adapters, for version {version}")
 
     async def begin_again(self, version: int) -> None:
         """Serve the initial weights without adapters, as `version`; EngineError if the engine takes no adapters."""
-        raise EngineError(f"{type(self).__name__} keeps no weights to begin again with as version {version}")
+        raise EngineError(f"{type(self).__name__} has no stored weights that it could serve again as version {version}")
 
     @abstractmethod
     async def score(self, ids: list[int]) -> list[float]:

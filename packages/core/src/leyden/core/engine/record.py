@@ -20,7 +20,7 @@ def report(
     try:
         on_finish(record_of(request, delivered, version))
     except Exception:
-        logger.exception("The engine's log of call %s was not taken", request.request_id)
+        logger.exception("The engine's record of call %s could not be logged", request.request_id)
 
 
 def record_of(request: GenerateRequest, delivered: Sequence[TokenChunk], version: int) -> EngineRecord:

@@ -13,9 +13,13 @@ def check_request(request: GenerateRequest, model: ModelInfo) -> None:
     if not ids:
         raise EngineError("the prompt is empty")
     if len(ids) >= length:
-        raise EngineError(f"the prompt has {len(ids)} tokens; {model.name} holds {length}, the answer included")
+        raise EngineError(
+            f"the prompt has {len(ids)} tokens; the context of {model.name} has {length}, the answer included"
+        )
     if min(ids) < 0 or max(ids) >= model.vocab_size:
-        raise EngineError(f"the prompt holds ids outside the {model.vocab_size} that {model.name} knows")
+        raise EngineError(
+            f"the prompt has ids outside the vocabulary of {model.name}, which has {model.vocab_size} tokens"
+        )
     if request.sampling.max_tokens is not None and request.sampling.max_tokens < 1:
         raise EngineError(f"max_tokens is {request.sampling.max_tokens}; it must be at least 1")
     if request.sampling.temperature < 0 or not 0 < request.sampling.top_p <= 1:

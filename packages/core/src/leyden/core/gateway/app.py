@@ -205,7 +205,7 @@ class Gateway:
     async def _count(self, dialect: Dialect, origin: Origin, body: bytes, work: RequestWork) -> int:
         policy = self._policy_named(origin.policy)
         if isinstance(policy, Upstream):
-            raise Refusal(404, "The upstream's tokens cannot be counted here.", code="unknown_url")
+            raise Refusal(404, "Tokens cannot be counted for an upstream model.", code="unknown_url")
         exchange = await read_request(policy, dialect, origin, body, work)
         room = COUNTED_CONTEXTS * policy.engine.model.context_length
         return len(await read_prompt(policy, dialect, exchange.request, work, room))

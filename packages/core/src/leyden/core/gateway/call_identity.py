@@ -17,9 +17,9 @@ from leyden.core.store.base import LightningStore
 RETRY_COUNT = b"x-stainless-retry-count"
 """Header in which OpenAI's clients send the number of earlier tries of a request, from 0."""
 _ADVICE = (
-    "This gateway answers only agents that Leyden runs, and runs that it captures: start the agent with `leyden dev`, "
-    "`leyden train` or `leyden exec`, or capture its runs with LEYDEN_CAPTURE, LEYDEN_GATEWAY_URL and "
-    "LEYDEN_CAPTURE_TOKEN in its environment."
+    "This gateway answers only agents that Leyden runs, and captured runs: start the agent with `leyden dev`, `leyden "
+    "train` or `leyden exec`, or set LEYDEN_CAPTURE, LEYDEN_GATEWAY_URL and LEYDEN_CAPTURE_TOKEN in its environment "
+    "to capture its runs."
 )
 """Advice for a client whose request has no valid attempt token."""
 _TRACE = re.compile(r"[0-9a-f]{32}")

@@ -92,7 +92,7 @@ class LogFilter:
             self._write(masker.feed(data) if data else masker.close())
         except Exception as error:
             self._pipes[pipe] = LineMasker()
-            self._write(f"[lines are left out, which could not be masked: {type(error).__name__}]\n".encode())
+            self._write(f"[lines that could not be masked are left out: {type(error).__name__}]\n".encode())
 
     def _read_available(self) -> None:
         for pipe in list(self._pipes):
@@ -118,7 +118,7 @@ class LogFilter:
 
     def _write(self, lines: bytes) -> None:
         if self._lost_bytes and lines:
-            lines = f"[{self._lost_bytes} bytes before this could not be written]\n".encode() + lines
+            lines = f"[{self._lost_bytes} bytes before this line could not be written]\n".encode() + lines
         left = memoryview(lines)
         while left:
             try:

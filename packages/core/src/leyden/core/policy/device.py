@@ -18,10 +18,10 @@ def check_device_name(device: str) -> None:
     kind, colon, index = device.partition(":")
     if kind == "cuda" and colon:
         raise UsageError(
-            f"device {device!r}: a run uses one GPU, and device cuda is the first that it sees; "
-            f"choose another with CUDA_VISIBLE_DEVICES={index or 0}"
+            f"device {device!r}: a run uses one GPU, the first that it sees, as device cuda; choose another with "
+            f"CUDA_VISIBLE_DEVICES={index or 0}"
         )
-    raise UsageError(f"device is {' or '.join(DEVICES)}, not {device!r}")
+    raise UsageError(f"device must be {' or '.join(DEVICES)}, not {device!r}")
 
 
 def check_device(device: str) -> None:
@@ -36,8 +36,8 @@ def check_device(device: str) -> None:
     if torch.version.cuda is None and torch.version.hip is None:
         why = f"this PyTorch ({torch.__version__}) was built without CUDA"
     else:
-        why = "PyTorch finds no GPU here"
-    raise UsageError(f"device cuda cannot be used: {why}; device cpu works without one")
+        why = "PyTorch finds no GPU on this machine"
+    raise UsageError(f"device cuda cannot be used: {why}; use device cpu")
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:

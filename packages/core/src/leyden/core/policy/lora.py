@@ -112,7 +112,7 @@ def _chosen(module: nn.Module, options: LoraOptions, source: str) -> list[str]:
         if not any(f".{name}".endswith(f".{target}") for name in linear):
             linear_names = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
             raise UsageError(
-                f"lora.target_modules: {source} has no linear layer {target!r} in its blocks, but {linear_names}"
+                f"lora.target_modules: {source} has no linear layer {target!r} in its blocks; it has {linear_names}"
             )
     if not linear:
         raise UsageError(f"lora: {source} has no linear layer that could be adapted")

@@ -55,7 +55,7 @@ class PolicyModel:
             raise PolicyError(f"cannot load a causal language model from {source}: {first_line(error)}") from error
         if found["missing_keys"]:
             missing = sorted(found["missing_keys"])
-            raise PolicyError(f"{source} lacks {len(missing)} of the model's weights, {missing[0]} among them")
+            raise PolicyError(f"{source} lacks {len(missing)} of the model's weights, such as {missing[0]}")
         return cls(module, source, precision)
 
     @property
@@ -91,7 +91,7 @@ class PolicyModel:
         if self.adapters is None:
             self.adapters = Adapters(self.module, options, self.source, seed)
         elif self.adapters.options != options:
-            raise PolicyError(f"{self.source} has adapters already, of {self.adapters.options}")
+            raise PolicyError(f"{self.source} already has adapters with {self.adapters.options}")
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Return what is trained: the weights (a tied one once), or the adapters."""

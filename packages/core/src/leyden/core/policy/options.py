@@ -29,13 +29,17 @@ class LoraOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if self.alpha is not None and not 0 < self.alpha < float("inf"):
             raise UsageError(f"lora.alpha must be above 0, got {self.alpha}")
         if self.target_modules is not None and not all(self.target_modules):
-            raise UsageError("lora.target_modules names linear layers; leave it out for all of the blocks")
+            raise UsageError(
+                "lora.target_modules must be names of linear layers; leave it out for all layers of the blocks"
+            )
         if self.target_modules == ():
-            raise UsageError("lora.target_modules names no layer, so nothing would be trained; leave it out for all")
+            raise UsageError(
+                "lora.target_modules is empty, so nothing would be trained; leave it out for all layers of the blocks"
+            )
         if self.dropout:
             raise UsageError(
-                f"lora.dropout is {self.dropout}, and must be 0: the policy trained would not be the one served, and "
-                "importance ratios would compare the two"
+                f"lora.dropout is {self.dropout}, and must be 0: with dropout, the trained policy would differ from "
+                "the served one, and importance ratios would be wrong"
             )
 
     @property

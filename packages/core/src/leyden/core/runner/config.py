@@ -48,6 +48,9 @@ class RunnerConfig:
     def __post_init__(self) -> None:
         """Raise ValueError for an empty signing key or a concurrency below 1."""
         if self.key == b"":
-            raise ValueError("the gateway's signing key is empty; without one, claims bring their attempts' tokens")
+            raise ValueError(
+                "the gateway's signing key is empty; leave key out if the store sends attempt tokens with claimed "
+                "rollouts"
+            )
         if self.concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {self.concurrency}")

@@ -95,7 +95,7 @@ class Runner:
     def forked_run(self, rollout: AttemptedRollout, attempt: OpenAttempt, resources: Resources) -> ForkedRun:
         """Return a run of the agent in a forked process. Raises RuntimeError where this runner does not fork."""
         if self._fork_server is None:
-            raise RuntimeError("this runner has no process to fork from")
+            raise RuntimeError("this runner has no fork server")
         hooks_store = self.store.address if self.config.hooks and isinstance(self.store, HttpStore) else None
         return ForkedRun(
             rollout,
@@ -181,7 +181,7 @@ class Runner:
                     limit=free, worker_id=self.config.worker_id, timeout=self.config.poll_seconds
                 )
             except Exception as error:
-                logger.warning("nothing can be claimed, trying again in %.1f s: %r", pause, error)
+                logger.warning("no rollout can be claimed, trying again in %.1f s: %r", pause, error)
                 await asyncio.wait({stopping}, timeout=pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
         return []
@@ -198,7 +198,7 @@ class Runner:
         self.finished += not task.cancelled()
         if not task.cancelled() and task.exception() is not None:
             # The store did not accept the final status. Once it works again, it will mark the attempt unresponsive.
-            line = "attempt of rollout %s cannot be marked, because the store does not take it: %s"
+            line = "the status of the attempt of rollout %s cannot be stored: %s"
             logger.error(line, run.rollout.rollout_id, task.exception())
 
     async def _stop(self) -> None:
@@ -212,7 +212,9 @@ class Runner:
             try:
                 await run.explain_timeout()
             except StoreError as error:
-                logger.info("rollout %s: its timeout is not explained: %s", run.rollout.rollout_id, error)
+                logger.info(
+                    "rollout %s: the reason for its timeout could not be stored: %s", run.rollout.rollout_id, error
+                )
         await self._requeue([run.rollout for task, run in running.items() if task.cancelled()])
 
     async def _requeue(self, rollouts: list[AttemptedRollout]) -> None:
@@ -223,7 +225,7 @@ class Runner:
                 if _is_ours(current, rollout):
                     await self.store.update_rollout(rollout.rollout_id, status="requeuing")
             except Exception as error:
-                logger.warning("rollout %s could not be put back: %r", rollout.rollout_id, error)
+                logger.warning("rollout %s could not be requeued: %r", rollout.rollout_id, error)
 
     # --- Heartbeats
 
@@ -254,14 +256,14 @@ class Runner:
         if task.done() or run.agent_is_done:
             return
         if not _is_ours(found, run.rollout):
-            why = f"the rollout is {found.status} and no longer waits for this attempt"
+            why = f"the rollout is {found.status}, and this is no longer its current attempt"
             await run.abandon(Failure(kind="cancelled", type="Cancelled", message=why))
             return
         ids = found.rollout_id, run.rollout.attempt.attempt_id
         try:
             await self.store.update_attempt(*ids, last_heartbeat_time=time.time())
         except StoreError as error:
-            logger.info("no heartbeat for attempt %s: %s", ids[1], error)
+            logger.info("the heartbeat of attempt %s failed: %s", ids[1], error)
 
 
 def _is_ours(found: Rollout | None, claimed: AttemptedRollout) -> bool:

@@ -72,7 +72,9 @@ def _storable(span: Span) -> Span:
     check_text(**{name: getattr(span, name) for name in ids})
     check_ids(span_id=span.span_id)
     if span.parent_id is not None and not can_be_stored(span.parent_id):
-        span = marked(replace(span, parent_id=None), [f"parent_id: {span.parent_id[:200]!a} is no id, and left out"])
+        span = marked(
+            replace(span, parent_id=None), [f"parent_id: {span.parent_id[:200]!a} is not an id and is left out"]
+        )
     return span if can_be_stored(span.name) else replace(span, name=well_formed(span.name).replace(_NUL, REPLACEMENT))
 
 

@@ -102,8 +102,8 @@ def test_a_check_that_cannot_look_is_no_success(
     assert lines[0] == {
         "check": "GPUs",
         "status": "unknown",
-        "found": "could not look: PermissionError: not yours to see",
-        "fix": "see to it that it can look, and run this again; what is left is for a report",
+        "found": "the check failed: PermissionError: not yours to see",
+        "fix": "fix the error and run this again; if you cannot, report it",
     }
     assert run([word for word in arguments if word != "--json"]) == 1
     assert "1 of 4 checks did not pass" in capsys.readouterr().out

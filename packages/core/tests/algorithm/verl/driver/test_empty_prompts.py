@@ -60,7 +60,7 @@ def test_counts_of_the_whole_batch_and_what_to_change_are_said(
     task = why(*rollouts, limits=limits)
     advice = "" if reason is None else f": {reason_of(reason).change}"
     assert empty_batch_message(7, [task, task]) == (
-        f"step 7 has nothing to learn from, no call of 2 tasks can be trained {said}{advice}"
+        f"step 7 has nothing to learn from: no call of its 2 tasks can be trained on {said}{advice}"
     )
 
 

@@ -52,12 +52,12 @@ async def test_it_is_told_what_to_do_and_ends_when_its_input_does(
         (
             "sys.exit(print('ray.exceptions.ActorDiedError: It died.\\n\\tclass_name: Server\\n\\tpid: 1') or 1)",
             TrainingError,
-            r"code 1: ray.exceptions.ActorDiedError: It died \(class_name: Server\); all it said is in",
+            r"code 1: ray.exceptions.ActorDiedError: It died \(class_name: Server\); its output is in",
         ),
         (
             "print('UserWarning: NoError there', flush=True); os.kill(os.getpid(), 9)",
             TrainingError,
-            "code -9; all it said",
+            "code -9; its output",
         ),
     ],
 )

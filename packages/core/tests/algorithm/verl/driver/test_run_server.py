@@ -162,8 +162,8 @@ async def test_rollouts_that_verl_cannot_be_given_end_the_run_with_the_reason() 
 
 async def test_a_batch_that_teaches_nothing_ends_the_run_as_something_to_mend() -> None:
     async with collecting(Run()) as (served, driver):
-        await driver.failed(FailedPrompts("no call of 4 tasks can be trained", to_mend=True))
-        with pytest.raises(NothingToLearn, match=r"^no call of 4 tasks"):
+        await driver.failed(FailedPrompts("no call of its 4 tasks can be trained on", to_mend=True))
+        with pytest.raises(NothingToLearn, match=r"^no call of its 4 tasks"):
             await served.failure
 
 

@@ -57,7 +57,7 @@ def test_a_part_that_is_missed_once_is_not_lost() -> None:
 def test_what_does_not_answer_is_no_sign(caplog: pytest.LogCaptureFixture) -> None:
     looks = Looks(BOTH, OSError("busy"))
     assert lost(looks, looks.done) == []
-    assert caplog.messages[0] == "whether VERL's queue lives cannot be told now: busy"
+    assert caplog.messages[0] == "could not check VERL's queue: busy"
 
 
 def test_what_is_waited_for_for_long_is_told_of_once_and_what_changes_again() -> None:

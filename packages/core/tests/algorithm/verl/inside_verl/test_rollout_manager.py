@@ -63,7 +63,7 @@ def test_a_queue_that_takes_no_rollouts_ends_the_run(failing: tuple[Any, list[st
     with made.watch_queue():
         asyncio.run(made._prompt(dict(PROMPT), "train"))
     assert said == [
-        "rollouts cannot be given to VERL: AssertionError: TransferQueueController has not been initialized yet"
+        "rollouts could not be passed to VERL: AssertionError: TransferQueueController has not been initialized yet"
     ]
 
 

@@ -78,7 +78,7 @@ def _groups(rows: Sequence[RowCredit]) -> list[list[Places]]:
     places: dict[str, dict[str, list[tuple[int, int]]]] = {}
     for number, row in enumerate(rows):
         if not is_row(row.key):
-            raise TrainingError(f"{row.key!r} is not the key of a row: uid_session_place is expected")
+            raise TrainingError(f"{row.key!r} is not a row key: expected uid_session_place")
         uid, session, place = row.key.split("_")
         places.setdefault(uid, {}).setdefault(session, []).append((int(place), number))
     return [

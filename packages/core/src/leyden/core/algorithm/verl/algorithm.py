@@ -99,11 +99,13 @@ class VERL(ExternalLoopAlgorithm):
         path = key.removeprefix("config.")
         if path == key or path not in CHANGEABLE:
             raise UsageError(
-                f"--set {key} cannot change on --resume: only ray_address, environment.NAME and, as config.KEY, the "
-                "limits and memory settings of VERL's that docs/verl-runs.md lists"
+                f"--set {key} cannot change on --resume; these can: ray_address, environment.NAME and, as "
+                "config.KEY, VERL's limits and memory settings, which docs/verl-runs.md lists"
             )
         if given_value({}, self.config.overrides, path) is not None:
-            raise UsageError(f"--set {key} has no effect on --resume: the run's overrides say {path}, and win over it")
+            raise UsageError(
+                f"--set {key} has no effect on --resume: the run's overrides set {path} and take precedence"
+            )
 
     @property
     def named_policy(self) -> str | None:
@@ -119,7 +121,7 @@ class VERL(ExternalLoopAlgorithm):
         """Run VERL's training from the last checkpoint on, and take over the weights that it ends with."""
         config, overrides = self._nested_config(), self.config.overrides
         if unread := [path for path in REPLACED if given_value(config, (), path) is not None]:
-            log.warning("VERL is not given %s: it has the tasks that the run was given", " and ".join(unread))
+            log.warning("VERL ignores %s: it trains on the run's own tasks", " and ".join(unread))
         context.steps = planned_steps(config, overrides, len(context.tasks), context.plan)
         step = max((step for step in context.noted_steps if _is_kept(context, step)), default=0)
         await context.go_on_after(step, repeats=trainer_mode(config, overrides) == "sync")
@@ -139,11 +141,11 @@ class VERL(ExternalLoopAlgorithm):
             async with trainer_process(launch, context.home / LOG) as process:
                 await _follow(context, process, server.failure, numbers)
         except EngineError as error:  # VERL's log may have the reason why its replicas are gone
-            raise EngineError(f"{error}; all that VERL said is in {context.home / LOG}") from error
+            raise EngineError(f"{error}; VERL's output is in {context.home / LOG}") from error
         finally:
             await server.close()
         if context.step < context.steps:
-            log.warning("VERL ended after step %d, of %d planned", context.step, context.steps)
+            log.warning("VERL ended after step %d of %d", context.step, context.steps)
             context.steps = context.step
 
     async def _take_over(self, context: ExternalLoopContext) -> None:

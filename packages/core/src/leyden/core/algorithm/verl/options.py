@@ -53,7 +53,9 @@ class LeydenOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def __post_init__(self) -> None:
         constant = self.normalisation == "constant"
         if constant and not (self.tokens_per_rollout or 0) > 0:
-            raise UsageError("leyden.tokens_per_rollout: constant normalisation needs it, a number above 0")
+            raise UsageError(
+                "leyden.tokens_per_rollout: constant normalisation needs this number, and it must be above 0"
+            )
         if self.tokens_per_rollout is not None and not constant:
             raise UsageError(f"leyden.tokens_per_rollout has no effect with {self.normalisation} normalisation")
 
@@ -65,13 +67,15 @@ class LeydenOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         except msgspec.ValidationError as error:
             raise UsageError(f"{SECTION}: {error}") from None
         if needs_values(CREDIT.make(found.credit)):
-            raise UsageError("leyden.credit: the critic is VERL's, and credit cannot read it; take advantage gae")
+            raise UsageError(
+                "leyden.credit: VERL trains the critic, and credit cannot read it; set leyden.advantage to gae"
+            )
         return found
 
     def estimation(self) -> Estimation:
         """Return how rows are compared; raises UsageError if no estimator was named."""
         if self.advantage is None:
-            raise UsageError(f"leyden.advantage is missing; there is {', '.join(ADVANTAGE.names())}")
+            raise UsageError(f"leyden.advantage is missing; use one of {', '.join(ADVANTAGE.names())}")
         return Estimation(
             estimator=ADVANTAGE.make(self.advantage),
             normalisation=self.normalisation,
@@ -126,8 +130,8 @@ def _filled(resolved: Plain, given_paths: set[str], options: LeydenOptions, sett
         "tokens_per_rollout": options.tokens_per_rollout,
     }
     if "critic.enable" in given_paths and resolved["critic"]["enable"] != estimator.needs_values:
-        wants = "needs one" if estimator.needs_values else "reads none"
-        raise UsageError(f"critic.enable contradicts the advantage estimator, which {wants}; leave it out")
+        wants = "needs one" if estimator.needs_values else "does not read one"
+        raise UsageError(f"critic.enable contradicts the advantage estimator, which {wants}; remove critic.enable")
     filled: Plain = {
         "algorithm.adv_estimator": SECTION,
         f"algorithm.{SECTION}": section,
@@ -146,12 +150,12 @@ def _estimator(algorithm: Mapping[str, Any], given_paths: set[str], options: Ley
         if "algorithm.adv_estimator" in given_paths:
             raise UsageError(
                 f"algorithm.adv_estimator ({name}) and leyden.advantage ({options.advantage}) both name an estimator; "
-                "leave one out"
+                "remove one of them"
             )
         return ADVANTAGE.make(options.advantage)
     if name not in ESTIMATORS:
         reason = INSTEAD.get(name, "there is no such estimator")
-        raise UsageError(f"algorithm.adv_estimator: {name!r}: {reason}; take {', '.join(ESTIMATORS)}")
+        raise UsageError(f"algorithm.adv_estimator: {name!r}: {reason}; use one of {', '.join(ESTIMATORS)}")
     if name == "gae":
         return ADVANTAGE.make({"name": "gae", "gamma": algorithm["gamma"], "lam": algorithm["lam"]})
     for number in ("gamma", "lam"):
@@ -167,13 +171,13 @@ def _check_owned(composed: Plain, given_paths: set[str], settled: Mapping[str, A
         if path in settled and _get(composed, path) != settled[path]:
             raise UsageError(f"{path}: {_get(composed, path)!r} contradicts this run, which has {settled[path]!r}")
         if path in OWNED and path not in settled:
-            raise UsageError(f"{path} is not yours to set: {OWNED[path]}; leave it out")
+            raise UsageError(f"{path} cannot be set: {OWNED[path]}; remove it")
 
 
 def _check_rules(resolved: Plain, given_paths: set[str]) -> None:
     for path, (allowed, reason) in RULES.items():
         if _among(path, list(given_paths)) and (found := _get(resolved, path)) != allowed:
-            raise UsageError(f"{path}: {found!r} cannot be: {reason}")
+            raise UsageError(f"{path}: {found!r} is not possible with Leyden: {reason}")
 
 
 def _check_loss(resolved: Plain, options: LeydenOptions) -> None:
@@ -181,7 +185,7 @@ def _check_loss(resolved: Plain, options: LeydenOptions) -> None:
     loss = _get(resolved, "actor_rollout_ref.actor.policy_loss.loss_mode")
     if loss in UNSCALED and options.normalisation != "token":
         raise UsageError(
-            f"leyden.normalisation: {options.normalisation} cannot be had with "
+            f"leyden.normalisation: {options.normalisation} does not work with "
             f"actor_rollout_ref.actor.policy_loss.loss_mode {loss}, which {UNSCALED[loss]}"
         )
     correction = resolved["algorithm"]["rollout_correction"]
@@ -189,7 +193,7 @@ def _check_loss(resolved: Plain, options: LeydenOptions) -> None:
     if correction["bypass_mode"] and ignored:
         raise UsageError(
             f"algorithm.rollout_correction.{ignored[0]} has no effect with bypass_mode: VERL's V1 trainer then "
-            "corrects nothing; leave one out"
+            "applies no correction; remove one of the two"
         )
 
 
@@ -212,13 +216,13 @@ def _check_known(composed: Plain, path: str, value: object, verl: Any) -> None:
             return
         node = section[key]
     if isinstance(node, dict) and node and not isinstance(value, Mapping):
-        raise UsageError(f"{path}: {value!r} is a value, and VERL has a section there")
+        raise UsageError(f"{path}: {value!r} is a value, but VERL has a section under this key")
 
 
 def _check_section(path: str, found: object) -> None:
     """Raise UsageError if options are given to a plain value; None and interpolations may be sections."""
     if found is not None and not (isinstance(found, str) and found.startswith("${")):
-        raise UsageError(f"{path} is a value of VERL's ({found!r}), not a section")
+        raise UsageError(f"{path} is a value in VERL's configuration ({found!r}), not a section")
 
 
 def _unknown(path: str, key: str, known: set[str]) -> str:

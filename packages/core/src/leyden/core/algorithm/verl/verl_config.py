@@ -37,7 +37,7 @@ def default_config(overrides: Sequence[str] = ()) -> dict[str, Any]:
         with hydra.initialize_config_dir(str(folder), version_base=None):
             return plain(hydra.compose("ppo_trainer", overrides=list(overrides)))
     except (HydraError, OmegaConfError) as error:
-        raise UsageError(f"VERL's configuration does not take this override: {one_line(error)}") from error
+        raise UsageError(f"VERL's configuration does not accept this override: {one_line(error)}") from error
 
 
 def plain(config: Any, *, resolve: bool = False) -> dict[str, Any]:

@@ -58,4 +58,4 @@ def _show(report: "CheckReport", *, quiet: bool, json: bool) -> None:
     Console().print(check_table(report))
     if report.kept is not None:
         command = RunFolder(Path(report.kept)).command("why")
-        sys.stdout.write(f"what the check saw is in {report.kept}; look at it with: {command}\n")
+        sys.stdout.write(f"the check's rollouts are in {report.kept}; to see them: {command}\n")

@@ -49,7 +49,10 @@ def dev(
     device: DeviceOption = "cpu",
     concurrency: Annotated[int, typer.Option(help="Rollouts at once.")] = 4,
     isolation: Annotated[
-        str, typer.Option(help="process: each rollout has a process of its own; shared: none has; auto: where needed.")
+        str,
+        typer.Option(
+            help="process: a separate process for each rollout; shared: a shared one; auto: separate where needed."
+        ),
     ] = "auto",
     timeout: Annotated[float, typer.Option(help="Seconds one attempt may take.")] = 120.0,
     env: EnvOption = None,

@@ -32,9 +32,9 @@ def run_command(
     model: ModelOption = None,
     api_key_env: ApiKeyEnvOption = "OPENAI_API_KEY",
     device: DeviceOption = "cpu",
-    task: Annotated[str | None, typer.Option(help="The task, as JSON, or @file that holds it.")] = None,
+    task: Annotated[str | None, typer.Option(help="The task as JSON, or @FILE with it.")] = None,
     reward: Annotated[str | None, typer.Option(help="Reward function `score(task, result)`, as file.py:score.")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds it may take. [default: no limit]")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Time limit of COMMAND in seconds. [default: no limit]")] = None,
     env: EnvOption = None,
     json: JsonOption = False,
 ) -> int:

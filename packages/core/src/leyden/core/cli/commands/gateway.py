@@ -36,15 +36,16 @@ def gateway(
     api_key_env: ApiKeyEnvOption = "OPENAI_API_KEY",
     device: DeviceOption = "cpu",
     store: Annotated[str, typer.Option(help="Record into the store at this URI.")] = "sqlite:///captures.db",
-    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's reach 0.0.0.0.")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[str, typer.Option(help="Address to listen on; other machines can reach 0.0.0.0.")] = ("127.0.0.1"),
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8765,
     allow_host: AllowHostOption = None,
     base_rate: Annotated[float, typer.Option(help="Share of rollouts whose spans are kept.")] = 1.0,
-    reward_threshold: Annotated[float | None, typer.Option(help="Keep every rollout that earned as much.")] = None,
+    reward_threshold: Annotated[
+        float | None, typer.Option(help="Keep every rollout with at least this reward.")
+    ] = None,
     max_span_per_minute: Annotated[
-        int | None, typer.Option(help="Keep no more spans a minute, but for rollouts that earned as much as that.")
+        int | None,
+        typer.Option(help="Most spans to keep in a minute; rollouts that reach --reward-threshold are always kept."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -57,7 +58,7 @@ def gateway(
     check_policy_device(device, policy)
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(24)
     if not fits_header(token):
-        raise UsageError(f"{TOKEN} must be printable ASCII without spaces: it travels in a header")
+        raise UsageError(f"{TOKEN} must be printable ASCII without spaces: it is sent in a header")
     sampling = ProductionSampling(
         base_rate=base_rate, reward_threshold=reward_threshold, max_span_per_minute=max_span_per_minute
     )

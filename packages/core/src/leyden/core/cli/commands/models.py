@@ -27,7 +27,7 @@ app = typer.Typer(
 )
 RunArgument = Annotated[str, typer.Argument(help="Name or folder of a run.")]
 NamedVersion = Annotated[
-    str, typer.Argument(help="RUN for the version it kept, or RUN:VERSION, RUN:last; with :SIDE, one of its sides.")
+    str, typer.Argument(help="RUN (its kept version), RUN:VERSION or RUN:last; with :SIDE added, one of its sides.")
 ]
 VERSION = "A number, kept or last."
 SHOWN = ("reward", "entropy", "response_tokens_mean", "grad_norm", "approx_kl", "loss")
@@ -93,7 +93,7 @@ def compare(a: NamedVersion, b: NamedVersion, *, runs: RunsOption = RUNS, json: 
         _print_table("", ("of the step", comparison.a, comparison.b), rows)
     compared = {**comparison.held_out, **{f"{name}, sampled": paired for name, paired in comparison.sampled.items()}}
     if not compared:
-        _print("no held-out task was asked of both: nothing says which is better")
+        _print("no held-out task was run with both versions, so they cannot be compared")
         return
     columns = ("held out", "tasks", "A", "B", "wins", "losses", "ties", "p", "B - A, 95 %")
     _print_table(
@@ -122,12 +122,12 @@ def rollback(
     where = "" if runs == RUNS else f" --runs {runs}"
     aside = _count(len(result.versions), "later version")
     _print(
-        f"run {result.run} is at version {result.version} again; {aside}, with metrics and result, lie in "
+        f"run {result.run} is at version {result.version} again; {aside}, with metrics and result, moved to "
         f"{result.set_aside}"
     )
     if result.untold is not None:
-        _print(f"its store could not be told ({result.untold}); it will be when the run goes on")
-    _print(f"go on with: leyden train --resume {run}{where}")
+        _print(f"the run's store could not be updated ({result.untold}); it is updated when the run continues")
+    _print(f"continue with: leyden train --resume {run}{where}")
 
 
 @app.command("export", cls=Command)
@@ -142,7 +142,7 @@ def export(
     from leyden.core.trainer.run_folder.models import KEPT, Models, export_version
 
     if len(to) > 2:
-        raise UsageError(f"export takes RUN [VERSION] FOLDER, and {' '.join(to[2:])!r} is too much")
+        raise UsageError(f"export takes RUN [VERSION] FOLDER; remove {' '.join(to[2:])!r}")
     models = Models.open(runs, run)
     version = models.find(to[0] if len(to) == 2 else KEPT)
     folder = asyncio.run(export_version(models, version, Path(to[-1])))
@@ -176,7 +176,7 @@ def _show_versions(models: "Models", *, json: bool) -> None:
     if lost := [version.version for version in models.versions.values() if version.version and version.weights is None]:
         _print(
             f"the weights of {_count(len(lost), 'version')} are not kept, and the run cannot be rolled back to them: "
-            f"--keep-checkpoints, {models.config.keep_checkpoints} in this run, says how many stay"
+            f"--keep-checkpoints ({models.config.keep_checkpoints} in this run) sets how many are kept"
         )
     for aside in sorted(models.folder.path.glob("set_aside/*")):
         _print(f"set aside by a rollback: {aside}")

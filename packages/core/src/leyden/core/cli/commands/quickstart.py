@@ -17,7 +17,9 @@ STEPS = 25
 def quickstart(
     context: typer.Context,
     *,
-    print_command: Annotated[bool, typer.Option("--print-command", help="Print the command, do not run it.")] = False,
+    print_command: Annotated[
+        bool, typer.Option("--print-command", help="Print the command without running it.")
+    ] = False,
     name: NameOption = None,
     steps: Annotated[int, typer.Option(help="Weight updates to take.")] = STEPS,
     seed: SeedOption = 0,
@@ -52,4 +54,6 @@ def find_example() -> Path:
     for folder in (Path(), *Path.cwd().parents):
         if (folder / EXAMPLE / "agent.py").exists():
             return folder / EXAMPLE
-    raise UsageError(f"quickstart trains {EXAMPLE}, which comes with a checkout of the repository; change to one")
+    raise UsageError(
+        f"quickstart trains {EXAMPLE}, which is part of the repository: run it in a checkout of the repository"
+    )

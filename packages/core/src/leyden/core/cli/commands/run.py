@@ -27,17 +27,17 @@ def run_workers(
     context: typer.Context,
     agent: Annotated[
         str | None,
-        typer.Argument(help="path/to/file.py:attribute here. [default: as the run has it, with --trust-server]"),
+        typer.Argument(help="path/to/file.py:attribute on this machine. [default: the run's, with --trust-server]"),
     ] = None,
     *,
     server: Annotated[str, typer.Option(help="Root URL of the run.")],
     workers: Annotated[int, typer.Option(help="Agent processes.")] = 1,
     concurrency: Annotated[
-        int | None, typer.Option(help="Rollouts at once in each of them. [default: as the run has it]")
+        int | None, typer.Option(help="Rollouts at once in each agent process. [default: the run's]")
     ] = None,
-    isolation: Annotated[str | None, typer.Option(help="auto, process or shared. [default: as the run has it]")] = None,
+    isolation: Annotated[str | None, typer.Option(help="auto, process or shared. [default: the run's]")] = None,
     reward: Annotated[
-        str | None, typer.Option(help="Reward function. [default: as the run has it, with --trust-server]")
+        str | None, typer.Option(help="Reward function. [default: the run's, with --trust-server]")
     ] = None,
     reward_weight: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Weight of one of the reward's dimensions.")
@@ -46,7 +46,8 @@ def run_workers(
     hook: HookOption = None,
     patience: Annotated[float, typer.Option(help="Seconds to wait for a run that does not answer.")] = 600.0,
     trust_server: Annotated[
-        bool, typer.Option("--trust-server", help="Take over agent, reward, input, hooks and --env from the server.")
+        bool,
+        typer.Option("--trust-server", help="Use the agent, reward, input, hooks and --env that the server names."),
     ] = False,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Send tokens and calls over plain HTTP to another machine.")
@@ -67,7 +68,7 @@ def run_workers(
     check_base_url(server, "--server")
     token = os.environ.get(TOKEN, "")
     if not token:
-        raise UsageError(f"set {TOKEN} to the run's token: the run was started with the same")
+        raise UsageError(f"set {TOKEN} to the token that the run was started with")
     plan = RemoteWorkersPlan(
         server=server,
         token=token,

@@ -49,9 +49,9 @@ def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
         console.print(closing_table(msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)))
     elif (failure := folder.failure()) is not None:
         console.print(as_it_is(f"ended before its first step: {failure}"))
-        console.print(f"what became of each rollout: {folder.command('why')}", highlight=False, markup=False)
+        console.print(f"outcome of each rollout: {folder.command('why')}", highlight=False, markup=False)
     else:
-        console.print(as_it_is(f"not finished; go on with: leyden train --resume {folder.path.name}"))
+        console.print(as_it_is(f"not finished; continue with: leyden train --resume {folder.path.name}"))
 
 
 def _steps_table(name: str, experiment: str | None, metrics: list[dict[str, Any]]) -> Any:

@@ -16,15 +16,15 @@ TOKEN_FILE = Path("leyden-store.token")
 def store(
     *,
     uri: Annotated[str, typer.Option(help="Serve the store at this URI.")] = "sqlite:///store.db",
-    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's reach 0.0.0.0.")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[str, typer.Option(help="Address to listen on; other machines can reach 0.0.0.0.")] = ("127.0.0.1"),
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8766,
     allow_host: AllowHostOption = None,
-    token_file: Annotated[Path, typer.Option(help="Where the token is kept, if LEYDEN_STORE_TOKEN is not set.")] = (
+    token_file: Annotated[Path, typer.Option(help="File with the token, if LEYDEN_STORE_TOKEN is not set.")] = (
         TOKEN_FILE
     ),
-    scale_at: Annotated[int, typer.Option(help="Waiting spans from which on /metrics asks for more.")] = 5_000,
+    scale_at: Annotated[
+        int, typer.Option(help="Number of waiting spans from which /metrics requests more servers.")
+    ] = 5_000,
     json: JsonOption = False,
 ) -> None:
     """Serve a store over HTTP, until SIGTERM or Ctrl-C.

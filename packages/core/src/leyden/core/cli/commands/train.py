@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def train(
     given: RunOptions,
     *,
-    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with this run.")] = None,
-    check: Annotated[bool, typer.Option(help="Prove on the first batch that the run can learn.")] = True,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Continue this run.")] = None,
+    check: Annotated[bool, typer.Option(help="Check on the first batch that the run can learn.")] = True,
 ) -> None:
     """Train the model inside AGENT, or COMMAND, on TASKS, without changing the agent."""
     from leyden.core.trainer.launch import begin, train_here
@@ -50,15 +50,15 @@ def _finish(given: RunOptions, work: "Callable[[], RunReport]", name: str) -> No
     try:
         report = work()
     except KeyboardInterrupt:
-        sys.stderr.write(f"\nstopped; go on with: leyden train --resume {name}{where}\n")
+        sys.stderr.write(f"\nstopped; continue with: leyden train --resume {name}{where}\n")
         raise
     except LeydenError as error:
         is_settled = isinstance(error, UsageError | CheckFailed) and not isinstance(error, NothingToLearn)
         folder = RunFolder(given.runs / name)
         if not is_settled and folder.path.exists():
-            sys.stderr.write(f"\nfailed; go on with: leyden train --resume {name}{where}\n")
+            sys.stderr.write(f"\nfailed; continue with: leyden train --resume {name}{where}\n")
         if folder.failure() is not None or (not is_settled and folder.store_file.exists()):
-            sys.stderr.write(f"what became of each rollout: {folder.command('why')}\n")
+            sys.stderr.write(f"outcome of each rollout: {folder.command('why')}\n")
         raise
     if given.json:
         sys.stdout.write(json_line({"event": "report", **msgspec.to_builtins(report)}))
@@ -81,4 +81,4 @@ def _show(report: "RunReport", folder: Path) -> None:
     console.print(closing_table(report))
     console.print(as_it_is(f"trained policy: {folder / 'policy'}   reward curve: {folder / 'reward_curve.png'}"))
     if report.failed_rollouts or report.rollouts_left_out or report.excluded_calls:
-        console.print(as_it_is(f"why rollouts and calls were left out: {RunFolder(folder).command('why')}"))
+        console.print(as_it_is(f"why rollouts and calls were not trained: {RunFolder(folder).command('why')}"))

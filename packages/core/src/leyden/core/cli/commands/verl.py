@@ -27,15 +27,15 @@ def verl() -> None:
 @app.command("doctor", cls=Command)
 def doctor(
     *,
-    policy: Annotated[Path | None, typer.Option(help="Look at this policy folder, too.")] = None,
+    policy: Annotated[Path | None, typer.Option(help="Also check this policy folder.")] = None,
     ray_address: Annotated[
-        str | None, typer.Option(help="HOST:PORT of a Ray cluster, or auto. [default: one is started, and ended]")
+        str | None, typer.Option(help="HOST:PORT of a Ray cluster, or auto. [default: start one, and stop it]")
     ] = None,
-    smoke: Annotated[bool, typer.Option(help="Load VERL and take a small step with it.")] = True,
+    smoke: Annotated[bool, typer.Option(help="Load VERL and take a small training step.")] = True,
     runs: RunsOption = RUNS,
     json: JsonOption = False,
 ) -> int:
-    """Look at versions, GPUs, ports, memory, disk, policy and Ray; the exit code is 1 unless all is well."""
+    """Look at versions, GPUs, ports, memory, disk, policy and Ray; the exit code is 1 unless all checks pass."""
     from leyden.core.algorithm.verl.driver.doctor import DoctorOptions, examine
 
     options = DoctorOptions(policy=str(policy) if policy else None, runs=runs, ray_address=ray_address, smoke=smoke)
@@ -66,4 +66,6 @@ def _show(findings: "list[Finding]") -> None:
     console = Console()
     console.print(table)
     wrong = sum(one.status != "ok" for one in findings)
-    console.print("all is well" if not wrong else f"{wrong} of {len(findings)} checks did not pass", highlight=False)
+    console.print(
+        "all checks passed" if not wrong else f"{wrong} of {len(findings)} checks did not pass", highlight=False
+    )

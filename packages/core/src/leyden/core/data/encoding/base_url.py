@@ -43,7 +43,7 @@ def check_hosts(names: Iterable[str]) -> tuple[str, ...]:
         if is_address(bare_host(name)):
             continue
         if not name.strip() or len(name) > 253 or not name.isprintable() or set(name) & set("/:@?#[]*, \\"):
-            raise UsageError(f"--allow-host is a host's name or address, without scheme and port, not {name[:80]!r}")
+            raise UsageError(f"--allow-host takes a host's name or address, without scheme and port, not {name[:80]!r}")
     return found
 
 
@@ -61,13 +61,13 @@ def _wrong(url: str) -> str | None:
     if parts.scheme not in ("http", "https"):
         return f"{parts.scheme}:// is not HTTP" if parts.scheme else "it does not begin with http:// or https://"
     if not parts.hostname:
-        return "it names no host"
+        return "it has no host"
     if port == 0:
-        return "0 is no port"
+        return "0 is not a port"
     if parts.query or parts.fragment:
-        return "paths are put behind it, so it can have no ? or #"
+        return "it cannot contain ? or #, because paths are appended to it"
     try:
         parts.hostname.encode("idna")
     except UnicodeError:
-        return f"{parts.hostname!r} is no name of a host"
+        return f"{parts.hostname!r} is not a host name"
     return None

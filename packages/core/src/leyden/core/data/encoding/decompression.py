@@ -32,7 +32,7 @@ class Inflater:
         while data:
             if self._inflate.eof:
                 if not self._members:
-                    raise Corrupt("something follows its end")
+                    raise Corrupt("data follows its end")
                 self._inflate = zlib.decompressobj(self._window)
             try:
                 parts.append(self._inflate.decompress(data, self._room + 1))

@@ -168,7 +168,7 @@ class Reading:
         units = text.encode("utf-16-le", "surrogatepass")
         with suppress(UnicodeDecodeError):
             return units.decode("utf-16-le")  # two surrogates that form a pair become one character
-        self.reduce(path, f"half of a surrogate pair is no character; U+FFFD ({REPLACEMENT}) stands for it")
+        self.reduce(path, f"half of a surrogate pair is not a character; it is replaced by U+FFFD ({REPLACEMENT})")
         return units.decode("utf-16-le", "replace")
 
     def bytes(self, data: bytes, path: str, length: int | None = None) -> bytes:
@@ -276,7 +276,7 @@ class Reading:
         number = 2
         while _is_taken(kept, f"{name} ({number})"):
             number += 1
-        self.reduce(path, f"two keys read {str(name)[:80]!r}; the second has a number after it")
+        self.reduce(path, f"two keys are {str(name)[:80]!r} as text; a number is appended to the second")
         return f"{name} ({number})"
 
     def _is_over(self, number: int, count: int, path: str) -> bool:
@@ -287,7 +287,7 @@ class Reading:
 
     def _enter(self, holder: object, path: str) -> bool:
         if id(holder) in self._open_holders:
-            self.reduce(path, "it holds itself")
+            self.reduce(path, "it contains itself")
             return False
         if len(self._open_holders) >= self.limits.depth:
             self.reduce(path, f"left out: nested deeper than {self.limits.depth}")
@@ -313,7 +313,7 @@ class Reading:
         text: Any = None
         try:
             if not self.limits.raises and is_enormous(value):
-                why = f"an object of type {kind}, which holds more than its own text could say"
+                why = f"an object of type {kind}, which is too large to be kept as its own text"
             else:
                 text = self.call_methods(value, method)
         except MethodHangs:

@@ -165,7 +165,7 @@ def marked(span: Span, reasons: Sequence[str]) -> Span:
 def _given(span: Any) -> dict[str, Any]:
     """Return a span's fields by name, unaffected by properties of a subclass."""
     if not issubclass(type(span), Span):
-        raise UsageError(f"{shown(span)} is no span, but of type {type_name(span)}")
+        raise UsageError(f"{shown(span)} is not a span, but of type {type_name(span)}")
     try:
         return dict(zip(Span.__struct_fields__, astuple(span), strict=False))
     except AttributeError as error:
@@ -190,7 +190,7 @@ def _number(read: Reading, value: Any, span_id: str) -> int:
 def _parent(read: Reading, value: Any) -> str | None:
     if value is None or issubclass(type(value), str):
         return None if value is None else str.__str__(value)
-    read.reduce("parent_id", f"{shown(value)} is no id, and left out")
+    read.reduce("parent_id", f"{shown(value)} is not an id and is left out")
     return None
 
 
@@ -204,7 +204,7 @@ def _text(read: Reading, value: Any, path: str) -> str:
 
 def _code(read: Reading, value: Any, span_id: str) -> StatusCode:
     if type(value) is not SpanStatus:
-        raise UsageError(f"span {span_id} has the status {shown(value)}, which is no SpanStatus")
+        raise UsageError(f"span {span_id} has the status {shown(value)}, which is not a SpanStatus")
     code: StatusCode | None = next((known for known in _CODES if read.read(value.code, "status.code") == known), None)
     if code is None:
         raise UsageError(f"span {span_id} has the status {shown(value.code)}; use {', '.join(_CODES)}")
@@ -218,10 +218,10 @@ def _description(read: Reading, value: Any) -> str | None:
 def _times(read: Reading, start: Any, end: Any) -> tuple[float, float | None]:
     began, ended = _time(read, start, "start_time"), None if end is None else _time(read, end, "end_time")
     if end is not None and ended is None:
-        read.reduce("end_time", f"{shown(end)} is no time, and left out")
+        read.reduce("end_time", f"{shown(end)} is not a time and is left out")
     if began is None:
         began = time.time() if ended is None else ended
-        read.reduce("start_time", f"{shown(start)} is no time; {began} stands for it")
+        read.reduce("start_time", f"{shown(start)} is not a time; {began} is kept instead")
     return began, ended
 
 
@@ -281,7 +281,7 @@ def _members(read: Reading, value: Any, path: str) -> list[tuple[Any, str]]:
         return []
     base: Any = list if issubclass(class_of(value), list) else tuple
     if not issubclass(class_of(value), base):
-        read.reduce(path, f"a value of type {type_name(value)} is no list, and left out")
+        read.reduce(path, f"a value of type {type_name(value)} is not a list and is left out")
         return []
     members = read.first(base.__iter__(value))
     if len(members) < base.__len__(value):
@@ -291,11 +291,11 @@ def _members(read: Reading, value: Any, path: str) -> list[tuple[Any, str]]:
 
 def _event(read: Reading, value: Any, start: float, path: str) -> SpanEvent:
     if type(value) is not SpanEvent:
-        read.reduce(path, f"a value of type {type_name(value)} is no event; its text is kept as a name")
+        read.reduce(path, f"a value of type {type_name(value)} is not an event; its text is kept as a name")
         return SpanEvent(name=shown(value), time=start)
     event_time = _time(read, value.time, f"{path}.time")
     if event_time is None:
-        read.reduce(f"{path}.time", f"{shown(value.time)} is no time; the span's start stands for it")
+        read.reduce(f"{path}.time", f"{shown(value.time)} is not a time; the span's start is kept instead")
     return SpanEvent(
         name=_text(read, value.name, f"{path}.name"),
         time=start if event_time is None else event_time,
@@ -305,7 +305,7 @@ def _event(read: Reading, value: Any, start: float, path: str) -> SpanEvent:
 
 def _link(read: Reading, value: Any, path: str) -> SpanLink | None:
     if type(value) is not SpanLink:
-        read.reduce(path, f"{shown(value)} is no link, and left out")
+        read.reduce(path, f"{shown(value)} is not a link and is left out")
         return None
     return SpanLink(
         trace_id=_text(read, value.trace_id, f"{path}.trace_id"),

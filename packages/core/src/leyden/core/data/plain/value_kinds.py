@@ -164,7 +164,7 @@ def _datetime(reading: Reading, value: Any, path: str) -> Any:
         return reading.text(_DateTime.isoformat(value), path)
     if type(zone) is datetime.timezone or type(zone) is zoneinfo.ZoneInfo:
         return value if type(value) is datetime.datetime else reading.text(_DateTime.isoformat(value), path)
-    reading.reduce(path, "a time zone of another kind than the standard library's is left out")
+    reading.reduce(path, "a time zone that is not of the standard library is left out")
     return reading.text(_DateTime.isoformat(_DateTime.replace(value, tzinfo=None)), path)
 
 
@@ -264,7 +264,7 @@ def _own_text(reading: Reading, value: Any, path: str) -> Any:
             return reading.own_text(value, lambda: repr(value), path)
         if "__str__" in members:
             return reading.own_text(value, lambda: str(value), path)
-    reading.reduce(path, f"an object of type {type_name(value)}, which does not say what it holds")
+    reading.reduce(path, f"an object of type {type_name(value)}, which has neither __repr__ nor __str__")
     return f"<{type_name(value)}>"
 
 

@@ -47,7 +47,7 @@ def check_forward(model: nn.Module, forward: Forward, cache: SlotCache, prefixes
     worst = max(worst, _worst_with_shared_prefixes(model, forward, cache, decoder))
     decoder.flush()
     if not worst <= TOLERANCE.get(cache.shape.dtype, HALF_TOLERANCE):
-        raise EngineError(f"log-probabilities served would differ from the model's own by up to {worst:.3g}")
+        raise EngineError(f"the served log-probabilities would differ from the model's own by up to {worst:.3g}")
 
 
 def _worst_with_shared_prefixes(model: nn.Module, forward: Forward, cache: SlotCache, decoder: Decoder) -> float:

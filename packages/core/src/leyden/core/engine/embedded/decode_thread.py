@@ -193,7 +193,7 @@ class DecodeThread:
 
     def _refuse(self, error: Exception) -> None:
         """Fail all calls in flight and all later ones, until the end, so that no caller waits for a broken engine."""
-        logger.critical("The engine is broken; every call fails from here on", exc_info=error)
+        logger.critical("The engine is broken; from now on every call fails", exc_info=error)
         failure = self.broken = EngineError(f"the engine is broken: {error!r}")
         calls, self._calls, self._waiting = self._calls, [], []
         _deliver([(call, failure) for call in calls])

@@ -167,7 +167,10 @@ class EmbeddedEngine(Engine):
         if not 0 < len(ids) <= self._model.context_length:
             raise EngineError(f"cannot score {len(ids)} tokens with a context of {self._model.context_length}")
         if not 0 <= min(ids) <= max(ids) < self._model.vocab_size:
-            raise EngineError(f"cannot score ids outside the {self._model.vocab_size} that {self._model.name} knows")
+            raise EngineError(
+                f"cannot score ids outside the vocabulary of {self._model.name}, which has {self._model.vocab_size} "
+                "tokens"
+            )
         decoder = self._decoder
         return await asyncio.wrap_future(self._thread.between_steps(lambda: decoder.score(ids)))
 

@@ -58,7 +58,7 @@ def context_length(model: nn.Module) -> int:
         raise EngineError(f"{config.model_type} uses {min(bad)} rotary embeddings, which depend on the batch")
     length = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
     if not isinstance(length, int):
-        raise EngineError(f"{config.model_type} does not say how long its context is; set context_length")
+        raise EngineError(f"{config.model_type} has no context length in its configuration; set context_length")
     return length
 
 
@@ -72,7 +72,7 @@ def cache_shape(model: nn.Module) -> CacheShape:
         cache = hf(input_ids=torch.tensor([[1, 2]], device=device), use_cache=True).past_key_values
         layers = getattr(cache, "layers", None)
     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise EngineError(f"{name} cannot be run on two tokens: {error}") from error
+        raise EngineError(f"{name} cannot compute two tokens: {error}") from error
     shapes = {
         (
             *(tuple(layer.keys.shape) if _is_attention(layer) else ()),
@@ -82,7 +82,8 @@ def cache_shape(model: nn.Module) -> CacheShape:
     }
     if not layers or len(shapes) != 1 or len(shape := shapes.pop()) != 5 or shape[2] != 2 or shape[3] != shape[4]:
         raise EngineError(
-            f"{name} does not keep one kind of keys and values in every layer, so it cannot be served here"
+            f"{name} does not have keys and values of the same shape in every layer, so the embedded engine cannot "
+            "serve it"
         )
     return CacheShape(len(layers), shape[1], shape[3], layers[0].keys.dtype, device)
 
@@ -118,9 +119,7 @@ class Weights:
             chosen[names[0]] = self._checked_tensor(names_in_update[0], new[names_in_update[0]])
             for name in names_in_update[1:]:
                 if not torch.equal(chosen[names[0]], self._checked_tensor(name, new[name])):
-                    raise EngineError(
-                        f"{names_in_update[0]} and {name} are one weight in the model and two in the update"
-                    )
+                    raise EngineError(f"{names_in_update[0]} and {name} are tied in the model but differ in the update")
         return chosen
 
     def replace(self, chosen: Mapping[str, Tensor]) -> None:
@@ -133,7 +132,9 @@ class Weights:
         if not isinstance(tensor, Tensor):
             raise EngineError(f"{name} is a {type(tensor).__name__}, not a tensor")
         if tensor.shape != own.shape:
-            raise EngineError(f"{name} has shape {tuple(tensor.shape)}, the model's {tuple(own.shape)}")
+            raise EngineError(
+                f"{name} has shape {tuple(tensor.shape)} in the update and {tuple(own.shape)} in the model"
+            )
         return tensor.detach()
 
 

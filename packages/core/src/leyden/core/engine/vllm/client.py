@@ -142,7 +142,7 @@ class VllmClient:
                     finished, ids = generated.finish_reason is not None, ids + generated.ids
                     yield generated
         if not finished:
-            raise ServerUnreachable(f"the vLLM server at {self.url} ended an answer without its end")
+            raise ServerUnreachable(f"the vLLM server at {self.url} closed an answer before its end")
 
     async def score(self, model: str, ids: Sequence[int], top: int = 0) -> PromptScores:
         """Return the raw log-probabilities of `ids[1:]`, computed again: vLLM uses no cached prefix for these.
@@ -153,7 +153,7 @@ class VllmClient:
         positions = (await self._complete(body)).prompt_logprobs or []
         if len(positions) != len(ids) or any(position is None for position in positions[1:]):
             raise EngineError(
-                f"the vLLM server at {self.url} told {len(positions)} log-probabilities of {len(ids)} ids"
+                f"the vLLM server at {self.url} returned {len(positions)} log-probabilities for {len(ids)} ids"
             )
         known_positions = [position or {} for position in positions[1:]]
         return PromptScores(
@@ -196,7 +196,7 @@ class VllmClient:
         for position in (logprobs.top_logprobs or []) if logprobs else []:
             if (value := (position or {}).get(f"{ID_PREFIX}{token}")) is not None:
                 return value
-        raise EngineError(f"the vLLM server at {self.url} did not tell the log-probability of token {token}")
+        raise EngineError(f"the vLLM server at {self.url} did not return the log-probability of token {token}")
 
     async def next_top(self, model: str, prompt_ids: Sequence[int], temperature: float, count: int) -> Top:
         """Return the `count` likeliest tokens after a prompt, as the server reports them at `temperature`.
@@ -210,7 +210,7 @@ class VllmClient:
             if top:
                 return top
             await asyncio.sleep(TRY_SECONDS)
-        raise EngineError(f"the vLLM server at {self.url} did not tell the {count} likeliest tokens")
+        raise EngineError(f"the vLLM server at {self.url} did not return the {count} likeliest tokens")
 
     async def _with_missing_logprobs(
         self, model: str, ids: list[int], generated: GeneratedTokens, request: GenerateRequest
@@ -268,7 +268,7 @@ class VllmClient:
     async def _complete(self, body: dict[str, object]) -> _Choice:
         answer = _read(await self.request("POST", "/v1/completions", body))
         if len(answer.choices) != 1:
-            raise EngineError(f"the vLLM server at {self.url} gave {len(answer.choices)} answers to one call")
+            raise EngineError(f"the vLLM server at {self.url} returned {len(answer.choices)} answers to one call")
         return answer.choices[0]
 
     async def _events(self, body: dict[str, object]) -> AsyncGenerator[_Answer]:
@@ -289,7 +289,7 @@ class VllmClient:
 
     def _failure(self, failure: _Failure) -> EngineError:
         """Return the exception for an error in a stream: the server's engine has died, or cannot do the request."""
-        text = f"the vLLM server at {self.url} broke off: {_line(failure.message)}"
+        text = f"the vLLM server at {self.url} aborted the answer: {_line(failure.message)}"
         return ServerUnreachable(text) if str(failure.code or 500).startswith("5") else EngineError(text)
 
     @contextlib.asynccontextmanager
@@ -354,7 +354,7 @@ def _generated_tokens(choice: _Choice, top: int) -> GeneratedTokens:
     logprobs = [value for value in logprob_fields.token_logprobs if value is not None]
     positions = logprob_fields.top_logprobs or []
     if len(logprobs) != len(ids) or (top and len(positions) != len(ids)):
-        raise EngineError(f"the vLLM server told {len(logprobs)} log-probabilities of {len(ids)} ids")
+        raise EngineError(f"the vLLM server returned {len(logprobs)} log-probabilities for {len(ids)} ids")
     return GeneratedTokens(
         ids=ids,
         logprobs=logprobs,
@@ -382,7 +382,7 @@ async def _gather_limited(requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]
 def _finish(reason: str | None) -> FinishReason | None:
     if reason is None or reason in ("stop", "length", "abort"):
         return reason
-    raise EngineError(f"the vLLM server ended an answer with {reason!r}")
+    raise EngineError(f"the vLLM server ended an answer with the unknown reason {reason!r}")
 
 
 def _by_id(position: dict[str, float]) -> dict[int, float]:
@@ -400,7 +400,7 @@ def _read(data: bytes) -> _Answer:
     try:
         return msgspec.json.decode(data, type=_Answer)
     except msgspec.MsgspecError as error:
-        raise EngineError(f"the vLLM server said what cannot be read: {_line(str(error))}") from error
+        raise EngineError(f"the vLLM server sent a response that cannot be read: {_line(str(error))}") from error
 
 
 def _reason(data: bytes) -> str:
@@ -409,7 +409,7 @@ def _reason(data: bytes) -> str:
     except msgspec.MsgspecError:
         return _line(data.decode(errors="replace"))
     error = answer.error.message if isinstance(answer.error, _Failure) else answer.error
-    return _line(error or answer.message or str(answer.detail or "it gave no reason"))
+    return _line(error or answer.message or str(answer.detail or "no reason was given"))
 
 
 def _describe(error: Exception) -> str:
@@ -418,4 +418,4 @@ def _describe(error: Exception) -> str:
 
 def _line(text: str) -> str:
     """Return the first line of `text`, shortened."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "it gave no reason")[:300]
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason was given")[:300]

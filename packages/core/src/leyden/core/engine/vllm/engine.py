@@ -100,7 +100,7 @@ class VllmEngine(RemoteEngine):
         prefixes of older adapters are not used. Raises EngineError if the server was started without room for adapters.
         """
         if not self.takes_adapters:
-            raise EngineError("this server was started without room for adapters: give VllmOptions(lora_rank=...)")
+            raise EngineError("this server was started without support for adapters: give VllmOptions(lora_rank=...)")
         folder = self._next_folder("adapter")
         folder.mkdir()
         await asyncio.to_thread(save, folder)
@@ -169,7 +169,7 @@ class VllmEngine(RemoteEngine):
             return
         if self._segments.closed:
             return
-        logger.warning("The vLLM server did not sleep and wake as it should, and is started again")
+        logger.warning("The vLLM server failed to sleep and wake up, and is restarted")
         await self._start_server_or_fail()
 
     async def measures(self) -> Mapping[str, bytes | None]:
@@ -204,7 +204,7 @@ class VllmEngine(RemoteEngine):
 
     async def _handle_loss(self, server: SegmentServer, error: ServerUnreachable, losses: int) -> None:
         if losses > MOST_LOSSES:
-            raise EngineError(f"the call was given up after {losses} losses in a row: {error}") from error
+            raise EngineError(f"the call failed after the server was lost {losses} times in a row: {error}") from error
         await self._restart_if_lost(server.client, str(error))
 
     async def _watch(self) -> None:
@@ -227,7 +227,7 @@ class VllmEngine(RemoteEngine):
                 or (client is not None and await client.is_healthy())
             ):
                 return
-            logger.warning("The vLLM server was lost and is started again with version %d: %s", self._version, reason)
+            logger.warning("The vLLM server was lost and is restarted with version %d: %s", self._version, reason)
             await self._start_server_or_fail()
 
     async def _start_server_or_fail(self) -> None:
@@ -243,7 +243,7 @@ class VllmEngine(RemoteEngine):
         context_length = (await client.models()).get(BASE)
         if context_length is not None and context_length <= self._model.context_length:
             raise EngineError(
-                f"vLLM serves {context_length} tokens, and {self._model.context_length + 1} were expected"
+                f"vLLM has a context of {context_length} tokens, and {self._model.context_length + 1} were expected"
             )
         await self._check_first_call(client)
         if self._adapter is not None:
@@ -258,7 +258,7 @@ class VllmEngine(RemoteEngine):
         try:
             await client.next_log_prob(BASE, [0, 1], 2)
         except ServerUnreachable as error:
-            raise EngineError(f"vLLM came up and broke at its first call: {self._server.reason()}") from error
+            raise EngineError(f"vLLM started and failed at its first call: {self._server.reason()}") from error
 
     async def _load_adapter(self, client: VllmClient) -> None:
         body = {"lora_name": ADAPTER, "lora_path": str(self._adapter), "load_inplace": True}
@@ -282,7 +282,7 @@ class VllmEngine(RemoteEngine):
                 return await action(server.client)
             except ServerUnreachable as error:
                 await self._handle_loss(server, error, losses)
-        raise EngineError("the vLLM server was lost again and again during an update")
+        raise EngineError("the vLLM server was lost repeatedly during an update")
 
     def _next_folder(self, kind: str) -> Path:
         self._updates += 1
@@ -297,6 +297,6 @@ def _model_info(source: str, name: str, options: VllmOptions) -> ModelInfo:
         raise PolicyError(f"{source} cannot be read as a language model: {first_line(error)}") from error
     length = options.context_length or getattr(config, "max_position_embeddings", None)
     if not isinstance(length, int):
-        raise EngineError(f"{config.model_type} does not say how long its context is; set context_length")
+        raise EngineError(f"{config.model_type} has no context length in its configuration; set context_length")
     # One position is reserved so that a full context can be scored: vLLM samples one more token when it scores.
     return ModelInfo(name=name, context_length=length - 1, vocab_size=int(config.vocab_size))

@@ -57,7 +57,7 @@ class VllmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if self.context_length is not None and self.context_length < 3:
             raise UsageError(f"vllm.context_length must be at least 3, not {self.context_length}")
         if self.transfer == "ipc" and self.lora_rank:
-            raise UsageError("vllm.transfer says how whole weights are given, and adapters are: leave it out")
+            raise UsageError("vllm.transfer has no effect with adapters, only with whole weights: leave it out")
         for argument in self.arguments:
             if argument.partition("=")[0] in RESERVED_ARGUMENTS:
                 raise UsageError(f"vllm.arguments cannot hold {argument.partition('=')[0]}: Leyden sets it")

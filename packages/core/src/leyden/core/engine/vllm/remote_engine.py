@@ -111,7 +111,7 @@ class RemoteEngine(Engine):
         self._check_ready()
         check_request(request, self.model)
         if 0 < request.sampling.temperature < MIN_TEMPERATURE:
-            raise EngineError(f"vLLM draws no colder than {MIN_TEMPERATURE}; temperature 0 is greedy")
+            raise EngineError(f"vLLM samples at temperatures of at least {MIN_TEMPERATURE}; temperature 0 is greedy")
         answer = _Answer(request, answer_limit(request, self.model))
         delivered: list[TokenChunk] = []
         self._in_flight += 1
@@ -138,7 +138,10 @@ class RemoteEngine(Engine):
         if not 0 < len(ids) <= self.model.context_length:
             raise EngineError(f"cannot score {len(ids)} tokens with a context of {self.model.context_length}")
         if not 0 <= min(ids) <= max(ids) < self.model.vocab_size:
-            raise EngineError(f"cannot score ids outside the {self.model.vocab_size} that {self.model.name} knows")
+            raise EngineError(
+                f"cannot score ids outside the vocabulary of {self.model.name}, which has {self.model.vocab_size} "
+                "tokens"
+            )
         if len(ids) == 1:
             return []
 
@@ -256,7 +259,9 @@ def _finish_reason(server: SegmentServer, generated: GeneratedTokens, answer: _A
     if generated.finish_reason not in ("stop", "length"):
         return None
     if answer.end is None:
-        raise EngineError(f"{server.client.url} ended an answer after {len(answer.ids)} tokens, which nobody asked for")
+        raise EngineError(
+            f"{server.client.url} ended an answer after {len(answer.ids)} tokens without a stop token or a limit"
+        )
     return answer.end
 
 

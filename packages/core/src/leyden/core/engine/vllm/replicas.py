@@ -128,7 +128,9 @@ class ReplicaEngine(RemoteEngine):
         """Serve `weights` as `version`, transferred to the replicas by `write`; EngineError if there is no `write`."""
         self._check_ready()
         if self._write is None:
-            raise EngineError("these replicas are given their weights by somebody else: use `updating` around it")
+            raise EngineError(
+                "this engine does not transfer weights to its replicas: use `updating` around the transfer"
+            )
         async with self.updating(version):
             await self._write(weights, version)
 
@@ -151,7 +153,7 @@ class ReplicaEngine(RemoteEngine):
             try:
                 await asyncio.wait_for(self._has_replicas.wait(), self._wait_seconds)
             except TimeoutError:
-                raise EngineError(f"no replica has come within {self._wait_seconds:.0f} s") from None
+                raise EngineError(f"no replica was added within {self._wait_seconds:.0f} s") from None
         self._check_ready()
         url = self._replica_url(rollout_id)
         replica = self._replicas[url]
@@ -159,13 +161,13 @@ class ReplicaEngine(RemoteEngine):
 
     async def _handle_loss(self, server: SegmentServer, error: ServerUnreachable, losses: int) -> None:
         if losses > MOST_LOSSES:
-            raise EngineError(f"the call was given up after {losses} losses in a row: {error}") from error
+            raise EngineError(f"the call failed after its replica was lost {losses} times in a row: {error}") from error
         replica = self._replicas.get(server.client.url)
         if replica is None or replica.client is not server.client or await server.client.is_healthy():
             return
         if self._replicas.get(server.client.url) is not replica:
             return  # another call has already removed the lost replica
-        logger.warning("A replica is lost, %d are left: %s", len(self._replicas) - 1, error)
+        logger.warning("A replica was lost, %d are left: %s", len(self._replicas) - 1, error)
         if len(self._replicas) == 1:
             self._loss = str(error)
         await self.remove(server.client.url)
@@ -195,7 +197,7 @@ class ReplicaEngine(RemoteEngine):
         served = models[names[0]]
         if served is not None and served <= self._model.context_length:
             raise EngineError(
-                f"{client.url} takes {served} tokens: at least {self._model.context_length + 1} are needed"
+                f"{client.url} has a context of {served} tokens: at least {self._model.context_length + 1} are needed"
             )
         return names[0]
 
@@ -210,5 +212,6 @@ async def check_sampling_logprobs(client: VllmClient, model: str) -> None:
     warm_gap, cold_gap = warm[0][1] - warm[1][1], cold[0][1] - cold[1][1]
     if abs(cold_gap - warm_gap) < abs(cold_gap - 2 * warm_gap):
         raise EngineError(
-            f"{client.url} does not tell what it draws from: start it with --logprobs-mode processed_logprobs"
+            f"{client.url} does not return log-probabilities of its sampling distribution: start it with "
+            "--logprobs-mode processed_logprobs"
         )

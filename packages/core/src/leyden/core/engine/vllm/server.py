@@ -152,24 +152,25 @@ class VllmServer:
     async def _wait_healthy(self, client: VllmClient) -> None:
         began = logged = time.monotonic()
         assert self._ended is not None
-        logger.info("Starting vLLM; it says what it does in %s", self.log)
+        logger.info("Starting vLLM; its log is %s", self.log)
         if self.options.transfer == "ipc":
             logger.warning(
-                "vllm.transfer=ipc opens endpoints of vLLM on the loopback that ask for no key and unpickle what they "
-                "get: whoever reaches this machine's loopback can run code as you; transfer=restart opens none"
+                "vllm.transfer=ipc opens endpoints of vLLM on the loopback interface that need no key and unpickle "
+                "what they receive: any process that can connect to it can run code as you; transfer=restart opens "
+                "none"
             )
         while not await client.is_healthy():
             now = time.monotonic()
             if self._ended.done():
-                raise EngineError(f"vLLM did not start: {self.reason()} (all of it: {self.log})")
+                raise EngineError(f"vLLM did not start: {self.reason()} (full log: {self.log})")
             if now - began > self.options.start_seconds:
                 seconds = f"{self.options.start_seconds:.0f} s"
-                raise EngineError(f"vLLM did not answer within {seconds}; what it did is in {self.log}")
+                raise EngineError(f"vLLM did not answer within {seconds}; its log is {self.log}")
             if now - logged > LOG_SECONDS:
                 logged = now
                 logger.info("vLLM is starting, %.0f s so far: %s", now - began, self._last_line())
             await asyncio.wait([self._ended], timeout=POLL_SECONDS)
-        logger.info("vLLM answers, after %.0f s", time.monotonic() - began)
+        logger.info("vLLM is ready after %.0f s", time.monotonic() - began)
 
     def reason(self) -> str:
         """Return the line of the log since the last start that most likely explains a failure."""
@@ -194,11 +195,13 @@ def check_installed(options: VllmOptions) -> None:
     try:
         found = subprocess.run([python, "-c", find], capture_output=True, cwd="/", check=False).returncode == 0
     except OSError as error:
-        raise UsageError(f"the engine vllm needs a python that has it, and {python} cannot be run: {error}") from None
+        raise UsageError(
+            f"the engine vllm needs a Python interpreter with vLLM, and {python} cannot be run: {error}"
+        ) from None
     if not found:
         raise UsageError(
-            f"the engine vllm is not installed for {python}: make an environment with `pip install vllm`, and give "
-            f"its python as {PYTHON}=/that/bin/python"
+            f"the engine vllm is not installed for {python}: create an environment with `pip install vllm`, and give "
+            f"its interpreter as {PYTHON}=/that/bin/python"
         )
 
 
@@ -212,7 +215,7 @@ def _open_log(path: Path) -> int:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         os.close(descriptor)
-        raise EngineError(f"vLLM's log cannot be written to {path}: it is no file of this user's")
+        raise EngineError(f"vLLM's log cannot be written to {path}: it is not a file of this user")
     os.fchmod(descriptor, 0o600)
     return descriptor
 

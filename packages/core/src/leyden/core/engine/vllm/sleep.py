@@ -36,6 +36,6 @@ async def _post(client: VllmClient, path: str) -> bool:
     try:
         await client.request("POST", path)
     except EngineError as error:
-        logger.warning("The vLLM server did not obey: %s", error)
+        logger.warning("The vLLM server did not change its sleep state: %s", error)
         return False
     return True

@@ -32,7 +32,7 @@ from leyden.core.gateway.model_request import ModelRequest
 from leyden.core.gateway.refusal import Refusal, invalid, server_error
 
 _log = logging.getLogger("leyden.gateway")
-BROKEN_OFF = "the engine broke off the call"
+BROKEN_OFF = "the engine aborted the call"
 PACE_SECONDS = 0.001
 
 

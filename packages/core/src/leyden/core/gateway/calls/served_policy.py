@@ -53,8 +53,8 @@ def warn_of_untrainable(origin: Origin, sampling: Sampling) -> None:
         return
     _warned.add(name)
     _log.warning(
-        "Calls of the agent %s are recorded, but cannot be trained on: it asks for temperature %g and top_p %g, and "
-        "only what is drawn at a temperature above 0 with top_p 1 can be. (See docs/production.md; this is said once.)",
+        "Calls of the agent %s are recorded, but cannot be trained on: it requests temperature %g and top_p %g, and "
+        "training needs a temperature above 0 and top_p 1. (See docs/production.md; this is logged once.)",
         name,
         sampling.temperature,
         sampling.top_p,

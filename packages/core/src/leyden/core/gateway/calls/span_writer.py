@@ -37,7 +37,7 @@ class SpanWriterLimits:
 
     def __post_init__(self) -> None:
         if not 0 <= self.within <= LONGEST_DELAY:
-            raise UsageError(f"records may wait between 0 and {LONGEST_DELAY:g} seconds, not {self.within}")
+            raise UsageError(f"records may be delayed by 0 to {LONGEST_DELAY:g} seconds, not {self.within}")
         if self.max_spans < 1 or self.max_bytes < 1:
             raise UsageError("a buffer of records must hold at least one span and one byte")
 
@@ -98,7 +98,7 @@ class SpanWriter:
             await asyncio.wait([self._writer])
             self._writer = None
         if not await self.flush():
-            _log.error("%d records of model calls were never stored", len(self._buffer))
+            _log.error("%d records of model calls could not be stored and are lost", len(self._buffer))
 
     def _has_room(self) -> bool:
         return len(self._buffer) < self._limits.max_spans and self._bytes < self._limits.max_bytes
@@ -147,7 +147,7 @@ class SpanWriter:
                 self._log_rejected(span, error)
         elif not self._failing:
             self._failing = True
-            _log.error("the store does not take the records of model calls", exc_info=error)
+            _log.error("the store does not accept the records of model calls", exc_info=error)
 
     def _log_rejected(self, span: Span, error: Exception) -> None:
         _log.error("span %s of attempt %s could not be recorded: %s", span.span_id, span.attempt_id, error)
@@ -155,4 +155,4 @@ class SpanWriter:
     def _log_recovery(self) -> None:
         if self._failing:
             self._failing = False
-            _log.warning("the store takes records again")
+            _log.warning("the store accepts records again")

@@ -42,7 +42,7 @@ class Steps:
         """
         self._left -= 1
         if self._left < 0:
-            raise TemplateTooLong("its loops run too often")
+            raise TemplateTooLong("its loops have too many iterations")
         if self._deadline is not None:
             if time.monotonic() > self._deadline:
                 raise TemplateTooLong("it takes too long")

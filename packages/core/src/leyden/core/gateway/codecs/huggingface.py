@@ -94,7 +94,9 @@ class HuggingFaceCodec(Codec):
         if forced is None:
             return prompt.ids.tolist()
         if self._family is None:
-            raise GatewayError("No tool call can be forced: how this model's chat template writes them is not known")
+            raise GatewayError(
+                "No tool call can be forced: the format of tool calls in this model's chat template is unknown"
+            )
         opening = (END_THINK if prompt.opens_reasoning else "") + self._family.opening(forced)
         return [*prompt.ids, *self._continuation(opening)]
 
@@ -148,7 +150,7 @@ class HuggingFaceCodec(Codec):
                 return self._apply(plain_messages(messages, arguments_as_text=True), tools)
         except TemplateTooLong as error:
             raise TemplateTooLong(
-                f"The chat template of this model does not end with these messages: {error}"
+                f"The chat template of this model does not finish for these messages: {error}"
             ) from None
         except Exception as error:  # a template from an unknown author may raise any exception
             raise GatewayError(

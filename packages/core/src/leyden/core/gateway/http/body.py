@@ -110,7 +110,7 @@ class _Body:
     def whole(self) -> bytes:
         """Return the body; raises Refusal if the compressed data is incomplete."""
         if self._decoder is not None and not self._decoder.whole:
-            raise invalid("The compressed request body breaks off.")
+            raise invalid("The compressed request body is incomplete.")
         return b"".join(self._parts)
 
 
@@ -225,4 +225,4 @@ def _too_large(limit: int, kind: str = "") -> Refusal:
 
 def _too_slow() -> Refusal:
     # The position of the rest of the body is unknown now, so the connection cannot serve another request.
-    return Refusal(408, "The request body came too slowly.", code="request_timeout", headers={"connection": "close"})
+    return Refusal(408, "The request body arrived too slowly.", code="request_timeout", headers={"connection": "close"})

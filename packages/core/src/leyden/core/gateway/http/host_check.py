@@ -60,7 +60,9 @@ def _host(header: str) -> str:
 async def _refuse(header: bytes, send: Send) -> None:
     host = _host(header.decode("latin-1"))[:253]
     refusal = Refusal(
-        421, f"This server does not answer for the host {host!r}; if it should, start it with --allow-host NAME"
+        421,
+        f"This server does not answer requests for the host {host!r}; to allow it, start the server with "
+        "--allow-host NAME",
     )
     body = refusal.encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]

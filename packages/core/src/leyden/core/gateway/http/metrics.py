@@ -36,27 +36,30 @@ class GatewayMetrics:
         )
         self._latency = Histogram(
             "leyden_gateway_latency_seconds",
-            "From the request to the end of its answer.",
+            "Seconds from a request to the end of its answer.",
             ["dialect"],
             buckets=LATENCY,
             registry=registry,
         )
         self._first_chunk = Histogram(
             "leyden_gateway_first_chunk_seconds",
-            "From the request to the first event of a streamed answer.",
+            "Seconds from a request to the first event of its streamed answer.",
             ["dialect"],
             buckets=LATENCY,
             registry=registry,
         )
         self._tokens = Counter(
-            "leyden_gateway_tokens", "Tokens read (prompt) and drawn (response).", ["policy", "kind"], registry=registry
+            "leyden_gateway_tokens",
+            "Tokens read (prompt) and generated (response).",
+            ["policy", "kind"],
+            registry=registry,
         )
         self._recorded = Counter("leyden_gateway_recorded_spans", "Spans recorded.", registry=registry)
         self._record_failures = Counter(
             "leyden_gateway_record_failures", "Spans that could not be recorded.", registry=registry
         )
         self._version = Gauge(
-            "leyden_gateway_policy_version", "Version of the weights served.", ["policy"], registry=registry
+            "leyden_gateway_policy_version", "Version of the weights that are served.", ["policy"], registry=registry
         )
         for name, description, value in (
             ("running", "Calls being answered.", running),

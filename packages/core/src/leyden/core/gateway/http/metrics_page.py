@@ -87,12 +87,12 @@ async def _read_part(name: str, measure: Measure) -> list[Metric]:
     try:
         return [_up(part=name, up=True), *await measure()]
     except Exception:
-        logger.exception("the %s could not be asked for its numbers", name)
+        logger.exception("the metrics of the %s could not be read", name)
         return [_up(part=name, up=False)]
 
 
 def _up(*, up: bool, **labels: str) -> Metric:
-    metric = Metric(_UP, "Whether a part answered when this page was asked for.", "gauge")
+    metric = Metric(_UP, "Whether a part returned its metrics for this page (1) or not (0).", "gauge")
     metric.add_sample(_UP, labels, float(up))
     return metric
 

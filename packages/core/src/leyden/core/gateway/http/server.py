@@ -220,7 +220,7 @@ class _Server(uvicorn.Server):
         while not self.started:
             if task.done():
                 await task
-                raise GatewayError("the gateway's server ended before it began")
+                raise GatewayError("the gateway's server ended before it was ready")
             await asyncio.sleep(0.005)
 
 
@@ -249,7 +249,7 @@ class _Acceptor:
             except OSError as error:  # for example too many open files
                 self._free_connections.release()
                 if not has_warned:
-                    _log.warning("no more connections can be accepted for now: %s", error.strerror)
+                    _log.warning("no further connection can be accepted at the moment: %s", error.strerror)
                 has_warned = True
                 await asyncio.sleep(_RECOVERY_SECONDS)
             else:

@@ -102,7 +102,7 @@ class Connections:
         if len(own) > self._max_per_attempt:
             idle = next((one for one in own if one.idle and one is not connection), None)
             if idle is None:
-                message = f"This attempt has more than {self._max_per_attempt} connections at work."
+                message = f"This attempt has more than {self._max_per_attempt} connections in use."
                 headers = {**retry_after(1), "connection": "close"}
                 raise Refusal(429, message, type="requests", code="too_many_connections", headers=headers)
             self._shut(idle)

@@ -43,7 +43,7 @@ class HeldRequest:
         """Add `size` bytes; raises Refusal with status 429 if the attempt would have more than its limit in memory."""
         held = self._held.get(self._attempt_id, 0) + size
         if held > self._max_bytes:
-            message = f"The requests of this attempt that are not answered yet have more than {self._max_bytes} bytes."
+            message = f"The unanswered requests of this attempt have more than {self._max_bytes} bytes."
             raise Refusal(429, message, type="requests", code="too_many_bytes", headers=retry_after(1))
         if size:
             self._held[self._attempt_id] = held

@@ -19,30 +19,30 @@ PREFIXES = ("/v1", "/a/{token}/v1")
 """Where the paths of an attempt are: its token comes by header or as the key, or by path."""
 
 _ABOUT = """\
-Model calls of agents, in their provider's own dialects. Every path but those of the machine asks for the token of an
-open attempt: in the private header, as the key (`Authorization: Bearer`), or in the path. Paths that are not listed
-here answer 404, and methods that are not listed 405."""
+Model calls of agents, in the API formats of their providers. Every path except the machine's own needs the token of an
+open attempt: in the private header, as the key (`Authorization: Bearer`), or in the path. Other paths are answered with
+status 404, and other methods with 405."""
 
 _STATUSES: Mapping[int, str] = {
-    400: "The request cannot be honoured; the error says why.",
-    401: "There is no attempt token, or it is not one of ours.",
-    403: "The attempt has ended, or is not known.",
-    404: "There is no such policy, response, item or path.",
-    408: "The body came too slowly.",
+    400: "The request is invalid or not supported; the error has the reason.",
+    401: "The attempt token is missing or invalid.",
+    403: "The attempt has ended, or is unknown.",
+    404: "The policy, response, item or path does not exist.",
+    408: "The body arrived too slowly.",
     413: "The body is too large, as sent or decompressed.",
     415: "The body is compressed in a way that is not accepted.",
-    429: "Too many requests wait, or come a second; `Retry-After` says when to try again.",
+    429: "Too many requests are waiting, or arrive per second; `Retry-After` has the time until the next try.",
     431: "The head of the request is too long.",
     500: "The server had an error.",
-    503: "The request waited too long for its turn; `Retry-After` says when to try again.",
+    503: "The request waited too long for its turn; `Retry-After` has the time until the next try.",
 }
 _ANYWHERE = (400, 431, 500)
 _OF_ATTEMPT = (*_ANYWHERE, 401, 403, 404)
 _WITH_BODY = (*_OF_ATTEMPT, 408, 413, 415, 429, 503)
 _PRIVATE = {
-    semconv.HEADER_POLICY: "Name of the policy that is to answer.",
-    semconv.HEADER_AGENT: "Name of the agent that calls; percent-encoded, as are the others.",
-    semconv.HEADER_NODE: "The graph node that calls.",
+    semconv.HEADER_POLICY: "Name of the policy to answer the call.",
+    semconv.HEADER_AGENT: "Name of the calling agent; percent-encoded, like the other headers.",
+    semconv.HEADER_NODE: "Name of the calling graph node.",
     semconv.HEADER_TRACE: "Trace id of the call.",
     semconv.HEADER_SPAN: "Span id of the call.",
 }
@@ -82,7 +82,7 @@ OF_ATTEMPT: Mapping[str, Mapping[str, Operation]] = {
     },
     "/responses": {
         "post": Operation(
-            summary="Answer a conversation, and keep the answer to go on from",
+            summary="Answer a conversation, and store the answer so that a later request can continue it",
             body="ResponsesBody",
             answers=_json_or_events("ResponsesAnswer", "An event of the Responses API; the last holds the answer."),
             statuses=_WITH_BODY,
@@ -90,7 +90,7 @@ OF_ATTEMPT: Mapping[str, Mapping[str, Operation]] = {
     },
     "/responses/input_tokens": {
         "post": Operation(
-            summary="Count the tokens that an answer would be drawn from",
+            summary="Count the tokens of the prompt",
             body="ResponsesBody",
             answers=_json("InputTokens"),
             statuses=_WITH_BODY,
@@ -106,7 +106,7 @@ OF_ATTEMPT: Mapping[str, Mapping[str, Operation]] = {
     },
     "/responses/{response_id}/input_items": {
         "get": Operation(
-            summary="List the items that a stored answer went on from",
+            summary="List the input items of a stored answer",
             answers=_json("ItemList"),
             query={
                 "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
@@ -116,7 +116,7 @@ OF_ATTEMPT: Mapping[str, Mapping[str, Operation]] = {
         )
     },
     "/responses/{response_id}/cancel": {
-        "post": Operation(summary="Refuse to cancel an answer: all are given at once", answers={})
+        "post": Operation(summary="Always fails: answers are synchronous and cannot be cancelled", answers={})
     },
     "/models": {"get": Operation(summary="List the policies", answers=_json("ModelList"))},
     "/models/{name}": {"get": Operation(summary="Describe a policy", answers=_json("Model"))},
@@ -125,11 +125,11 @@ OF_ATTEMPT: Mapping[str, Mapping[str, Operation]] = {
 
 OF_MACHINE: Mapping[str, Mapping[str, Operation]] = {
     "/healthz": {
-        "get": Operation(summary="Say that the gateway is there", answers=_json("Health"), statuses=_ANYWHERE)
+        "get": Operation(summary="Report that the gateway is running", answers=_json("Health"), statuses=_ANYWHERE)
     },
     "/metrics": {
         "get": Operation(
-            summary="Count what the gateway and all behind it do, for Prometheus",
+            summary="Metrics of the gateway and of the parts behind it, for Prometheus",
             answers={"text/plain": {"type": "string"}},
             statuses=_ANYWHERE,
         )

@@ -213,7 +213,7 @@ class _Capture:
         """Return the rollout and the attempt of a capture; raises Refusal with status 403 for any other attempt."""
         found = await self._store.find_attempt(rollout_id, attempt_id)
         if found is None or not is_capture(found[0].metadata):
-            raise Refusal(403, f"Attempt {attempt_id} was not begun here.", code="attempt_closed")
+            raise Refusal(403, f"Attempt {attempt_id} was not started by this gateway.", code="attempt_closed")
         return found
 
     async def _store_spans(self, rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> None:
@@ -239,7 +239,7 @@ def _decoded(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise invalid(f"The request makes no sense: {error}") from error
+        raise invalid(f"The request is invalid: {error}") from error
 
 
 def _span_count(request: object) -> int:

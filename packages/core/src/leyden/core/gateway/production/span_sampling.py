@@ -33,7 +33,7 @@ class SpanSampler:
         self._registry = registry = CollectorRegistry()
         self._rollouts = Counter(
             "leyden_capture_rollouts",
-            "Rollouts that ended, by what became of their spans.",
+            "Rollouts that ended, by why their spans were kept or dropped.",
             ["decision"],
             registry=registry,
         )

@@ -95,7 +95,7 @@ def _leading(text: str, read: Callable[[Cursor], Reading[str]]) -> str | None:
         return end.value
     except NotAToolCall:
         return None
-    raise AssertionError("a complete text was asked for more")
+    raise AssertionError("the JSON text is already complete")
 
 
 def _value(cursor: Cursor, depth: int) -> Reading[str]:

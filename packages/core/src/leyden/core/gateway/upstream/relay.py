@@ -113,7 +113,7 @@ class Upstream:
                 async with self._open_session().get(f"{self.base_url}/models", headers=self._headers()) as answer:
                     return await answer.read() if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError) as error:
-            _log.info("the upstream's models are not known: %r", error)
+            _log.info("the upstream's models could not be listed: %r", error)
             return None
 
     async def close(self) -> None:
@@ -161,8 +161,8 @@ class Upstream:
         if self.model and requested not in ("", self.model, *self._replaced):
             self._replaced.add(requested)
             _log.warning(
-                "The agent asks for the model %r; %r answers in its place, as --model says (without --model, the "
-                "agent's own name is sent on)",
+                "The agent requests the model %r; %r answers instead, because of --model (without --model, the "
+                "agent's model name is sent to the endpoint)",
                 requested,
                 self.model,
             )

@@ -22,7 +22,7 @@ def whole_folder(target: Path, *, private: bool = False) -> Generator[Path]:
     FileExistsError at once if `target` exists.
     """
     if target.exists():
-        raise FileExistsError(f"{target} is there already")
+        raise FileExistsError(f"{target} already exists")
     with _locked_folder(f"{_PENDING}{target.name}-", target.parent) as pending:
         yield pending
         pending.chmod(0o700 if private else 0o755)

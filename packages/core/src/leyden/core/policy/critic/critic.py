@@ -69,7 +69,7 @@ class Critic:
         for name in ("head.weight", "head.bias"):
             if name not in weights or weights[name].shape != own[name].shape:
                 raise PolicyError(
-                    f"these weights do not belong to a critic of {self.backbone.source}: no such value head"
+                    f"these weights do not belong to a critic of {self.backbone.source}: their value head differs"
                 )
             own[name].copy_(weights[name])
         if not self.shared:

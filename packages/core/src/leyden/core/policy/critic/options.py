@@ -63,7 +63,7 @@ class OwnBackbone(CriticOptions):
                 raise UsageError(f"critic {name} must be at least 1, got {getattr(self, name)}")
         if self.clip is not None and self.epochs * self.minibatches == 1:
             raise UsageError(
-                "critic clip has no effect on one optimizer step a step; set epochs or minibatches above 1"
+                "critic clip has no effect with one optimizer step per training step; set epochs or minibatches above 1"
             )
 
 

@@ -22,7 +22,7 @@ class ValueTarget:
         """The critic's value before the step. Raises TrainingError if the call has none."""
         if self.call.value is None:
             raise TrainingError(
-                f"rollout {self.call.rollout_id}: the critic learns from a call, and was not asked of it"
+                f"rollout {self.call.rollout_id}: the critic cannot learn from a call that it did not value before"
             )
         return self.call.value
 

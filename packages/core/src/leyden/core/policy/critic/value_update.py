@@ -152,7 +152,7 @@ class ActorCritic(Updater):
         """Restore what `extra_state` returned. Raises PolicyError if the state belongs to another kind of critic."""
         if state.keys() != self.extra_state().keys():
             found = ", ".join(sorted(state)) or "no critic"
-            raise PolicyError(f"the checkpoint holds {found}, which is not what this run's critic needs")
+            raise PolicyError(f"the checkpoint holds {found}, which does not fit this run's critic")
         self.critic.load_weights(state["critic"])
         self.critic_steps = int(state["critic_steps"])
         if not self.options.shared:

@@ -55,5 +55,5 @@ CATALOGUE = {policy.name: policy for policy in (SMOLLM2_135M,)}
 def find_policy(name: str) -> FetchablePolicy:
     """Return the policy called `name`; raises UsageError, which lists the policies there are, for an unknown name."""
     if name not in CATALOGUE:
-        raise UsageError(f"there is no policy {name!r} to fetch; there is {', '.join(CATALOGUE)}")
+        raise UsageError(f"unknown policy {name!r}; use one of {', '.join(CATALOGUE)}")
     return CATALOGUE[name]

@@ -41,7 +41,7 @@ def download_wheel(package: str, version: str, sha256: str, folder: Path, *, sho
     if done.returncode or len(wheels) != 1:
         raise PolicyError(
             f"{package}=={version} was not fetched from the index that pip is configured with: "
-            f"{_reason(done.stderr, sha256)}; --wheel FILE takes the wheel from elsewhere"
+            f"{_reason(done.stderr, sha256)}; download the wheel from another source and give it with --wheel FILE"
         )
     check_wheel(wheels[0], sha256)
     return wheels[0]
@@ -55,7 +55,7 @@ def check_wheel(wheel: Path, sha256: str) -> None:
     except OSError as error:
         raise PolicyError(f"{wheel} cannot be read: {error.strerror}") from None
     if found != sha256:
-        raise PolicyError(f"{wheel.name} has SHA-256 {found}, and {sha256} is expected: it is not used")
+        raise PolicyError(f"{wheel.name} has SHA-256 {found}, not {sha256}: it is not used")
 
 
 def extract(wheel: Path, members: Mapping[str, Path]) -> None:
@@ -66,7 +66,7 @@ def extract(wheel: Path, members: Mapping[str, Path]) -> None:
                 with archive.open(member) as source, target.open("wb") as file:
                     shutil.copyfileobj(source, file, 1 << 20)
     except (KeyError, zipfile.BadZipFile) as error:
-        raise PolicyError(f"{wheel.name} does not hold what is expected of it: {error}") from None
+        raise PolicyError(f"{wheel.name} does not have the expected contents: {error}") from None
 
 
 def _reason(said: str, sha256: str) -> str:

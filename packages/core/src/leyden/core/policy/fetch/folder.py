@@ -38,7 +38,7 @@ def fetch_policy(
     if target.exists():
         if is_fetched(policy, target):
             return FetchedPolicy(target, is_new=False)
-        raise PolicyError(f"{target} is there already, and is not {policy.name} as it was fetched; give another --to")
+        raise PolicyError(f"{target} already exists, and is not an unchanged {policy.name}; give another --to")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_unfinished(target.parent)
@@ -93,7 +93,7 @@ def _check_room(policy: FetchablePolicy, folder: Path) -> None:
     needed, free = 3 * policy.download_bytes + policy.folder_bytes, shutil.disk_usage(folder).free
     if free < needed:
         raise PolicyError(
-            f"{policy.name} needs {needed / 1e6:,.0f} MB of disk to be made, and {folder} has {free / 1e6:,.0f} MB left"
+            f"to make {policy.name} needs {needed / 1e6:,.0f} MB of disk, and {folder} has {free / 1e6:,.0f} MB left"
         )
 
 

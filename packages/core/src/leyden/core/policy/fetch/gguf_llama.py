@@ -139,12 +139,12 @@ class GgufLlama:
 
     def _expect(self, key: str, value: str) -> None:
         if (found := self._value(key)) != value:
-            raise PolicyError(f"{self._name} has {key} {found!r}, and only {value!r} can be read here")
+            raise PolicyError(f"{self._name} has {key} {found!r}; Leyden can read only {value!r}")
 
     def _value(self, key: str) -> Any:
         field = self._reader.fields.get(key)
         if field is None:
-            raise PolicyError(f"{self._name} does not say its {key}")
+            raise PolicyError(f"{self._name} has no {key}")
         return field.contents()
 
 

@@ -119,9 +119,11 @@ class UpdateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             if value < 0:
                 raise UsageError(f"{name} must not be negative, got {value}")
         if self.decay_to is not None and not 0 <= self.decay_to <= 1:
-            raise UsageError(f"decay_to is a share of the learning rate, between 0 and 1, got {self.decay_to}")
+            raise UsageError(
+                f"decay_to is a share of the learning rate and must be between 0 and 1, got {self.decay_to}"
+            )
         if self.kl_estimator == "k1":
-            raise UsageError("kl_estimator k1 restrains nothing in a loss: its gradient is 0 on average; take k2 or k3")
+            raise UsageError("kl_estimator k1 has no effect in a loss: its gradient is 0 on average; use k2 or k3")
         if self.kl_estimator not in (None, "k2", "k3"):
             raise UsageError(f"kl_estimator must be k2 or k3, got {self.kl_estimator!r}")
 
@@ -139,18 +141,21 @@ class UpdateOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def _check_terms(self, loss: Loss, correction: Correction | None) -> None:
         if self.deals is not None and loss.together != self.deals:
             raise UsageError(
-                f"loss {self.loss!r} takes {loss.together} transitions at a time, and {self.deals} are dealt here"
+                f"loss {self.loss!r} takes {loss.together} transitions at a time, and this algorithm passes "
+                f"{self.deals}"
             )
         if loss.together > 1 and self.normalisation != "token":
-            raise UsageError(f"normalisation has no effect on loss {self.loss!r}: each of its units weighs the same")
+            raise UsageError(
+                f"normalisation has no effect on loss {self.loss!r}: all of its units have the same weight"
+            )
         if self.kl_reward and not loss.reads_advantages:
             raise UsageError(f"kl_reward has no effect on loss {self.loss!r}, which ignores rewards")
         if correction is None:
             return
         if not loss.reads_advantages:
-            raise UsageError(f"loss {self.loss!r} learns from whoever wrote the tokens; it takes no correction")
+            raise UsageError(f"correction has no effect on loss {self.loss!r}, which learns from tokens of any policy")
         if isinstance(correction, Recomputed) and not loss.reads_ratios:
-            raise UsageError(f"correction 'recomputed' has no effect on loss {self.loss!r}, which takes no ratios")
+            raise UsageError(f"correction 'recomputed' has no effect on loss {self.loss!r}, which does not use ratios")
 
 
 class UpdateConfig(UpdateOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -94,7 +94,7 @@ def micro_batches(
     sequence each.
     """
     if together > 1 and not _one_transition_each(sequences):
-        raise ValueError(f"{together} transitions are taken together, so each must be a sequence of its own, in order")
+        raise ValueError(f"{together} transitions are taken together, so each of them must be one sequence, in order")
     budget = budget_for(sequences, token_budget, prefix)
     if together == 1 and width is not None:
         units = [[row] for row in branching(sequences, prefix, width, budget)]

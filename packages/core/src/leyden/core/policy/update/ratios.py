@@ -109,7 +109,7 @@ class RatioSpread:
         Raises ValueError unless `share` is between 0 and 1.
         """
         if not 0 <= share <= 1:
-            raise ValueError(f"a quantile lies between 0 and 1, not at {share}")
+            raise ValueError(f"a quantile must be between 0 and 1, not {share}")
         rank, passed = max(1, math.ceil(share * self.count)), 0
         for at in sorted(self.bins):
             passed += self.bins[at]

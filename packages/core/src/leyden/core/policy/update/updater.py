@@ -180,7 +180,7 @@ class Updater:
     def load_extra_state(self, state: dict[str, Any]) -> None:
         """Restore what `extra_state` returned. Raises PolicyError if the state belongs to another kind of updater."""
         if state:
-            raise PolicyError(f"the checkpoint holds {', '.join(sorted(state))}, which this run does not train")
+            raise PolicyError(f"the checkpoint holds {', '.join(sorted(state))}, which this run does not have")
 
     def held_out(self, trained: Sequence[WeightedTransition]) -> dict[str, float]:
         """Return metrics of the current policy on those of `trained` that it can read; changes nothing.

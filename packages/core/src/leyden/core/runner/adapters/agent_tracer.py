@@ -14,5 +14,5 @@ class AgentTracer:
     def _handler(self, name: str) -> object:
         handler = installed_adapter(name).callback_handler()
         if handler is None:
-            raise UnknownAgent(f"the installed {name!r} adapter offers no callback handler: upgrade leyden-{name}")
+            raise UnknownAgent(f"the installed {name!r} adapter has no callback handler: upgrade leyden-{name}")
         return handler

@@ -70,7 +70,9 @@ def _when_loaded(adapter: Adapter, module: str) -> None:
     def loaded(_module: ModuleType) -> None:
         with _lock:
             if _runs and adapter not in _recording and adapter not in _waiting and not _instrumented(adapter):
-                logger.info("adapter %r is tried again: %r", adapter.name, _errors[adapter.name])
+                logger.info(
+                    "adapter %r could not be instrumented and will be retried: %r", adapter.name, _errors[adapter.name]
+                )
                 _waiting.append(adapter)
 
     if module in sys.modules:

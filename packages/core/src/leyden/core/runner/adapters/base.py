@@ -96,6 +96,6 @@ class Adapter(ABC):
         """
         found = await store.find_attempt(attempt.rollout_id, attempt.attempt_id)
         if found is None:
-            raise NotFound(f"there is no attempt {attempt.attempt_id} of a rollout {attempt.rollout_id}")
+            raise NotFound(f"there is no attempt {attempt.attempt_id} of rollout {attempt.rollout_id}")
         spans = await store.query_spans(attempt.rollout_id, attempt.attempt_id)
         return assemble(*found, spans.items, select or Selector())

@@ -175,7 +175,7 @@ def is_unbound(function: Callable[..., Any]) -> bool:
 def _function(agent: Any) -> Callable[..., Any]:
     function = function_of(agent)
     if function is None:
-        raise LeydenError(f"a {type(agent).__name__} is not called for a task")
+        raise LeydenError(f"a {type(agent).__name__} has no function that takes a task")
     return function
 
 
@@ -186,7 +186,7 @@ def _called(function: Callable[..., Any], arguments: Arguments) -> Any:
 
 @functools.cache
 def _warn_shallow(kind: type, reason: str) -> None:
-    logger.warning("%s cannot be deep-copied (%s): attempts share what it holds", kind.__name__, reason)
+    logger.warning("%s cannot be deep-copied (%s): attempts share the objects that it holds", kind.__name__, reason)
 
 
 def _is_spans(returned: object) -> TypeGuard[list[Span]]:
@@ -196,5 +196,5 @@ def _is_spans(returned: object) -> TypeGuard[list[Span]]:
 def _open() -> tuple[OpenAttempt, AttemptedRollout]:
     attempt = current_attempt()
     if attempt is None or ROLLOUT not in attempt.extra:
-        raise LeydenError("a LitAgent or a command runs only inside an attempt of a Runner")
+        raise LeydenError("a LitAgent or a command can run only in an attempt of a Runner")
     return attempt, attempt.extra[ROLLOUT]

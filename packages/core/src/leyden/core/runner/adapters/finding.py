@@ -46,14 +46,14 @@ def find_adapter(agent: object, *, called: str | None = None, instead: str | Non
                 prefix = f"{called}: " if called else ""
                 kind = type(agent).__name__
                 raise UnknownAgent(
-                    f"{prefix}{kind} overrides neither rollout nor rollout_async: there is nothing to run"
+                    f"{prefix}{kind} overrides neither rollout nor rollout_async, so there is nothing to run"
                 )
             return adapter
     kind = f"{type(agent).__module__}.{type(agent).__qualname__}"
     names = ", ".join(adapter.name for adapter in adapters)
     subject = f"{called} is" if called else "the agent is"
     raise UnknownAgent(
-        f"{subject} of type {kind.removeprefix('builtins.')}, which none of the installed adapters ({names}) runs: "
+        f"{subject} of type {kind.removeprefix('builtins.')}, which none of the installed adapters ({names}) can run: "
         f"{instead or _instead(agent, called)}"
     )
 
@@ -63,9 +63,9 @@ def _instead(agent: object, called: str | None) -> str:
     function = function_of(agent)
     if function is not None:
         if not has_signature(function):
-            return "Python knows no signature of it; give a function of a task that calls it"
+            return "its signature is unknown to Python; give a function that takes a task and calls it"
         if is_unbound(function):
-            return f"it is the method {shown(function)} of a class; name that of an object"
+            return f"it is the method {shown(function)} of a class; name the method of an object"
         return f"{shown(function)} has no parameter for a task"
     methods = [(name, found) for name in METHODS if callable(found := getattr(agent, name, None))]
     if methods and called:
@@ -185,7 +185,7 @@ def _adapter_of_made(agent: Any, factory: str, given: Callable[[], Any]) -> Adap
         instead = _is_called(given)
     elif methods := [name for name in METHODS if callable(getattr(agent, name, None))]:
         instead = (
-            f"make an object of it, and name that object's method, as in file.py:{given.__name__.lower()}.{methods[0]}"
+            f"create an object of the class, and name its method, as in file.py:{given.__name__.lower()}.{methods[0]}"
         )
     return find_adapter(agent, called=f"what {factory}() returns", instead=instead)
 
@@ -197,8 +197,8 @@ def _made_nothing(factory: str, given: Any, error: BaseException) -> str:
             inspect.signature(given).bind()
         except TypeError:
             return (
-                f"{factory} is a class, and its objects are made by {shown(given)}: "
-                "give an object, or a function without parameters that makes one"
+                f"{factory} is a class whose constructor needs arguments, {shown(given)}: give an object, or a "
+                "function without parameters that makes one"
             )
     text = raised(error)
     advice = key_advice(text) or ("" if inspect.isclass(given) else f"; {_is_called(given)}")
@@ -208,6 +208,6 @@ def _made_nothing(factory: str, given: Any, error: BaseException) -> str:
 def _is_called(function: Callable[[], Any]) -> str:
     """Return advice on a function without required parameters, which the user may mean as the agent itself."""
     return (
-        f"a function that needs no argument, as {shown(function)}, is called to make the agent; "
-        "if it is the agent, give it a parameter for the task"
+        f"{shown(function)} needs no argument, so Leyden calls it to make the agent; if it is the agent, give it a "
+        "parameter for the task"
     )

@@ -30,7 +30,7 @@ def installed_adapter(name: str) -> Adapter:
     for adapter in installed_adapters():
         if adapter.name == name:
             return adapter
-    raise UnknownAgent(f"no adapter {name!r} is installed: its package is leyden-{name.replace('_', '-')}")
+    raise UnknownAgent(f"adapter {name!r} is not installed: pip install leyden-{name.replace('_', '-')}")
 
 
 def supporting(agent: object) -> Adapter | None:
@@ -43,7 +43,9 @@ def supports(adapter: Adapter, agent: object) -> bool:
     try:
         return adapter.supports(agent)
     except Exception:
-        logger.warning("adapter %r failed to look at a %s", adapter.name, type(agent).__name__, exc_info=True)
+        logger.warning(
+            "adapter %r failed to check whether it supports a %s", adapter.name, type(agent).__name__, exc_info=True
+        )
         return False
 
 
@@ -51,9 +53,9 @@ def _load(entry: EntryPoint) -> Adapter | None:
     try:
         adapter = entry.load()()
     except Exception:
-        logger.warning("adapter %r (%s) cannot be loaded and is left out", entry.name, entry.value, exc_info=True)
+        logger.warning("adapter %r (%s) cannot be loaded and is not used", entry.name, entry.value, exc_info=True)
         return None
     if not isinstance(adapter, Adapter):
-        logger.warning("adapter %r (%s) is not a leyden Adapter and is left out", entry.name, entry.value)
+        logger.warning("adapter %r (%s) is not a leyden Adapter and is not used", entry.name, entry.value)
         return None
     return adapter

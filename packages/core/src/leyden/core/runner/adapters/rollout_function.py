@@ -80,7 +80,9 @@ def offered_arguments(function: Callable[..., Any]) -> tuple[str, ...]:
         if parameter.name in OFFERED and parameter.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY):
             arguments.append(parameter.name)
         elif parameter.default is kinds.empty and parameter.kind is not kinds.VAR_POSITIONAL:
-            raise UsageError(f"@rollout: {name} asks for {parameter.name!r}; it can have {', '.join(OFFERED)}")
+            raise UsageError(
+                f"@rollout: {name} has a parameter {parameter.name!r}; parameters can be {', '.join(OFFERED)}"
+            )
     return tuple(arguments)
 
 
@@ -89,4 +91,4 @@ def first_resource(resources: Mapping[str, Resource], kind: type[Resource]) -> R
     for resource in resources.values():
         if isinstance(resource, kind):
             return resource
-    raise UsageError(f"the agent asks for a resource of type {kind.__name__}, but the rollout has {sorted(resources)}")
+    raise UsageError(f"the agent needs a resource of type {kind.__name__}, but the rollout has {sorted(resources)}")

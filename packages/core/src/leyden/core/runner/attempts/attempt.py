@@ -39,8 +39,8 @@ The smaller of the two applies. The margin leaves time to store the spans first.
 MARK_PAUSES = (0.2, 1.0)
 """Seconds between tries to mark an attempt while the store answers with an internal error."""
 NO_TOKEN = (
-    "the store's server answers claims without attempts' tokens, and this runner has no signing key to make them: "
-    "serve the store with store_app(attempt_token=...), as a run does"
+    "the store's server sends no attempt tokens with claimed rollouts, and this runner has no signing key to make "
+    "them: serve the store with store_app(attempt_token=...), as a run does"
 )
 KILLED_SECONDS = 1.0
 """How long a killed process may take to end."""
@@ -178,9 +178,9 @@ class AttemptRun:
     def _timeout(self) -> Failure:
         what = f"no {self._run.stage}"
         if self._work is None:
-            what = "the agent did not begin"
+            what = "the agent did not start"
         elif self.agent_is_done and not self._run.stopping:  # the result waited for the event loop
-            what = "what the agent returned could not be stored"
+            what = "the agent's result could not be stored"
         within = f"within {self.rollout.config.timeout_seconds} s"
         message = f"{what} {within}{self._run.lost_time()}{self._blocked()}"
         return Failure(kind="timeout", type="TimeoutError", message=message)
@@ -204,7 +204,7 @@ class AttemptRun:
         if self._work.cancelled():
             run.failure = run.failure or own_failure("the attempt's task ended early", asyncio.CancelledError())
         elif (error := self._work.exception()) is not None:
-            unrecorded = own_failure("how the agent ended cannot be recorded", error)
+            unrecorded = own_failure("the end of the agent cannot be recorded", error)
             self._refused.append(unrecorded)
             run.failure = run.failure or unrecorded
 
@@ -223,7 +223,7 @@ class AttemptRun:
         if stuck and self._run.kill():
             await asyncio.wait({self._work}, timeout=KILLED_SECONDS)
         elif stuck:
-            logger.warning("the agent of rollout %s ignores its cancellation", self.rollout.rollout_id)
+            logger.warning("the agent of rollout %s was cancelled and is still running", self.rollout.rollout_id)
 
     def _token(self) -> str:
         """Return the attempt's token. Empty where the claim contained none and this runner has no key to make it."""
@@ -295,7 +295,7 @@ class AttemptRun:
         try:
             spans = await self._store.query_spans(self._attempt.rollout_id, self._attempt.attempt_id)
         except StoreError as error:
-            logger.info("the calls of rollout %s cannot be looked at: %s", self._attempt.rollout_id, error)
+            logger.info("the calls of rollout %s cannot be read: %s", self._attempt.rollout_id, error)
             return []
         return [] if any(semconv.CALL_ID in span.attributes for span in spans.items) else reasons
 
@@ -310,9 +310,11 @@ class AttemptRun:
             except Exception as error:  # broad: a value that the store refuses must not keep the attempt open
                 if pause is None:
                     raise
-                logger.warning("attempt of rollout %s cannot be marked yet: %r", self.rollout.rollout_id, error)
+                logger.warning(
+                    "the status of the attempt of rollout %s cannot be stored yet: %r", self.rollout.rollout_id, error
+                )
                 if is_refusal(error):
-                    self._run.failure, notes = own_failure("the attempt cannot be marked", error), None
+                    self._run.failure, notes = own_failure("the status of the attempt cannot be stored", error), None
                 else:
                     await asyncio.sleep(pause)
         self._marked = True
@@ -330,7 +332,7 @@ class AttemptRun:
         try:
             await self._store.update_attempt(*ids, status=status, **fields)
         except (IllegalMove, NotFound) as error:  # the store has ended the attempt meanwhile
-            logger.info("attempt %s of rollout %s is not marked %s: %s", ids[1], ids[0], status, error)
+            logger.info("attempt %s of rollout %s cannot become %s: %s", ids[1], ids[0], status, error)
             await self.explain_timeout()
             return False
         return True

@@ -63,7 +63,9 @@ def key_advice(text: str) -> str:
     if not _MISSING.search(text) or (variable is None and not _WANTS_KEY.search(text)):
         return ""
     name = variable.group() if variable else "OPENAI_API_KEY"
-    return f"; where Leyden answers the agent's calls any value will do, such as {name}=unused: no provider sees it"
+    return (
+        f"; if Leyden answers the agent's calls, any value works, such as {name}=unused: it is not sent to a provider"
+    )
 
 
 def with_key_advice(text: str) -> str:
@@ -78,13 +80,16 @@ def import_advice(error: BaseException) -> str:
     Empty where there is no advice.
     """
     if isinstance(error, EOFError):
-        return "; it reads from the keyboard while it is imported, and there is none: read an environment variable"
+        return (
+            "; it reads standard input while it is imported, and there is no input: read an environment variable "
+            "instead"
+        )
     cause: BaseException | None = error
     seen: set[int] = set()
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
         if isinstance(cause, RequestStopped):
-            return "; it calls its model while it is imported: make the call in the agent's own function"
+            return "; it calls its model while it is imported: call the model in the agent's function"
         cause = cause.__cause__ or cause.__context__
     return ""
 

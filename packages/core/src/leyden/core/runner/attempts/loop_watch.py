@@ -62,7 +62,7 @@ class LoopWatch:
         if not limit or blocked < SHARE * limit:
             return ""
         return (
-            f"; the worker's event loop was blocked for {blocked:.1f} s meanwhile, by an async agent that makes "
+            f"; meanwhile the worker's event loop was blocked for {blocked:.1f} s by an async agent that makes "
             f"blocking calls ({self.location}): make it a plain `def`, use the async client, or lower --concurrency"
         )
 

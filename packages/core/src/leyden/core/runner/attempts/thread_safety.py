@@ -41,7 +41,7 @@ def _import_late_parts() -> None:
             try:
                 importlib.import_module(name)
             except Exception:
-                logger.debug("%s cannot be imported beforehand", name, exc_info=True)
+                logger.debug("%s cannot be imported in advance", name, exc_info=True)
 
 
 def _build_one_at_a_time(base: Any) -> Callable[[], None]:

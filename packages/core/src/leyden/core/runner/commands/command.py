@@ -57,10 +57,10 @@ class CommandAgent:
     def __init__(self, arguments: Sequence[str], env: Sequence[str] = ()) -> None:
         self.arguments, self.env = tuple(arguments), check_env(env)
         if not self.arguments or not self.arguments[0]:
-            raise UsageError("there is no command to run")
+            raise UsageError("the command is empty")
         program = self.arguments[0]
         if not _PIECE.search(program) and shutil.which(program) is None:
-            raise AgentNotFound(f"there is no program {program!r} to run: no such file, or none on the PATH")
+            raise AgentNotFound(f"there is no program {program!r}: it is neither a file nor on the PATH")
 
     def __repr__(self) -> str:
         return f"CommandAgent({list(self.arguments)!r})"
@@ -85,7 +85,7 @@ class CommandAgent:
         errors.close()
         result = output.text()
         if output.lost:
-            errors.log(f"[the first {output.lost} bytes that it printed are left out of its result]")
+            errors.log(f"[the first {output.lost} bytes of its output are not in its result]")
         if ended.code != 0:
             suffix = f": {last}" if (last := errors.last) else ""
             raise CommandFailed(f"{command[0]} {ended}{suffix}{wanted(errors.names)}")
@@ -108,19 +108,22 @@ async def run_process(process: CommandProcess) -> Exit:
 def check_env(names: Sequence[str]) -> tuple[str, ...]:
     """Return `names` as a tuple. Raises UsageError for a name that no command may receive."""
     if isinstance(names, str):
-        raise UsageError(f"env is a list of names of variables, not the text {mask_text(names)!r}")
+        raise UsageError(f"env must be a list of variable names, not the text {mask_text(names)!r}")
     for name in names:
         if not _VARIABLE.fullmatch(name):
             raise UsageError(
                 f"--env takes the name of an environment variable, not {mask_text(name.partition('=')[0])!r} with a "
-                "value: set the variable, and give its name (a value would be kept in config.yaml)"
+                "value: set the variable, and give only its name (a value would be written to config.yaml)"
                 if "=" in name
                 else f"--env takes the name of an environment variable, not {mask_text(name)!r}"
             )
         if name in OWN_TOKENS:
-            raise UsageError(f"--env {name}: a command never gets Leyden's own tokens; leave it out")
+            raise UsageError(f"--env {name}: a command cannot get Leyden's own tokens; remove this option")
         if name in ATTEMPTS_OWN:
-            raise UsageError(f"--env {name}: a command has the attempt's own {name}, which leads to the gateway")
+            raise UsageError(
+                f"--env {name}: Leyden sets {name} for the command, so that its calls reach the gateway; remove this "
+                "option"
+            )
     return tuple(names)
 
 
@@ -128,7 +131,7 @@ def check_set(names: Sequence[str]) -> None:
     """Raise UsageError for a variable that is not set on this machine, where the commands run."""
     for name in names:
         if name not in os.environ:
-            raise UsageError(f"--env {name}: this variable is not set; set it, or leave the option out")
+            raise UsageError(f"--env {name}: this variable is not set; set it, or remove this option")
 
 
 def wanted(names: set[str]) -> str:
@@ -139,7 +142,7 @@ def wanted(names: set[str]) -> str:
     if not names:
         return ""
     options = " ".join(f"--env {name}" for name in sorted(names))
-    return f" (commands do not get variables that hold secrets: give {options})"
+    return f" (commands do not get variables with secrets: to pass them, give {options})"
 
 
 def environment(
@@ -170,7 +173,7 @@ def _value(found: re.Match[str], argument: str, task: Task) -> str:
         return row[key] if isinstance(row[key], str) else task_json(row[key]).decode()
     keys = f"the task has the keys {', '.join(map(str, row)) or '(none)'}" if row else "the task has no keys"
     wanted = f"the key {key!r}" if key else "a key"
-    raise TaskError(f"{keys}; the argument {argument!r} asks for {wanted} (a brace itself is written {{{{ or }}}})")
+    raise TaskError(f"{keys}; the argument {argument!r} needs {wanted} (write {{{{ or }}}} for a brace)")
 
 
 def task_json(task: Task) -> bytes:
@@ -236,4 +239,4 @@ class _ErrorLog:
                 self.log(text[: self._left])
                 self._left -= len(text) + 1
                 if self._left <= 0:
-                    self.log("[it writes more, which is left out]")
+                    self.log("[further output is left out]")

@@ -153,7 +153,7 @@ class CommandProcess:
         if kind == "error":
             raise AgentNotFound(f"{self._arguments[0]} cannot be started: {value}")
         if kind not in ("exit", "signal"):
-            raise LeydenError(f"the process that looks after {self._arguments[0]} was lost")
+            raise LeydenError(f"the process that supervises {self._arguments[0]} was lost")
         return Exit(code=int(value)) if kind == "exit" else Exit(signal=int(value))
 
 

@@ -29,7 +29,9 @@ class IsolationChoice:
             return f"{ALL_SHARE} {self._shared()}" if self.shared else NOTHING_SHARED
         because = f", because they would share {self._shared()}" if self.shared else ""
         again = (
-            f". It imports the agent itself, because of what that leaves open: {imports_again}" if imports_again else ""
+            f". Each process imports the agent again, because the import leaves open: {imports_again}"
+            if imports_again
+            else ""
         )
         return f"each rollout runs in a process of its own{because}{again}"
 

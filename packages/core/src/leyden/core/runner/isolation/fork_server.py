@@ -141,7 +141,7 @@ class ForkServer:
         forked: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
         try:
             if self.gone.is_set():
-                raise LeydenError("the process that forks the agents' processes has ended")
+                raise LeydenError("the fork server, which starts the agents' processes, has ended")
             socket.send_fds(self._requests, [FORK], [child_end.fileno()])
         except BaseException:
             parent_end.close()
@@ -174,7 +174,7 @@ class ForkServer:
             self.gone.set()
             if self._loop is not None:
                 self._loop.remove_reader(self._reports)
-            self._fail_all("the process that forks the agents' processes has ended")
+            self._fail_all("the fork server, which starts the agents' processes, has ended")
             return
         self._buffer += data
         complete = len(self._buffer) - len(self._buffer) % _REPORT.size
@@ -192,7 +192,7 @@ class ForkServer:
         forked, connection = self._pending_forks.popleft()
         if what == FAILED:
             connection.close()
-            forked.set_exception(ForkFailed(f"no further process can be started: {os.strerror(value)}"))
+            forked.set_exception(ForkFailed(f"no process can be started: {os.strerror(value)}"))
             return
         process = self._running[pid] = ForkedProcess(pid, connection)
         if forked.cancelled():

@@ -82,7 +82,7 @@ class _ForkedAgent:
         return await receive(self._reader, begin_decoder)
 
     async def refuse(self, error: Exception) -> None:
-        await send(self._writer, AgentEnded(own_failure("the agent cannot be loaded in a process of its own", error)))
+        await send(self._writer, AgentEnded(own_failure("the agent cannot be loaded in a separate process", error)))
 
     async def serve(self, begin: BeginAttempt, loaded: LoadedAgent, seconds: float) -> None:
         await send(self._writer, AgentLoaded(seconds))
@@ -136,7 +136,7 @@ class _ForkedAgent:
             await recorder.stop()
             await self._send_notes(run)
         except Exception as error:  # notes cannot be sent: the attempt's record must show it
-            done = AgentEnded(own_failure("what the attempt left cannot be reported", error))
+            done = AgentEnded(own_failure("the attempt's remaining spans cannot be reported", error))
         if not run.stopping:
             await send(self._writer, done)
 

@@ -96,7 +96,7 @@ class ForkedRun:
             return ": its process was still importing the agent" if self._process is not None else ""
         if self._loaded_after < LONG_IMPORT_SECONDS:
             return ""
-        return f", {self._loaded_after:.1f} s of which its process took to import the agent"
+        return f", of which its process took {self._loaded_after:.1f} s to import the agent"
 
     def give_up(self, failure: Failure) -> None:
         """Record that the run has ended with `failure`. The owner then cancels `run`."""
@@ -201,7 +201,9 @@ class ForkedRun:
         kept = [span for span in spans if (span.rollout_id, span.attempt_id) == own_ids]
         if len(kept) < len(spans):
             lost = len(spans) - len(kept)
-            logger.warning("rollout %s: its process reported %d spans of other attempts, left out", own_ids[0], lost)
+            logger.warning(
+                "rollout %s: its process sent %d spans of other attempts, which are dropped", own_ids[0], lost
+            )
         return kept
 
     async def _close(self, process: "ForkedProcess", writer: asyncio.StreamWriter) -> None:

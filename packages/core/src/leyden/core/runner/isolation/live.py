@@ -39,8 +39,8 @@ def _forked(loaded: LoadedAgent, reason: str) -> ForkServer:
     hazards = ForkHazards.of_this_process().found()
     if hazards:
         raise UsageError(
-            f"{reason}; but this process cannot be forked, as it has {', '.join(hazards)}: give the agent as "
-            "file.py:name, make what is shared inside the agent's function, or give isolation='shared'"
+            f"{reason}; but this process cannot be forked, because it has {', '.join(hazards)}: give the agent as "
+            "file.py:name, create the shared objects inside the agent's function, or give isolation='shared'"
         )
 
     def prepare() -> None:

@@ -230,7 +230,7 @@ class _Walk:
         for name in sorted(
             function_names.global_names & _DYNAMIC - names.keys() | function_names.attributes & {"import_module"}
         ):
-            self._add(f"{name}()", vars, user, "may reach anything with")
+            self._add(f"{name}()", vars, user, "can change any object with")
         for name in changed_by(function_names, names):
             self._add(f"{name}()", types, user, "calls: it changes the whole process")
         for name in sorted(function_names.global_names & names.keys()):

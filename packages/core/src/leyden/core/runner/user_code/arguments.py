@@ -152,7 +152,10 @@ class _TaskArguments:
         if by_keywords and is_row(self._task):
             return Arguments(kwargs=self.rest(fixed))
         if is_row(self._task) and not isinstance(self._task, MadeInput):
-            wants = f"{shown(self._function)} names no parameter, as a decorator does that lacks functools.wraps"
+            wants = (
+                f"{shown(self._function)} has no named parameter; if a decorator hides its parameters, add "
+                "functools.wraps"
+            )
             raise misfit(self._task, wants)
         return Arguments((self._task,))
 
@@ -171,7 +174,7 @@ class _TaskArguments:
             return found, False
         if kinds == {"object"} and is_row(self._task):
             kind = getattr(parameter.annotation, "__name__", parameter.annotation)
-            raise misfit(self._task, f"{shown(self._function)} takes a value of type {kind}")
+            raise misfit(self._task, f"{shown(self._function)} needs a value of type {kind}")
         return self._task, False
 
     def values(self, required: Sequence[_Parameter]) -> dict[str, Any]:
@@ -223,8 +226,8 @@ class _TaskArguments:
             return text
         wants_text = wants_text and parameter.name != "input"  # a parameter `input` may mean the row
         if wants_text or kinds <= {"text", "list"}:
-            what = f"a text: call it {TEXT}" if wants_text or "text" in kinds else f"a list: call it {parameter.name}"
-            raise misfit(self._task, f"{shown(self._function)} takes {what}")
+            what, key = ("text", TEXT) if wants_text or "text" in kinds else ("list", parameter.name)
+            raise misfit(self._task, f"{shown(self._function)} takes a {what} under the key {key}")
         return _MISSING
 
     def _takes_row(self, parameter: _Parameter, kinds: set[str]) -> bool:

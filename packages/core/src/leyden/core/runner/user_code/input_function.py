@@ -41,5 +41,5 @@ async def make_input(function: InputFunction, task: Task) -> Any:
             raise
         raise TaskError(f"{name} raised {raised(error)} for task {shortened(task)}") from error
     if made is None:
-        raise TaskError(f"{name} returned None, not an input for the agent, for task {shortened(task)}")
+        raise TaskError(f"{name} returned None instead of the agent's input for task {shortened(task)}")
     return MadeInput(cast("dict[str, Any]", made)) if type(made) is dict else made

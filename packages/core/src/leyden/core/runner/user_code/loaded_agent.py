@@ -78,7 +78,9 @@ def _hook(given: Any) -> Hook:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise UsageError(f"hook {name_of(found)} cannot be made: {raised(error)}; give an object of it") from error
+        raise UsageError(
+            f"hook {name_of(found)} cannot be created: {raised(error)}; give an object of the class"
+        ) from error
     if not isinstance(hook, Hook):
         subject = given if isinstance(given, str) else "a hook"
         raise UsageError(f"{subject} is of type {type(hook).__name__}, not a Hook")

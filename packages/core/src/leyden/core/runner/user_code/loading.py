@@ -55,9 +55,7 @@ def reload_object(reference: str) -> Any:
 def _split(reference: str) -> tuple[str, str]:
     source, colon, attribute = reference.rpartition(":")
     if not (colon and source and attribute) or os.sep in attribute:
-        raise AgentNotFound(
-            f"{reference!r} does not say which object to take: write path/to/file.py:name or package.module:name"
-        )
+        raise AgentNotFound(f"{reference!r} does not name an object: write path/to/file.py:name or package.module:name")
     return source, attribute
 
 
@@ -124,7 +122,9 @@ def _named_module(name: str) -> ModuleType:
         return module
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise AgentNotFound(f"there is no module {error.name!r} in {Path.cwd()} or among the packages") from error
+            raise AgentNotFound(
+                f"there is no module {error.name!r} in {Path.cwd()} or among the installed packages"
+            ) from error
         raise _failed(name, error) from error
     except KeyboardInterrupt:
         raise

@@ -49,7 +49,7 @@ def text_for(task: Task) -> Any:
         return cast("list[Any]", task)
     given = row_of(task).get("messages", text_of(task))
     if given is None:
-        raise misfit(task, f"the agent takes a text: call it {TEXT}, or give messages")
+        raise misfit(task, f"the agent takes a text under the key {TEXT}, or messages")
     return given
 
 
@@ -67,7 +67,7 @@ def mapping_for(
         given = _fitting(task, keys, required, ready)
     missing = sorted(required - set(given))
     if missing or not given:
-        text = f", or a text called {TEXT}" if "messages" in keys else ""
+        text = f", or a text under the key {TEXT}" if "messages" in keys else ""
         also = "also " if given else ""
         raise misfit(task, f"the agent {also}takes {', '.join(missing or keys)}{text}")
     return given
@@ -89,10 +89,10 @@ def misfit(task: Task, requirement: str) -> TaskError:
 
 def _described(task: Task) -> str:
     if isinstance(task, Mapping):
-        has = "what --input made has" if isinstance(task, MadeInput) else "the task has"
+        has = "the result of --input has" if isinstance(task, MadeInput) else "the task has"
         return f"{has} the keys {', '.join(map(str, row_of(task))) or '(none)'}"
     return f"the task is a {type(task).__name__}"
 
 
 def _hint(task: Task) -> str:
-    return "" if isinstance(task, MadeInput) else "; or name a function with --input that makes the input of a task"
+    return "" if isinstance(task, MadeInput) else "; or give --input, a function that makes the input from a task"

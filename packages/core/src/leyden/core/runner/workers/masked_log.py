@@ -89,7 +89,9 @@ class MaskedLog:
             self._keep_alive_task.cancel()
             await asyncio.gather(self._keep_alive_task, return_exceptions=True)
         if self._process is not None and self._process.returncode is None:
-            logger.warning("the last lines of %s are lost: what masks them does not end", self._path or "agents")
+            logger.warning(
+                "the last lines of %s are lost: the process that masks them did not end in time", self._path or "agents"
+            )
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
@@ -133,7 +135,9 @@ class MaskedLog:
             code = await self._process.wait()
             if self._ends and code == 0:
                 return
-            logger.warning("what masks %s has ended with code %d, and is started again", self._path or "agents", code)
+            logger.warning(
+                "the process that masks %s ended with code %d and is restarted", self._path or "agents", code
+            )
             if self._control is not None:
                 self._control.close()
             await self._begin_again()
@@ -145,9 +149,9 @@ class MaskedLog:
             try:
                 return await self._begin()
             except OSError as error:
-                logger.warning("what masks %s cannot be started: %s", self._path or "agents", error)
+                logger.warning("the process that masks %s cannot be started: %s", self._path or "agents", error)
                 lost = sum(_emptied(pipe) for pipe in self._pipes)  # writers must not wait for the restart
-                logger.warning("%d bytes that agents have printed are lost", lost)
+                logger.warning("%d bytes of the agents' output are lost", lost)
                 await asyncio.sleep(PAUSE_SECONDS)
 
     def _send(self, pipe: int) -> None:

@@ -55,7 +55,7 @@ class OrphanedAttempts:
                     if isinstance(rollout, AttemptedRollout) and is_lost(rollout):
                         await self._give_up(rollout, failure)
             except StoreError as error:
-                logger.warning("lost attempts (%s) could not be looked for: %r", failure.message, error)
+                logger.warning("the search for lost attempts failed (%s): %r", failure.message, error)
 
     async def _give_up(self, rollout: AttemptedRollout, failure: Failure) -> None:
         attempt = rollout.attempt
@@ -65,4 +65,4 @@ class OrphanedAttempts:
                 rollout.rollout_id, attempt.attempt_id, status="unresponsive", metadata=metadata
             )
         except StoreError as error:
-            logger.info("attempt %s had ended already: %s", attempt.attempt_id, error)
+            logger.info("attempt %s had already ended: %s", attempt.attempt_id, error)

@@ -160,16 +160,17 @@ class WorkerPool:
             return
         if lost.ready.keeps_open:
             logger.warning(
-                "attempts go on sharing a process, although one may have ended worker %s: the agent's import leaves %s "
-                "open; --isolation process imports it anew for each",
+                "attempts still share a process, although one of them may have ended worker %s: the agent's import "
+                "leaves %s open, so the process cannot be forked; --isolation process imports the agent again for "
+                "each attempt",
                 lost.worker_id,
                 lost.ready.keeps_open,
             )
             return
         self._spec = msgspec.structs.replace(self._spec, isolation="process")
         logger.warning(
-            "from now on each attempt runs in a process of its own: attempts shared worker %s, which was lost (%s), "
-            "and one that ends its process would take the others with it again",
+            "from now on each attempt runs in a separate process: attempts shared worker %s, which was lost (%s), and "
+            "an attempt that ends its process would end the others too",
             lost.worker_id,
             why,
         )
@@ -198,7 +199,9 @@ class WorkerPool:
             short_lives = short_lives + 1 if short else 0
             if short_lives >= SHORT_LIVES:
                 log = f"; see {self._spec.log_file}" if self._spec.log_file else ""
-                self._broken = LeydenError(f"{short_lives} workers in a row died at once, the last because {why}{log}")
+                self._broken = LeydenError(
+                    f"{short_lives} workers in a row ended right after their start, the last because {why}{log}"
+                )
                 return
             try:
                 await self._start_one(slot)

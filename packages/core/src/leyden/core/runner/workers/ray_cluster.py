@@ -99,7 +99,7 @@ async def ray_cluster(address: str | None, cpus: int = 0) -> AsyncGenerator[Clus
         return
     if address is not None:
         if address != "auto" and not await _listens(address):  # Ray would try for minutes
-            raise UsageError(f"no Ray cluster can be joined at {address}: nobody listens there")
+            raise UsageError(f"no Ray cluster can be joined at {address}: no process listens there")
         await asyncio.to_thread(_join, ray, address)
         try:
             yield Cluster(ray, is_ours=False)
@@ -128,7 +128,7 @@ async def _joined_own(ray: Any, cpus: int) -> AsyncExitStack:
                 heads_left -= 1
                 if not heads_left:
                     raise
-                logger.warning("Ray is started again: %s", error)
+                logger.warning("Ray is restarted: %s", error)
             else:
                 return stack.pop_all()
 
@@ -138,7 +138,10 @@ def _lock() -> None:
     if "ray" not in sys.modules:
         os.environ.update(_LOCKED)
     elif os.environ.get("RAY_AUTH_MODE") != "token":
-        logger.warning("Ray was imported before: whoever reaches this machine's ports can use its Ray cluster")
+        logger.warning(
+            "Ray was imported before Leyden could protect its ports: any process that can connect to them can use the "
+            "Ray cluster"
+        )
 
 
 def _join(ray: Any, address: str) -> None:
@@ -223,11 +226,11 @@ async def _join_own(ray: Any, address: str, head: "asyncio.Task[Exit]", output: 
                 await asyncio.to_thread(_join, ray, address)
             except UsageError:
                 if time.monotonic() > give_up:
-                    raise LeydenError(f"Ray did not begin within {START_SECONDS:.0f} s: {_last_line(output)}") from None
+                    raise LeydenError(f"Ray did not start within {START_SECONDS:.0f} s: {_last_line(output)}") from None
             else:
                 return
         elif time.monotonic() > give_up:
-            raise LeydenError(f"Ray did not begin within {START_SECONDS:.0f} s: {_last_line(output)}")
+            raise LeydenError(f"Ray did not start within {START_SECONDS:.0f} s: {_last_line(output)}")
         await asyncio.sleep(0.2)
 
 
@@ -243,7 +246,7 @@ async def _listens(address: str) -> bool:
 
 
 def _last_line(output: OutputTail) -> str:
-    return next((line.strip() for line in reversed(output.text().splitlines()) if line.strip()), "it said nothing")
+    return next((line.strip() for line in reversed(output.text().splitlines()) if line.strip()), "it printed nothing")
 
 
 def _remove_left_behind() -> None:

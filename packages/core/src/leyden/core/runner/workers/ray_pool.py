@@ -97,7 +97,7 @@ class RayPool:
         elif self._broken is not None:
             raise self._broken
         elif now - self._last_seen > ALONE_SECONDS:
-            raise LeydenError(f"Ray has had no room for a runner for {ALONE_SECONDS:.0f} s; see `ray status`")
+            raise LeydenError(f"Ray has had no free resources for a runner for {ALONE_SECONDS:.0f} s; see `ray status`")
 
     async def stop(self) -> None:
         """Stop every worker. Their running rollouts go back to the queue."""
@@ -135,7 +135,9 @@ class RayPool:
                 await actor.end()
                 short_lives = short_lives + 1 if time.monotonic() - actor.began < SHORT_LIFE_SECONDS else 0
                 if short_lives >= SHORT_LIVES:
-                    self._broken = LeydenError(f"{short_lives} actors in a row died at once, the last because {error}")
+                    self._broken = LeydenError(
+                        f"{short_lives} actors in a row ended right after their start, the last because {error}"
+                    )
                     return
             if not await self._replace(slot):
                 return
@@ -146,7 +148,7 @@ class RayPool:
             try:
                 await self._start_one(slot)
             except (NoActorInTime, ActorLost) as error:
-                logger.warning("still no actor in the place of one that was lost: %s", error)
+                logger.warning("no replacement for a lost actor could be started yet: %s", error)
                 await asyncio.sleep(1.0)
             except LeydenError as error:
                 self._broken = error
@@ -194,8 +196,8 @@ class _Actor:
         except (TimeoutError, self._ray.exceptions.ActorUnschedulableError):
             free = self._ray.available_resources().get("CPU", 0.0)
             raise NoActorInTime(
-                f"Ray has no room for {self._share} workers that take {self._options['num_cpus']:g} CPUs of one node "
-                f"({free:g} are free in all): give fewer --workers, more --ray-actors or a smaller --ray-cpus"
+                f"Ray has no node with {self._options['num_cpus']:g} free CPUs for {self._share} workers ({free:g} "
+                "are free in total): give fewer --workers, more --ray-actors or a smaller --ray-cpus"
             ) from None
         refused: WorkerRefused | None = await self._call("begin")
         if refused is not None:
@@ -225,7 +227,7 @@ class _Actor:
                         await self._log_task
                 self._print(last)
             except (LeydenError, TimeoutError) as error:
-                logger.info("%s did not end in order: %r", self, error)
+                logger.info("%s did not stop cleanly: %r", self, error)
         self._ray.kill(self._handle)
 
     async def _copy_output(self) -> None:

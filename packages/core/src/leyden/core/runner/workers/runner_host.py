@@ -83,7 +83,7 @@ class RunnerHost:
 
     def _started(self) -> WorkerPool:
         if self._pool is None:
-            raise LeydenError("the host has not begun")
+            raise LeydenError("the host has not started")
         return self._pool
 
     def _change_folder(self) -> None:
@@ -92,7 +92,7 @@ class RunnerHost:
         except OSError as error:
             raise UsageError(
                 f"{socket.gethostname()} has no folder {self._folder} ({error.strerror}): the agent's files must be "
-                "there on every machine, as on a shared disk, or be part of what it has installed"
+                "in the same folder on every machine, for example on a shared disk, or be in an installed package"
             ) from None
 
     async def _check_reachable(self) -> None:
@@ -101,8 +101,8 @@ class RunnerHost:
             await store.add_many_spans([])  # an empty request changes nothing
         except StoreError as error:
             raise UsageError(
-                f"{socket.gethostname()} cannot reach the run at {self._spec.gateway_url}: give --host and "
-                f"--advertise, an address that the other machines know ({error})"
+                f"{socket.gethostname()} cannot reach the run at {self._spec.gateway_url}: give --host, and "
+                f"--advertise with an address that other machines can reach ({error})"
             ) from None
         finally:
             await store.close()
@@ -126,7 +126,7 @@ class PipeBuffer(asyncio.Protocol):
     async def open(cls) -> "PipeBuffer":
         """Open the pipe and begin to read. Raises UsageError on a system without `/proc`."""
         if not Path("/proc/self/fd").is_dir():
-            raise UsageError(f"runners on other machines need Linux there; {socket.gethostname()} has no /proc")
+            raise UsageError(f"runners on other machines need Linux; {socket.gethostname()} has no /proc")
         read_end, write_end = os.pipe()
         buffer = cls()
         buffer._read_end, buffer._write_end = read_end, write_end
@@ -164,7 +164,7 @@ class PipeBuffer(asyncio.Protocol):
         return self._cut(MOST_PRINTED)
 
     def _cut(self, size: int) -> bytes:
-        note = f"[{self._lost} bytes that were printed before this are lost]\n".encode() if self._lost else b""
+        note = f"[{self._lost} bytes of output before this line are lost]\n".encode() if self._lost else b""
         piece = bytes(self._bytes[:size])
         del self._bytes[:size]
         self._lost = 0

@@ -147,7 +147,7 @@ async def _serve(
     try:
         await runner.run_until(stopped)
         if fork_server is not None and fork_server.gone.is_set():
-            raise LeydenError("the process that forks the agents' processes has ended")
+            raise LeydenError("the fork server, which starts the agents' processes, has ended")
     finally:
         heartbeats.cancel()
         if server_watch is not None:

@@ -79,7 +79,7 @@ class Access:
 
     def __init__(self, token: str) -> None:
         if not fits_header(token):
-            raise UsageError("the token of a store must be printable ASCII without spaces: it travels in a header")
+            raise UsageError("the token of a store must be printable ASCII without spaces: it is sent in a header")
         self._token = token
 
     def is_trainer(self, given: str) -> bool:

@@ -283,4 +283,4 @@ class TextTests(StoreTests):
         assert len(await store.query_spans(got.rollout_id)) == len(good)
         orphan = await store.add_span(msgspec.structs.replace(span_of(got.attempt, "d"), parent_id=odd))
         assert orphan is not None and orphan.parent_id is None
-        assert "is no id, and left out" in str(orphan.attributes[semconv.REDUCED])
+        assert "is not an id and is left out" in str(orphan.attributes[semconv.REDUCED])

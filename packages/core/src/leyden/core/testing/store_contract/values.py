@@ -88,7 +88,7 @@ REDUCED: dict[str, tuple[Any, Any, str]] = {
     "half a pair": ("a\ud800b", "a\ufffdb", "surrogate"),
     "2^64": (1 << 64, str(1 << 64), "65 bits is kept as text"),
     "list with nothing": ([1, None, 2], [1, 2], "1 of 3 items are None"),
-    "list in itself": (_cycle(), [1, '["\\u2026"]'], "it holds itself"),
+    "list in itself": (_cycle(), [1, '["\\u2026"]'], "it contains itself"),
     "object": (_Bare(), f"<{__name__}._Bare>", "does not say what it holds"),
     "object that raises": (ReprRaises(), f"<{ReprRaises.__module__}.ReprRaises>", "whose own text raised Broken"),
     "object of a hostile class": (OfHostileClass(), f"<{OfHostileClass.__module__}.OfHostileClass>", "does not say"),
@@ -273,7 +273,7 @@ class ValueTests(StoreTests):
         queued = await store.enqueue_rollout(task, metadata={"mine": 1})
         assert (queued.input, queued.metadata["mine"]) == (kept, 1)
         (reason,) = queued.metadata[semconv.REDUCED]
-        assert reason == f"input.picture: an object of type {__name__}._Bare, which does not say what it holds"
+        assert reason == f"input.picture: an object of type {__name__}._Bare, which has neither __repr__ nor __str__"
         many = await store.enqueue_many_rollouts([EnqueueRollout(input=task), EnqueueRollout(input={"a": _Text("b")})])
         assert [one.metadata for one in many] == [{semconv.REDUCED: [reason]}, {}]
         started = await store.start_rollout(task)
@@ -345,7 +345,7 @@ class ValueTests(StoreTests):
         run = await store.get_run_by_id("r")
         assert run is not None and (run.name, run.config["rate"]) == ("r", 0.5)
         assert run.config[semconv.REDUCED] == [
-            f"config.model: an object of type {__name__}._Bare, which does not say what it holds"
+            f"config.model: an object of type {__name__}._Bare, which has neither __repr__ nor __str__"
         ]
         values: Any = {_Text("loss"): SPOILED[float](0.25), "steps": SPOILED[int](3)}
         await store.add_metrics(

@@ -232,7 +232,7 @@ def tracker_names(names: str | Sequence[str] | None) -> tuple[str, ...]:
     given = (names,) if isinstance(names, str) else tuple(names or ())
     for name in given:
         if name not in TRACKERS:
-            raise UsageError(f"unknown tracker {name!r}; there is {', '.join(sorted(TRACKERS))}")
+            raise UsageError(f"unknown tracker {name!r}; use one of {', '.join(sorted(TRACKERS))}")
     return tuple(dict.fromkeys(given))
 
 

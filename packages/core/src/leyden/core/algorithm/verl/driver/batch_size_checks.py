@@ -29,7 +29,7 @@ def check_shares(config: Plain) -> None:
         if left:
             raise UsageError(
                 f"{learner}.ppo_mini_batch_size: {section['ppo_mini_batch_size']} × rollout.n "
-                f"{policy['rollout']['n']} rows cannot be parted evenly among {_groups(ranks, section)} ranks"
+                f"{policy['rollout']['n']} rows cannot be divided evenly among {_groups(ranks, section)} ranks"
             )
         for path, size in _micro_batches(config, learner):
             if share % size:

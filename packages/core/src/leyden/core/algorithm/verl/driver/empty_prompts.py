@@ -52,5 +52,6 @@ def empty_batch_message(step: int, tasks: Sequence[EmptyPrompt]) -> str:
     most = next((reason for reason, _ in reasons.most_common() if reason_of(reason).change), None)
     advice = "" if most is None else f": {reason_of(most).change}"
     return (
-        f"step {step} has nothing to learn from, no call of {len(tasks)} tasks can be trained ({description}){advice}"
+        f"step {step} has nothing to learn from: no call of its {len(tasks)} tasks can be trained on "
+        f"({description}){advice}"
     )

@@ -14,7 +14,7 @@ ESTIMATORS: Mapping[str, str] = {
 }
 """VERL's estimators to Leyden's, which count each rollout once, however many calls its agent made."""
 
-_BY_ROW = "VERL's counts a rollout as often as its agent called the model"
+_BY_ROW = "VERL's estimator counts a rollout once for each model call of its agent"
 
 INSTEAD: Mapping[str, str] = {
     "gdpo": "weigh named rewards with leyden.credit {name: dimensions}",
@@ -31,12 +31,12 @@ POLICY = "actor_rollout_ref.model.path"
 """Key of the model to train."""
 
 OWNED: Mapping[str, str] = {
-    "actor_rollout_ref.rollout.agent.agent_loop_manager_class": "rollouts are made by Leyden's runners",
-    "data.train_files": "the tasks are the run's",
-    "data.val_files": "the held-out tasks are the run's",
-    "trainer.default_local_dir": "checkpoints are kept in the run's folder",
-    "trainer.resume_from_path": "`leyden resume` goes on from the run's last checkpoint",
-    "trainer.resume_mode": "`leyden resume` goes on from the run's last checkpoint",
+    "actor_rollout_ref.rollout.agent.agent_loop_manager_class": "Leyden's runners make the rollouts",
+    "data.train_files": "the run sets the tasks",
+    "data.val_files": "the run sets the held-out tasks",
+    "trainer.default_local_dir": "checkpoints are written to the run's folder",
+    "trainer.resume_from_path": "`leyden train --resume NAME` continues from the run's last checkpoint",
+    "trainer.resume_mode": "`leyden train --resume NAME` continues from the run's last checkpoint",
 }
 """Keys that Leyden sets, and the reason."""
 
@@ -44,7 +44,7 @@ REPLACED = ("data.train_files", "data.val_files")
 """Those of these keys that a user's dictionary may still set, because scripts read the run's tasks from them."""
 
 _REWARD = "the run's own reward function scores rollouts"
-_TURNS = "the agent itself makes its turns"
+_TURNS = "the agent itself decides its turns"
 
 RULES: Mapping[str, tuple[Any, str]] = {
     "actor_rollout_ref.actor.loss_agg_mode": (
@@ -52,8 +52,11 @@ RULES: Mapping[str, tuple[Any, str]] = {
         "VERL's other modes count model calls and padding; set leyden.normalisation to token, rollout or constant",
     ),
     "actor_rollout_ref.actor.loss_scale_factor": (None, "set leyden.normalisation and leyden.tokens_per_rollout"),
-    "actor_rollout_ref.rollout.calculate_log_probs": (True, "what served a call says how likely its tokens were"),
-    "actor_rollout_ref.rollout.mode": ("async", "agents ask a server, each at its own pace"),
+    "actor_rollout_ref.rollout.calculate_log_probs": (
+        True,
+        "Leyden needs the log-probabilities that the engine returns for a call",
+    ),
+    "actor_rollout_ref.rollout.mode": ("async", "agents send their calls to a server at different times"),
     "actor_rollout_ref.rollout.multi_turn.enable": (False, _TURNS),
     "actor_rollout_ref.rollout.agent.agent_loop_config_path": (None, _TURNS),
     "algorithm.filter_groups.enable": (False, "groups without spread are dropped before VERL sees them"),
@@ -66,18 +69,18 @@ RULES: Mapping[str, tuple[Any, str]] = {
         False,
         "advantages are made from credit, not from tokens' rewards; set actor_rollout_ref.actor.use_kl_loss",
     ),
-    "algorithm.use_pf_ppo": (False, "VERL has it for its own gae only"),
-    "data.custom_cls.path": (None, "the tasks are the run's"),
+    "algorithm.use_pf_ppo": (False, "only VERL's own gae reads it"),
+    "data.custom_cls.path": (None, "the run sets the tasks"),
     "reward.custom_reward_function.path": (None, _REWARD),
     "reward.reward_model.enable": (False, _REWARD),
     "custom_reward_function.path": (None, _REWARD),
     "reward_model.enable": (None, _REWARD),
-    "distillation.enabled": (False, "there is no teacher to ask"),
+    "distillation.enabled": (False, "a run with Leyden has no teacher model"),
     "trainer.v1.separate_async.hybrid_rollout.enable_switch": (
         False,
-        "GPUs that change between training and serving within a step were never run beside Leyden",
+        "Leyden is not tested with GPUs that switch between training and serving within a step",
     ),
-    "trainer.use_v1": (True, "Leyden's rollouts come into VERL's V1 trainer"),
+    "trainer.use_v1": (True, "Leyden passes its rollouts to VERL's V1 trainer"),
 }
 """Keys that must have one value with Leyden, and why; checked only where the user sets them."""
 

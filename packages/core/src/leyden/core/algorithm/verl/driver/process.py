@@ -39,7 +39,7 @@ class TrainerProcess:
             raise UsageError(refused)
         if code:
             last_error = _last_error(self._last_lines())
-            raise TrainingError(f"VERL ended with code {code}{last_error}; all it said is in {self._log}")
+            raise TrainingError(f"VERL ended with code {code}{last_error}; its output is in {self._log}")
 
     def _last_lines(self) -> list[str]:
         """Return the last lines of the process's output."""

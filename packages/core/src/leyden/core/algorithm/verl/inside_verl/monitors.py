@@ -36,7 +36,7 @@ def watch_parts(
             on_lost(gone)
         return bool(gone)
 
-    return _repeated(check, every, "whether VERL's queue lives")
+    return _repeated(check, every, "VERL's queue")
 
 
 def report_repeated(
@@ -58,7 +58,7 @@ def report_repeated(
         previous = text
         return False
 
-    return _repeated(check, every, "what VERL waits for")
+    return _repeated(check, every, "the resources that VERL waits for")
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def _repeated(check: Callable[[], bool], every: float, what: str) -> Generator[N
                 if check():
                     return
             except Exception as error:
-                log.warning("%s cannot be told now: %s", what, error)
+                log.warning("could not check %s: %s", what, error)
 
     thread = threading.Thread(target=run, name=f"leyden watch: {what}", daemon=True)
     thread.start()

@@ -23,7 +23,10 @@ def missing_capacity(groups: Sequence[Sequence[Resources]], free: Resources, who
     asked = Counter(_listed(bundle) for bundles in groups for bundle in bundles)
     wanted = ", ".join(f"{count} × ({bundle})" for bundle, count in sorted(asked.items()))
     has = ", ".join(f"{name} {free.get(name, 0.0):g} of {whole.get(name, 0.0):g}" for name in COUNTED)
-    return f"VERL waits for room in the Ray cluster: it asks for {wanted}, those of a group on one node; free are {has}"
+    return (
+        f"VERL waits for free resources in the Ray cluster: it requests {wanted}, with each group on one node; free: "
+        f"{has}"
+    )
 
 
 def _listed(bundle: Resources) -> str:

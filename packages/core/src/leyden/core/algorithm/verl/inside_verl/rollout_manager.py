@@ -141,7 +141,9 @@ class RolloutManager:
             self._has_ended = True
 
     def _queue_lost(self, parts: list[str]) -> None:
-        reason = f"VERL's queue is lost, {' and '.join(parts)} died: VERL would wait for it, and say nothing"
+        reason = (
+            f"VERL's queue is lost because {' and '.join(parts)} died; VERL itself would wait for it without a message"
+        )
         self._wait(self._report_failure(FailedPrompts(reason)))
 
     def _wait(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -159,7 +161,7 @@ class RolloutManager:
                 # Training step n begins with the weights after n - 1 updates; its validation uses those after n.
                 await self._serve(step if validate else step - 1)
         except Exception as error:
-            await self._give_up("the run cannot be told where its policy is served", error)
+            await self._give_up("could not send the addresses of the policy's servers to the run", error)
             return
         await asyncio.gather(*(self._prompt(prompt, partition) for prompt in prompts))
 
@@ -181,9 +183,11 @@ class RolloutManager:
             await verl_queue.put_status(uid, partition, "finished")
         except Exception as error:
             if self._has_ended:
-                log.info("rollouts of a training that has ended are not given to VERL: %s", verl_config.one_line(error))
+                log.info(
+                    "rollouts are not passed to VERL, because its training has ended: %s", verl_config.one_line(error)
+                )
                 return
-            await self._give_up("rollouts cannot be given to VERL", error)
+            await self._give_up("rollouts could not be passed to VERL", error)
 
     async def _give_up(self, what: str, error: Exception) -> None:
         """End the run, and VERL with it, because VERL would take a step without the prompts that failed."""
@@ -194,7 +198,7 @@ class RolloutManager:
         try:
             await self._client.failed(failed)
         except TrainingError:
-            log.exception("nobody can be told")
+            log.exception("the failure could not be reported to the run")
             os._exit(1)
 
     def _make_request(self, prompt: Columns, partition: str) -> TaskRequest:

@@ -111,7 +111,7 @@ def register_trainers(trainers: Any) -> None:
     registry: dict[str, Any] = import_module(f"{trainers.__name__}.trainer_base").TRAINER_REGISTRY
     for name, (reporting, original) in trainer_classes.items():
         if registry.pop(name) is not original:
-            raise TrainingError(f"VERL's trainer {name} is not its own any more: another plug-in has replaced it")
+            raise TrainingError(f"another plug-in has replaced VERL's trainer {name}: remove that plug-in")
         trainers.register_trainer(name)(type(f"Told{original.__name__}", (reporting, original), {}))
 
 
