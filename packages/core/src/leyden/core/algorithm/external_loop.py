@@ -177,7 +177,9 @@ class ExternalLoopAlgorithm(Algorithm):
 
     async def run(self, context: Context) -> None:
         """Raise UsageError: this context cannot run an external loop."""
-        raise UsageError(f"{type(context).__name__} cannot run {self.name}: its training loop runs in separate processes")
+        raise UsageError(
+            f"{type(context).__name__} cannot run {self.name}: its training loop runs in separate processes"
+        )
 
     @abstractmethod
     async def run_loop(self, context: ExternalLoopContext) -> None:
