@@ -132,7 +132,7 @@ class StoreCampaign:
             "spans": sum(map(len, kept.spans.values())),
             "acknowledgements noted": len(kinds) - kinds.count("error") - kinds.count("open"),
             "errors of the store": kinds.count("error"),
-            "of these with an unknown end": sum("may be there" in event.get("text", "") for event in events),
+            "of these with an unknown end": sum("unknown whether" in event.get("text", "") for event in events),
             "usable after, at most": f"{self.slowest:.2f} s",
         }
         happened |= {f"told: {text}": count for text, count in store_checks.told(events).items()}

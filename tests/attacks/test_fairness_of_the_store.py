@@ -228,7 +228,7 @@ async def test_one_span_with_a_million_attributes_by_otlp(
     for body, kind in ((b"\x0a" + varint(len(scope)) + scope, PROTOBUF), (as_json, JSON)):
         status, said, _ = await post(f"{http.add(store)}/v1/traces", body, token_of(own), kind)
         assert (status, made) == (413, []), said
-        assert "may hold 500000 values" in said
+        assert "may hold at most 500000 values" in said
 
 
 def values_of(attempt: Attempt, values: int) -> bytes:
@@ -412,7 +412,7 @@ async def test_requests_at_once(http: StoreServer, store: Held, own: Attempt, ot
         while await held_bytes(url) < len(call[0]) + len(call[1]):
             await asyncio.sleep(0)
         status, said, again = await post(f"{url}/add_many_spans", call[2], token_of(own))
-        assert (status, said, again) == (429, "an agent may make 2 requests at once; send this again", "1")
+        assert (status, said, again) == (429, "an agent may make 2 requests at once; send this again later later", "1")
         await check_others_are_served(url, other)
         store.may_write.set()
         assert [(await answer)[0] for answer in first] == [200, 200]

@@ -38,7 +38,7 @@ async def test_a_store_that_was_there_is_its_owners_alone(tmp_path: Path, caplog
     modes = {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
     await store.close()
     assert modes == {0o600}
-    assert f"the store {path} was open to other users" in caplog.text
+    assert f"other users of this machine could access the store {path}" in caplog.text
 
 
 def test_nobody_else_opens_the_folder_of_a_run(tmp_path: Path) -> None:

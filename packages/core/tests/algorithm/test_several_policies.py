@@ -97,7 +97,7 @@ async def test_a_policy_without_a_call_stays_as_it_is_and_that_is_said(caplog: p
         await LightningRL(LightningRLConfig(learning_rate=RATE)).run(context)
     assert same(weights(models["reporter"]), before["reporter"])
     assert not same(weights(models["planner"]), before["planner"])
-    assert "step 1 taught reporter nothing" in caplog.text
+    assert "step 1 did not train reporter" in caplog.text
     (line,) = context.lines
     assert (line["reporter/transitions_trained"], line["policies_trained"]) == (0, 1)
     assert "reporter/loss" not in line

@@ -45,7 +45,7 @@ async def test_beyond_the_budget_whole_finished_attempts_go_oldest_first(caplog:
     assert statistics["total_spans"] == 10 + sum(left)
     assert statistics["total_rollouts"] == 31
     assert [record.message for record in caplog.records] == [
-        "the store's budget of 1000000 bytes is used up: spans of finished attempts go"
+        "the store's budget of 1000000 bytes is used up: spans of finished attempts are dropped"
     ]
 
 

@@ -93,7 +93,7 @@ async def test_a_span_of_100_megabytes_is_shortened_over_http(server: StoreServe
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (status, line) == (413, "a request to the store may have 67108864 bytes; send fewer spans at once")
+    assert (status, line) == (413, "a request to the store may have at most 67108864 bytes; send fewer spans at once")
     assert peak < 1.5 * COPIES * LARGE  # client and server are in this process
     spans = [span_of(got.attempt, "c"), large, span_of(got.attempt, "d")]
     await asyncio.gather(*map(store.add_span, spans))

@@ -205,7 +205,7 @@ def test_a_key_that_no_task_has_runs_nothing(
     assert run([command, *options(endpoint), *given, "--", *mark]) == 2
     out, err = capfd.readouterr()
     assert out == ""
-    assert err.startswith("leyden: the task has the keys q; the argument '{colour}' asks for the key 'colour'")
+    assert err.startswith("leyden: the task has the keys q; the argument '{colour}' needs the key 'colour'")
     assert err.count("\n") == 1
     assert not (tmp_path / "ran").exists()
 

@@ -218,7 +218,7 @@ async def test_a_timeout_that_the_store_finds_first_says_that_agents_blocked_the
     failure = failure_of(attempt)
     assert failure is not None
     assert (attempt.status, failure.kind) == ("timeout", "timeout")
-    assert "no result within 4.0 s; the worker's event loop was blocked for" in failure.message
+    assert "no result within 4.0 s; meanwhile the worker's event loop was blocked for" in failure.message
 
 
 async def test_an_agent_does_not_begin_once_the_time_of_its_attempt_is_over() -> None:

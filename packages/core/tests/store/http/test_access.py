@@ -64,25 +64,28 @@ async def test_an_agent_writes_spans_and_the_status_of_its_attempt(served: Serve
 
 
 CALLS: dict[str, tuple[Callable[[HttpStore, Served], Awaitable[object]], str]] = {
-    "another's span": (lambda store, s: store.add_span(span_of(s.other)), "is for attempt"),
-    "one of many": (lambda store, s: store.add_many_spans([span_of(s.own), span_of(s.other)]), "is for attempt"),
-    "another's spans": (lambda store, s: store.query_spans(s.other.rollout_id, s.other.attempt_id), "is for attempt"),
-    "the rollout's spans": (lambda store, s: store.query_spans(s.own.rollout_id), "is for attempt"),
+    "another's span": (lambda store, s: store.add_span(span_of(s.other)), "is only for attempt"),
+    "one of many": (lambda store, s: store.add_many_spans([span_of(s.own), span_of(s.other)]), "is only for attempt"),
+    "another's spans": (
+        lambda store, s: store.query_spans(s.other.rollout_id, s.other.attempt_id),
+        "is only for attempt",
+    ),
+    "the rollout's spans": (lambda store, s: store.query_spans(s.own.rollout_id), "is only for attempt"),
     "another's number": (
         lambda store, s: store.get_next_span_sequence_id(s.other.rollout_id, s.other.attempt_id),
-        "is for attempt",
+        "is only for attempt",
     ),
     "numbers": (
         lambda store, s: store.get_many_span_sequence_ids([(s.other.rollout_id, s.other.attempt_id)]),
-        "is for attempt",
+        "is only for attempt",
     ),
     "another's status": (
         lambda store, s: store.update_attempt(s.other.rollout_id, s.other.attempt_id, status="failed"),
-        "is for attempt",
+        "is only for attempt",
     ),
     "whatever is latest": (
         lambda store, s: store.update_attempt(s.own.rollout_id, "latest", status="failed"),
-        "is for attempt",
+        "is only for attempt",
     ),
     "a worker": (
         lambda store, s: store.update_attempt(s.own.rollout_id, s.own.attempt_id, worker_id="w"),
@@ -184,7 +187,7 @@ async def test_a_lost_answer_to_the_last_word_of_an_agent_is_given_again(served:
         (mint(b"k" * 32, "ro", "at"), "valid bearer token"),
         ("agent-reward." + ACCESS.agent_token("ro", "at").partition(".")[2], "valid bearer token"),
         ("agent.", "valid bearer token"),
-        (ACCESS.agent_token("ro", "at"), "attempt at of rollout ro is not known"),
+        (ACCESS.agent_token("ro", "at"), "there is no attempt at of rollout ro"),
     ],
 )
 async def test_tokens_that_open_nothing(served: Served, token: str, said: str) -> None:
@@ -199,7 +202,7 @@ async def test_a_scope_of_another_version_is_named(served: Served, monkeypatch: 
         newer.setattr(access, "SCOPES", {"guest": False})
         token = ACCESS.agent_token("ro", "at")
     store = HttpStore(served.url, token, 0.5)
-    with pytest.raises(StoreError, match="scope 'guest' is unknown here; there is agent, agent-reward"):
+    with pytest.raises(StoreError, match="unknown token scope 'guest'; use one of agent, agent-reward"):
         await store.add_many_spans([])
     await store.close()
 

@@ -66,7 +66,7 @@ async def test_spans_that_wait_are_counted_and_further_ones_come_again(server: S
         call = msgspec.msgpack.encode({"span": span_of(attempt, "ff")})
         async with session.post(f"{url}/add_span", data=call) as answer:
             assert (answer.status, answer.headers["retry-after"]) == (429, "1")
-            assert "12 spans wait" in await answer.text()
+            assert "12 spans are waiting" in await answer.text()
         async with session.post(f"{url}/v1/traces", headers={"content-type": "application/json"}) as answer:
             assert answer.status == 429
     other = HttpStore(url, TOKEN, 10.0)
@@ -89,7 +89,7 @@ async def test_a_client_that_is_always_told_to_come_again_gives_up(server: Store
     url = server.add(behind, limits=ServerLimits(max_waiting_spans=0))
     attempt = (await claimed(behind)).attempt
     store = HttpStore(url, TOKEN, 0.5)
-    with pytest.raises(StoreError, match="spans wait to be written"):
+    with pytest.raises(StoreError, match="spans are waiting to be written"):
         await store.add_span(span_of(attempt))
     await store.close()
 
@@ -126,7 +126,7 @@ async def test_a_span_that_is_too_large_holds_nobody_up(server: StoreServer, cap
     await recorder.flush()
     kept = await behind.query_spans(attempt.rollout_id)
     assert [span.span_id for span in kept] == [span.span_id for span in spans if not span.attributes]
-    assert "is refused: add_many_spans: a request to the store may have 5000 bytes" in caplog.text
+    assert "is refused: add_many_spans: a request to the store may have at most 5000 bytes" in caplog.text
     await store.close()
 
 

@@ -99,7 +99,7 @@ async def test_what_is_refused_in_json(http: httpx.AsyncClient) -> None:
         ("/enqueue_rollout", b"{", TOKEN, 400, "Refused", "not a call of enqueue_rollout"),
         ("/enqueue_rollout", b'{"inputs":1}', TOKEN, 400, "Refused", "not a call of enqueue_rollout"),
         ("/no_such", b"{}", TOKEN, 404, "Refused", "no method"),
-        ("/together", b"[]", TOKEN, 415, "Refused", "MessagePack alone"),
+        ("/together", b"[]", TOKEN, 415, "Refused", "must be MessagePack"),
         ("/statistics", b"{}", "wrong", 401, "Refused", "valid bearer token"),
     ]
     for path, body, token, status, kind, said in cases:
@@ -127,7 +127,7 @@ async def test_numbers_that_cannot_be_shown_are_said(
 
     monkeypatch.setattr(behind, "statistics", broken)
     answer = await http.get("/metrics")
-    assert (answer.status_code, answer.text) == (503, "the store failed; its log says why")
+    assert (answer.status_code, answer.text) == (503, "the store failed; its log has the reason")
     assert "disk gone" in caplog.text
 
 

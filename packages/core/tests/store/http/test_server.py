@@ -74,7 +74,7 @@ async def test_a_wrong_token_is_refused(server: StoreServer, token: str) -> None
     behind = MemoryStore()
     url = server.add(behind)
     status, line = await post(f"{url}/enqueue_rollout", msgspec.msgpack.encode({"input": 1}), token)
-    assert (status, line) == (401, "the store wants a valid bearer token")
+    assert (status, line) == (401, "the store needs a valid bearer token")
     async with through(url, token) as store:
         with pytest.raises(StoreError, match="bearer token"):
             await store.enqueue_rollout(1)
@@ -143,7 +143,7 @@ async def test_a_failing_store_says_so_without_its_secrets(
 
     monkeypatch.setattr(behind, "statistics", broken)
     async with through(server.add(behind)) as store:
-        with pytest.raises(StoreError, match="the store failed; its log says why"):
+        with pytest.raises(StoreError, match="the store failed; its log has the reason"):
             await store.statistics()
     assert "RuntimeError: postgresql://***@host" in caplog.text
     assert "secret" not in caplog.text
@@ -226,7 +226,7 @@ async def test_a_server_that_is_not_there(unused_tcp_port: int) -> None:
             await store.statistics()
         with pytest.raises(StoreError, match="does not answer") as nothing_sent:
             await store.enqueue_rollout(1)
-        assert "may be there" not in str(nothing_sent.value)
+        assert "unknown whether" not in str(nothing_sent.value)
         assert TOKEN not in repr(vars(store))
 
 
@@ -240,11 +240,11 @@ async def test_who_waited_for_the_answer_to_a_write_in_vain_is_told_that_it_may_
         flaky.lose = 1_000
         calls = [store.enqueue_rollout(1), store.add_span(span_of(got.attempt)), store.update_worker("w")]
         for call in calls:
-            with pytest.raises(StoreError, match=r"does not answer: .*; what was to be stored may be there or not"):
+            with pytest.raises(StoreError, match=r"does not answer: .*; it is unknown whether the data was stored"):
                 await call
         with pytest.raises(StoreError, match="does not answer") as reading:
             await store.query_rollouts()
-        assert "may be there" not in str(reading.value)
+        assert "unknown whether" not in str(reading.value)
     assert (await behind.statistics())["total_spans"] == 1
 
 

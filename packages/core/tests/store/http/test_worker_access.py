@@ -149,7 +149,7 @@ async def test_a_worker_does_what_a_runner_does(method: str, served: Served, sto
 async def test_nothing_of_another_worker_is_opened(method: str, served: Served, store: Client) -> None:
     before = await counts_of(served.behind)
     with pytest.raises(
-        StoreError, match=r"not claimed by worker worker-a-1|the token is for worker worker-a-1"
+        StoreError, match=r"not claimed by worker worker-a-1|the token is only for worker worker-a-1"
     ) as said:
         await ALLOWED[method](store, served.other, OTHER)
     assert "\n" not in str(said.value)
@@ -196,16 +196,16 @@ ARGUMENTS: dict[str, tuple[Call, str]] = {
     ),
     "the end of a rollout": (
         lambda store, a, _: store.update_rollout(a.rollout_id, status="cancelled"),
-        "may put a rollout back",
+        "may only put a rollout back",
     ),
     "another task for a rollout": (
         lambda store, a, _: store.update_rollout(a.rollout_id, input="easier", status="requeuing"),
-        "may put a rollout back",
+        "may only put a rollout back",
     ),
-    "all rollouts": (lambda store, a, _: store.query_rollouts(), "by nothing else"),
+    "all rollouts": (lambda store, a, _: store.query_rollouts(), "only by rollout_id_in or status_in"),
     "rollouts by name": (
         lambda store, a, _: store.query_rollouts(status_in=["running"], rollout_id_contains="ro"),
-        "by nothing else",
+        "only by rollout_id_in or status_in",
     ),
 }
 
@@ -252,7 +252,7 @@ async def test_a_rollout_that_another_took_over_is_still_seen_and_no_longer_chan
 async def test_a_claim_under_another_workers_request_id_is_not_handed_out(served: Served, store: Client) -> None:
     other = HttpStore(served.url, worker_token(MACHINE, OTHER), 0.5)
     (claim,) = await other.dequeue_many_rollouts(worker_id=OTHER, request_id="guessed")
-    with pytest.raises(StoreError, match="this claim is another worker's"):
+    with pytest.raises(StoreError, match="this claim belongs to another worker"):
         await store.dequeue_many_rollouts(worker_id=OWN, request_id="guessed")
     assert (await rollout_now(served.behind, claim)).attempt.worker_id == OTHER
     await other.close()
@@ -266,7 +266,7 @@ async def test_a_machine_speaks_for_each_of_its_workers_and_for_no_other(served:
     stranger = HttpStore(served.url, ACCESS.machine_token("worker-b-"), 0.5)
     with pytest.raises(StoreError, match="not claimed by the machine of workers worker-b-"):
         await stranger.update_attempt(served.own.rollout_id, served.own.attempt_id, status="succeeded")
-    with pytest.raises(StoreError, match="the token is for the machine of workers worker-b- alone"):
+    with pytest.raises(StoreError, match="the token is only for the machine of workers worker-b-"):
         await stranger.dequeue_many_rollouts(worker_id=OWN)
     assert await queue_length(served.behind) == 1
     await stranger.close()
@@ -329,7 +329,7 @@ def test_tokens_say_whose_they_are() -> None:
 def test_a_machine_has_a_name_and_workers_that_bear_it() -> None:
     with pytest.raises(ValueError, match="needs a name"):
         ACCESS.machine_token("")
-    with pytest.raises(ValueError, match="none of the machine"):
+    with pytest.raises(ValueError, match="does not belong to this machine"):
         worker_token(MACHINE, "worker-b-1")
 
 

@@ -71,7 +71,7 @@ async def refused(uri: str, match: str) -> None:
 
 async def test_uris_that_lead_nowhere_are_refused_in_one_line(postgres: PostgresServer) -> None:
     right = postgres.uri_of("postgres")
-    await refused(right.replace(f":{postgres.port}/", ":1/"), "no server is there")
+    await refused(right.replace(f":{postgres.port}/", ":1/"), "no server listens there")
     await refused(right.replace("127.0.0.1", "nowhere.invalid"), "no such host")
     await refused(right.replace(QUOTED, "wrong"), "the user or the password is wrong")
     await refused(right.replace("/postgres", "/elsewhere"), "no database elsewhere; create it")
@@ -144,7 +144,7 @@ async def test_a_connection_lost_while_committing_is_said_or_mended(postgres: Po
     try:  # it is mended where the server's word that it ends this is read: then nothing is kept
         queued = await store.enqueue_rollout(1, rollout_id="r")
     except StoreError as error:
-        assert "what was to be stored may be there or not" in str(error)
+        assert "it is unknown whether the data was stored" in str(error)
         queued = await store.enqueue_rollout(1, rollout_id="r")
     assert queued.status == "queuing"
     assert await queue_length(store) == 1

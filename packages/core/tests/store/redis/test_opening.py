@@ -49,7 +49,7 @@ async def refusal(uri: str) -> str:
     [
         ("redis://host:port/0", "cannot be read"),
         ("redis://host:6379/zero", "'zero' of the Redis store is not a number"),
-        ("redis://host/0?namspace=a", "'namspace' is no option"),
+        ("redis://host/0?namspace=a", "'namspace' is not an option"),
         ("redis://host/0?namespace=a*", "'a*' is not a name"),
         ("redis://host/0?volatile=yes", "it must be allow or refuse"),
         (f"redis://:{SECRET}@host:99999999/0", "cannot be read"),
@@ -161,9 +161,9 @@ async def test_a_newer_store_and_foreign_keys_are_refused_and_left_alone(redis: 
     link.call("SET", f"leyden:{newer}:schema", str(scripts.VERSION + 1))
     assert "a newer version of Leyden" in await refusal(uri_of(redis, newer))
     link.call("SET", f"leyden:{foreign}:queue", "mine")
-    assert f"has keys under leyden:{foreign}: that are not" in await refusal(uri_of(redis, foreign))
+    assert f"has keys under leyden:{foreign}: that do not belong" in await refusal(uri_of(redis, foreign))
     link.call("LPUSH", f"leyden:{wrong}:schema", "mine")
-    assert "that are not of a store of Leyden" in await refusal(uri_of(redis, wrong))
+    assert "that do not belong to a store of Leyden" in await refusal(uri_of(redis, wrong))
     assert link.call("KEYS", f"leyden:{foreign}:*") == [f"leyden:{foreign}:queue".encode()]
 
 

@@ -83,9 +83,11 @@ class MemoryStore(LocalStore):
         rows.evict(self._budget * _KEEP)
         self._evict_above = max(self._budget, rows.span_bytes + self._budget // 10)
         if not before and rows.evicted_attempts:
-            logger.warning("the store's budget of %d bytes is used up: spans of finished attempts go", self._budget)
+            logger.warning(
+                "the store's budget of %d bytes is used up: spans of finished attempts are dropped", self._budget
+            )
         elif rows.evicted_attempts == before:
-            logger.warning("the attempts under way take %d bytes, more than the store's budget", rows.span_bytes)
+            logger.warning("the running attempts take %d bytes, more than the store's budget", rows.span_bytes)
 
     async def _release(self) -> None:
         self._rows = MemoryRows()

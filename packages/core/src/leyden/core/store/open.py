@@ -55,7 +55,7 @@ def _open_memory(options: str, clock: Callable[[], float]) -> LightningStore:
         return MemoryStore(clock, BUDGET_BYTES)
     number = options.removeprefix("?budget=")
     if number == options or not number.isdecimal() or not int(number):
-        raise UsageError(f"memory://{options} is not a store's URI: after memory:// comes nothing, or ?budget=BYTES")
+        raise UsageError(f"memory://{options} is not a store's URI: only ?budget=BYTES may follow memory://")
     return MemoryStore(clock, int(number))
 
 

@@ -81,7 +81,7 @@ def check(query: Query, sortable: frozenset[str]) -> Query:
     for condition in query.conditions:
         check_texts(condition.field, [condition.value] if isinstance(condition.value, str) else [*condition.value])
     if query.sort_by is not None and query.sort_by not in sortable:
-        raise CallRefused(f"cannot sort by {query.sort_by!r}; there are {', '.join(sorted(sortable))}")
+        raise CallRefused(f"cannot sort by {query.sort_by!r}; use one of {', '.join(sorted(sortable))}")
     for name, value, allowed in (
         ("sort_order", query.order, ("asc", "desc")),
         ("filter_logic", query.logic, ("and", "or")),

@@ -121,7 +121,7 @@ class Method:
         except UnicodeEncodeError as error:
             raise UsageError(f"an argument of {self.name} cannot be stored: {NO_CHARACTER}") from error
         except (TypeError, OverflowError, RecursionError) as error:
-            raise UsageError(f"an argument of {self.name} cannot be stored: {error}; use what JSON can hold") from error
+            raise UsageError(f"an argument of {self.name} cannot be stored: {error}; use JSON values") from error
 
     def decode_call(self, data: bytes, *, json: bool = False) -> dict[str, Any]:
         """Return the arguments by name; raises ValueError when `data` is not a call of this method."""

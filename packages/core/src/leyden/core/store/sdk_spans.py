@@ -27,7 +27,7 @@ def span_from_otel(readable: "ReadableSpan", rollout_id: str, attempt_id: str, s
     """
     context: Any = readable.context
     if context is None:
-        raise UsageError(f"span {shown(readable.name)} has no span context, so no id to be stored under")
+        raise UsageError(f"span {shown(readable.name)} has no span context, and so no id")
     trace_id, span_id = _id(context.trace_id, 32), _id(context.span_id, 16)
     if trace_id is None or span_id is None:
         raise UsageError(f"span {shown(readable.name)} has a span context without ids: {shown(context)}")

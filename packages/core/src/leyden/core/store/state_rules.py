@@ -21,11 +21,13 @@ _MODES: tuple[RolloutMode, ...] = get_args(RolloutMode)
 def check_config(config: RolloutConfig) -> None:
     """Raise CallRefused, a ValueError, for an invalid configuration."""
     if config.max_attempts < 1:
-        raise CallRefused(f"max_attempts is {config.max_attempts}; the first try counts, so it must be at least 1")
+        raise CallRefused(
+            f"max_attempts is {config.max_attempts}; it must be at least 1, because the first attempt counts"
+        )
     unknown = [status for status in config.retry_condition if status not in ATTEMPT_MOVES]
     if unknown:
         raise CallRefused(
-            f"{unknown[0]!r} in retry_condition is no status of an attempt; there are {', '.join(ATTEMPT_MOVES)}"
+            f"{unknown[0]!r} in retry_condition is not a status of an attempt; use one of {', '.join(ATTEMPT_MOVES)}"
         )
     for name, seconds in (
         ("timeout_seconds", config.timeout_seconds),
@@ -38,13 +40,13 @@ def check_config(config: RolloutConfig) -> None:
 def check_mode(mode: RolloutMode | None) -> None:
     """Raise CallRefused, a ValueError, for a mode that does not exist."""
     if mode is not None and mode not in _MODES:
-        raise CallRefused(f"{mode!r} is not a mode of a rollout; there are {', '.join(_MODES)}")
+        raise CallRefused(f"{mode!r} is not a mode of a rollout; use one of {', '.join(_MODES)}")
 
 
 def check_rollout_move(rollout_id: str, old: RolloutStatus, new: RolloutStatus) -> None:
     """Raise IllegalMove unless `ROLLOUT_MOVES` allows the change; ValueError for a status that does not exist."""
     if new not in ROLLOUT_MOVES:
-        raise CallRefused(f"{new!r} is not a rollout status; there are {', '.join(ROLLOUT_MOVES)}")
+        raise CallRefused(f"{new!r} is not a rollout status; use one of {', '.join(ROLLOUT_MOVES)}")
     if new != old and new not in ROLLOUT_MOVES[old]:
         raise IllegalMove(f"rollout {rollout_id} is {old} and cannot become {new}")
 
@@ -52,7 +54,7 @@ def check_rollout_move(rollout_id: str, old: RolloutStatus, new: RolloutStatus) 
 def check_attempt_move(attempt_id: str, old: AttemptStatus, new: AttemptStatus) -> None:
     """Raise IllegalMove unless `ATTEMPT_MOVES` allows the change; ValueError for a status that does not exist."""
     if new not in ATTEMPT_MOVES:
-        raise CallRefused(f"{new!r} is not an attempt status; there are {', '.join(ATTEMPT_MOVES)}")
+        raise CallRefused(f"{new!r} is not an attempt status; use one of {', '.join(ATTEMPT_MOVES)}")
     if new != old and new not in ATTEMPT_MOVES[old]:
         raise IllegalMove(f"attempt {attempt_id} is {old} and cannot become {new}")
 

@@ -18,7 +18,7 @@ MOST_BYTES_OF_AN_ID = 800
 """Largest size of an id in bytes; three of them must fit into an index row of PostgreSQL."""
 _LONG = MOST_BYTES_OF_AN_ID // 4
 """Characters of a span's name and ids in all, above which an id may have too many bytes."""
-NO_CHARACTER = "it has half of a surrogate pair, which is no character"
+NO_CHARACTER = "it has half of a surrogate pair, which is not a character"
 """Reason why text that is not well-formed cannot be stored."""
 
 
@@ -44,7 +44,7 @@ def check_ids(**given: object) -> None:
         if isinstance(text, str) and len(text.encode()) > MOST_BYTES_OF_AN_ID:
             size = len(text.encode())
             message = f"{what} {text[:40]!a}… cannot be stored: it has {size} bytes"
-            raise UsageError(f"{message}; an id may have {MOST_BYTES_OF_AN_ID}")
+            raise UsageError(f"{message}; an id may have at most {MOST_BYTES_OF_AN_ID}")
 
 
 def check_texts(what: str, texts: Sequence[str]) -> None:

@@ -228,7 +228,7 @@ async def test_an_attempt_whose_name_cannot_be_is_refused_like_an_unknown_one(se
     status, answer, _ = await served.post(request.SerializeToString())
     partial = ExportTraceServiceResponse.FromString(answer).partial_success
     assert (status, partial.rejected_spans, await served.names()) == (200, 1, ["s1", "s2"])
-    assert "an attempt that cannot be" in partial.error_message
+    assert "invalid ids of rollout and attempt" in partial.error_message
 
 
 async def test_a_burst_is_stored_whole_and_once(served: Served) -> None:
@@ -278,11 +278,11 @@ async def test_requests_of_which_nothing_is_stored(served: Served) -> None:
     bomb = gzip.compress(bytes(9 << 20))
     zipped = {"content-encoding": "gzip"}
     cases: list[tuple[bytes, str, dict[str, str], int, str]] = [
-        (whole[:-5], PROTOBUF, {}, 400, "no OTLP request"),
-        (b"\xff\xff", PROTOBUF, {}, 400, "no OTLP request"),
-        (b"{", JSON, {}, 400, "no OTLP request"),
-        (b'{"resourceSpans": 1}', JSON, {}, 400, "no OTLP request"),
-        (gzip.compress(whole)[:-9], PROTOBUF, zipped, 400, "breaks off"),
+        (whole[:-5], PROTOBUF, {}, 400, "not an OTLP request"),
+        (b"\xff\xff", PROTOBUF, {}, 400, "not an OTLP request"),
+        (b"{", JSON, {}, 400, "not an OTLP request"),
+        (b'{"resourceSpans": 1}', JSON, {}, 400, "not an OTLP request"),
+        (gzip.compress(whole)[:-9], PROTOBUF, zipped, 400, "is incomplete"),
         (whole, PROTOBUF, zipped, 400, "content encoding"),
         (whole, PROTOBUF, {"content-encoding": "br"}, 415, "gzip or deflate"),
         (bomb, PROTOBUF, zipped, 413, "decompressed request"),

@@ -158,7 +158,7 @@ def _checked_fields(
         return checked
     notes = checked.get(_METADATA, UNSET)
     if notes is UNSET:
-        raise CallRefused(f"{reasons[0]}; give the metadata, too, in which that can be noted")
+        raise CallRefused(f"{reasons[0]}; also give metadata, where this change is recorded")
     return {**checked, _METADATA: _with_reasons(notes or {}, reasons)}
 
 
@@ -288,7 +288,7 @@ def _exactly(resource: Any, path: str) -> Any:
         value = getattr(resource, name)
         reasons: Any = cast("dict[str, Any]", value).get(semconv.REDUCED) if isinstance(value, dict) else None
         if reasons:
-            raise CallRefused(f"{reasons[0]}; what agents work with must be what JSON can hold")
+            raise CallRefused(f"{reasons[0]}; resources must be plain JSON values")
     return resource
 
 

@@ -130,7 +130,7 @@ class LocalStore(LocalRecords, ReadingStore):
         """
         made = await self._write_small(lambda rows: idempotent_attempts(rows, request_id, lambda rows: [work(rows)]))
         if not made:
-            raise CallRefused(f"the attempt that request {request_id} began is over, or another has taken its place")
+            raise CallRefused(f"the attempt that request {request_id} began has ended, or is no longer the latest")
         return made[0]
 
     async def enqueue_rollout(

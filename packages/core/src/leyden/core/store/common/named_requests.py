@@ -50,7 +50,7 @@ def idempotent_resources(
         ((resources_id, version),) = keys
         row = rows.resources(resources_id, int(version))
         if row is None:
-            raise CallRefused(f"request {request_id} was another one's: give every request an id of its own")
+            raise CallRefused(f"request id {request_id} was used for another request: give every request its own id")
         return to_resources(row)
 
     return _run_once(rows, request_id, lambda: work(rows), lambda made: [(made.resources_id, made.version)], found)

@@ -190,7 +190,7 @@ def _check_name(what: str, name: str) -> None:
 
 def _check_status(status: Any) -> None:
     if status not in RUN_MOVES:
-        raise CallRefused(f"{status!r} is not a run's status; there are {', '.join(RUN_MOVES)}")
+        raise CallRefused(f"{status!r} is not a run's status; use one of {', '.join(RUN_MOVES)}")
 
 
 def _check_count(what: str, number: int) -> None:
@@ -201,4 +201,4 @@ def _check_count(what: str, number: int) -> None:
 def _check_finite(values: Mapping[str, float], where: str) -> None:
     for name, value in values.items():
         if not math.isfinite(value):
-            raise CallRefused(f"{name} of {where} is {value}; leave out what is not a finite number")
+            raise CallRefused(f"{name} of {where} is {value}; leave out numbers that are not finite")

@@ -271,7 +271,7 @@ def encode(value: object, what: str) -> bytes:
     except UnicodeEncodeError as error:
         raise UsageError(f"{what} cannot be stored: {NO_CHARACTER}") from error
     except (TypeError, OverflowError, RecursionError) as error:
-        raise UsageError(f"{what} cannot be stored: {error}; use what JSON can hold") from error
+        raise UsageError(f"{what} cannot be stored: {error}; use JSON values") from error
 
 
 EMPTY = msgspec.msgpack.encode({})

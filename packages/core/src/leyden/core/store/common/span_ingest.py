@@ -56,7 +56,7 @@ def drop(rows: Rows, rollout_id: str) -> int:
     """
     row = require_rollout(rows, rollout_id)
     if row.status not in FINISHED_ROLLOUT:
-        raise IllegalMove(f"rollout {rollout_id} is {row.status}, and spans of a rollout that goes on are not removed")
+        raise IllegalMove(f"rollout {rollout_id} is {row.status}, and only spans of a finished rollout can be removed")
     rows.record_numbers(rows.span_counters([rollout_id]))
     return rows.delete_spans(rollout_id)
 
@@ -92,7 +92,7 @@ def _new_spans(batch: Sequence[Span], seen: set[SpanKey]) -> list[Span]:
             new_spans.append(span)
     if len(new_spans) < len(batch):
         names = Counter(span.rollout_id for span in batch) - Counter(span.rollout_id for span in new_spans)
-        logger.error("left out spans that are stored already, by rollout: %s", dict(names))
+        logger.error("spans that are already stored were ignored, by rollout: %s", dict(names))
     return new_spans
 
 
@@ -143,7 +143,7 @@ def _revive(rows: Rows, keys: Sequence[AttemptKey]) -> None:
 
 
 def _no_attempt(rollout_id: str, attempt_id: str) -> NotFound:
-    return NotFound(f"there is no attempt {attempt_id} of a rollout {rollout_id}")
+    return NotFound(f"there is no attempt {attempt_id} of rollout {rollout_id}")
 
 
 def problem(

@@ -93,7 +93,7 @@ class Access:
         if ids is None:
             return None
         if scope not in SCOPES:
-            raise Refused(403, f"the token's scope {scope[:32]!r} is unknown here; there is {', '.join(SCOPES)}")
+            raise Refused(403, f"unknown token scope {scope[:32]!r}; use one of {', '.join(SCOPES)}")
         return AttemptCaller(*ids, SCOPES[scope])
 
     def worker(self, given: str) -> WorkerCaller | None:
@@ -117,7 +117,7 @@ class Access:
         Raises ValueError for an empty name.
         """
         if not name:
-            raise ValueError("a machine needs a name: the ids of all workers begin with an empty one")
+            raise ValueError("a machine needs a name that is not empty: the ids of its workers begin with it")
         return f"{_MACHINE}.{mint(_key(self._token, _MACHINE), name, '')}"
 
     def agent_token(self, rollout_id: str, attempt_id: str, *, rewards: bool = False) -> str:
@@ -147,7 +147,7 @@ def worker_token(token: str, worker_id: str) -> str:
     if name is None:
         return token
     if not worker_id.startswith(name):
-        raise ValueError(f"worker {worker_id!r} is none of the machine whose workers are called {name}...")
+        raise ValueError(f"worker {worker_id!r} does not belong to this machine, whose workers' ids begin with {name}")
     return f"{_WORKER}.{mint(token.encode(), name, worker_id.removeprefix(name))}"
 
 
@@ -159,12 +159,12 @@ async def check_open(store: LightningStore, agent: AttemptCaller) -> None:
     """Raise Refused when the agent's attempt or its rollout has ended, or is not in the store."""
     found = await store.find_attempt(agent.rollout_id, agent.attempt_id)
     if found is None:
-        raise Refused(403, f"attempt {agent.attempt_id} of rollout {agent.rollout_id} is not known to this store")
+        raise Refused(403, f"there is no attempt {agent.attempt_id} of rollout {agent.rollout_id} in this store")
     rollout, attempt = found
     if attempt.status in FINISHED_ATTEMPT:
-        raise Refused(403, f"attempt {agent.attempt_id} has ended ({attempt.status}); its token opens nothing any more")
+        raise Refused(403, f"attempt {agent.attempt_id} has ended ({attempt.status}); its token is no longer valid")
     if rollout.status in FINISHED_ROLLOUT:
-        raise Refused(403, f"rollout {agent.rollout_id} has ended ({rollout.status}); its tokens open nothing any more")
+        raise Refused(403, f"rollout {agent.rollout_id} has ended ({rollout.status}); its tokens are no longer valid")
 
 
 def check_call(agent: AttemptCaller, method: str, call: Mapping[str, Any]) -> None:
@@ -180,9 +180,9 @@ def check_call(agent: AttemptCaller, method: str, call: Mapping[str, Any]) -> No
 def span_problem(agent: AttemptCaller, span: Span) -> str | None:
     """Return why the agent may not store `span`; None if it may."""
     if not _is_own(agent, span.rollout_id, span.attempt_id):
-        return f"span {span.span_id} is of attempt {span.attempt_id}; {_only(agent)}"
+        return f"span {span.span_id} belongs to attempt {span.attempt_id}; {_only(agent)}"
     if not agent.rewards and _holds_reward(span):
-        return f"span {span.span_id} holds a reward; the token's scope allows none"
+        return f"span {span.span_id} holds a reward, which the token's scope does not allow"
     return None
 
 
@@ -197,7 +197,7 @@ def _is_own(agent: AttemptCaller, rollout_id: object, attempt_id: object) -> boo
 
 
 def _only(agent: AttemptCaller) -> str:
-    return f"the token is for attempt {agent.attempt_id} alone"
+    return f"the token is only for attempt {agent.attempt_id}"
 
 
 def _spans(agent: AttemptCaller, spans: Sequence[Span]) -> str | None:
@@ -206,7 +206,7 @@ def _spans(agent: AttemptCaller, spans: Sequence[Span]) -> str | None:
 
 def _attempt(agent: AttemptCaller, call: Mapping[str, Any]) -> str | None:
     own = _is_own(agent, call["rollout_id"], call["attempt_id"])
-    return None if own else f"this is attempt {call['attempt_id']}; {_only(agent)}"
+    return None if own else f"the call is for attempt {call['attempt_id']}; {_only(agent)}"
 
 
 def _numbers(agent: AttemptCaller, call: Mapping[str, Any]) -> str | None:

@@ -128,7 +128,9 @@ class RequestAdmission:
     def check_waiting_spans(self) -> None:
         """Raise Refused, with status 429, while too many spans wait."""
         if self.spans >= self.limits.max_waiting_spans:
-            raise retry_later(f"{self.spans} spans wait to be written; send these again", self.limits.retry_seconds)
+            raise retry_later(
+                f"{self.spans} spans are waiting to be written; send these again later", self.limits.retry_seconds
+            )
 
     @contextmanager
     def writing(self, spans: int) -> Generator[None]:
@@ -168,7 +170,7 @@ class RequestAdmission:
             async with asyncio.timeout(limits.wait_seconds):
                 await account.request_slots.acquire()
         except TimeoutError:
-            line = f"an agent may make {limits.max_requests} requests at once; send this again"
+            line = f"an agent may make {limits.max_requests} requests at once; send this again later"
             raise retry_later(line, self.limits.retry_seconds) from None
         try:
             yield
@@ -246,7 +248,7 @@ class AdmittedRequest:
                 async with asyncio.timeout_at(min(slowest, loop.time() + limits.gap_seconds)):
                     piece = await anext(pieces, None)
             except TimeoutError:
-                raise Refused(408, "the request came too slowly", {"connection": "close"}) from None
+                raise Refused(408, "the request arrived too slowly", {"connection": "close"}) from None
             if piece is None:
                 break
             sent += len(piece)
@@ -256,13 +258,13 @@ class AdmittedRequest:
             part = piece if inflate is None else await self._inflated(inflate, piece)
             began += loop.time() - came  # this time was not spent waiting for the client
             if not all(budget.fits(len(part), held[0]) for budget in self._account.budgets):
-                raise retry_later("the server holds too many requests; send this again", limits.retry_seconds)
+                raise retry_later("the server holds too many requests; send this again later", limits.retry_seconds)
             held[0] += len(part)
             for budget in self._account.budgets:
                 budget.held += len(part)
             parts.append(part)
         if inflate is not None and not inflate.whole:
-            raise Refused(400, "the compressed request breaks off")
+            raise Refused(400, "the compressed request is incomplete")
         return b"".join(parts)
 
     async def _inflated(self, inflate: Inflater, piece: bytes) -> bytes:
@@ -288,12 +290,12 @@ def _inflate(encoding: str | None, limit: int) -> Inflater | None:
 
 def too_large(limit: int, what: str = "") -> Refused:
     """Return the refusal of a request that is too large in any case."""
-    return Refused(413, f"a {what}request to the store may have {limit} bytes; send fewer spans at once")
+    return Refused(413, f"a {what}request to the store may have at most {limit} bytes; send fewer spans at once")
 
 
 def too_many(count: str, limit: int, what: str) -> Refused:
     """Return the refusal of a request with too many items."""
-    return Refused(413, f"a request to the store may hold {limit} {what}, not {count}; send fewer at once")
+    return Refused(413, f"a request to the store may hold at most {limit} {what}, not {count}; send fewer at once")
 
 
 def check_values(calls: Sequence[bytes], most: int, *, json: bool = False) -> None:

@@ -87,7 +87,7 @@ class HttpStore(HttpRecords, HttpSpans):
         try:
             return methods()[name].decode_answer(body)
         except msgspec.DecodeError as error:
-            raise StoreError(f"the store's answer to {name} makes no sense: {error}") from error
+            raise StoreError(f"the store's answer to {name} cannot be read: {error}") from error
 
     async def _answer(self, name: str, call: bytes) -> tuple[bytes, bool]:
         """Send a call; return its answer, and whether it was sent again. Raises the error that the server returned."""
@@ -97,7 +97,7 @@ class HttpStore(HttpRecords, HttpSpans):
         try:
             failure = _FAILURE.decode(body) if status == 422 else None
         except msgspec.DecodeError as error:
-            raise StoreError(f"the store's answer to {name} makes no sense: {error}") from error
+            raise StoreError(f"the store's answer to {name} cannot be read: {error}") from error
         if failure is not None:
             raise failure.raised()
         line = body[:500].decode("utf-8", "replace").strip()

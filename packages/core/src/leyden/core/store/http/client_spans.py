@@ -60,7 +60,7 @@ class HttpSpans(ArgumentChecks, LightningStore):
                 numbers = [number or await self._own_number(span) for span, number in zip(spans, numbers, strict=True)]
             return numbered(spans, numbers)
         except (msgspec.DecodeError, ValueError) as error:
-            raise StoreError(f"the store's answer to {name} makes no sense: {error}") from error
+            raise StoreError(f"the store's answer to {name} cannot be read: {error}") from error
 
     async def _own_number(self, span: Span) -> int:
         """Return the number of a stored span if it equals `span`, so that this call has stored it; otherwise 0.

@@ -33,7 +33,7 @@ _DEFAULT_RETRY_SECONDS = 1.0
 
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 """Errors of a request of which no part can have reached a server."""
-_DOUBT = "; what was to be stored may be there or not"
+_DOUBT = "; it is unknown whether the data was stored"
 
 _LARGE = 1 << 20
 """Bytes of a body that is sent in pieces."""
@@ -99,7 +99,7 @@ class Connection:
                     if seconds is None or (is_last(seconds) and not doubt):
                         return ServerAnswer(status, answer, bool(doubt))
                     if is_last(seconds):
-                        raise StoreError(f"the store at {self.url} answers {status} at last{doubt}")
+                        raise StoreError(f"the store at {self.url} still answers {status}{doubt}")
                 except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
                     if writes(name) and not isinstance(error, _NOT_SENT):
                         doubt = _DOUBT

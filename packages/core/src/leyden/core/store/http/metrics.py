@@ -36,7 +36,7 @@ class StoreMetrics:
         self._of_call: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._seconds = Histogram(
             "leyden_store_call_seconds",
-            "From a whole request to its answer; waiting for rollouts is part of it.",
+            "Seconds from a complete request to its answer, including the wait for rollouts.",
             ["method"],
             buckets=LATENCY,
             registry=registry,
@@ -45,40 +45,40 @@ class StoreMetrics:
             "leyden_store_calls", "Calls answered, by HTTP status.", ["method", "status"], registry=registry
         )
         self._refused = Counter(
-            "leyden_store_refused", "Requests refused before they were a call.", ["status"], registry=registry
+            "leyden_store_refused", "Requests refused before they reached a method.", ["status"], registry=registry
         )
         self._claims = Counter("leyden_store_claims", "Rollouts claimed.", registry=registry)
         self._age = Histogram(
             "leyden_store_claim_age_seconds",
-            "How old a rollout was when it was claimed.",
+            "Age of a rollout when it was claimed.",
             buckets=AGE,
             registry=registry,
         )
         self._spans = Counter("leyden_store_spans", "Spans stored, duplicates not counted.", registry=registry)
         self._refused_spans = Counter(
-            "leyden_store_refused_spans", "Spans that came by OTLP and were refused.", registry=registry
+            "leyden_store_refused_spans", "Spans that arrived over OTLP and were refused.", registry=registry
         )
-        self._counts = Gauge("leyden_store_stored", "What the store holds.", ["what"], registry=registry)
-        self._queued = Gauge("leyden_store_queue_length", "Rollouts that wait to be claimed.", registry=registry)
+        self._counts = Gauge("leyden_store_stored", "Numbers of the objects in the store.", ["what"], registry=registry)
+        self._queued = Gauge("leyden_store_queue_length", "Rollouts waiting to be claimed.", registry=registry)
         self._oldest = Gauge(
             "leyden_store_oldest_rollout_seconds", "Age of the oldest rollout.", ["state"], registry=registry
         )
         for name, about, value in (
             (
                 "span_queue_length",
-                "Spans that this server has taken and that wait to be written.",
+                "Spans that this server has received and that wait to be written.",
                 lambda: admission.spans,
             ),
             (
                 "leyden_store_span_queue_threshold",
-                "Waiting spans that ask for more.",
+                "Number of waiting spans from which more servers are requested.",
                 lambda: admission.limits.scale_at,
             ),
-            ("leyden_store_held_bytes", "Bytes of requests being read or worked on.", lambda: admission.held),
+            ("leyden_store_held_bytes", "Bytes of requests being read or processed.", lambda: admission.held),
         ):
             Gauge(name, about, registry=registry).set_function(value)
         Gauge(
-            "leyden_store_scale_out", "1 while span_queue_length is at or over its threshold.", registry=registry
+            "leyden_store_scale_out", "1 while span_queue_length is at or above its threshold.", registry=registry
         ).set_function(lambda: admission.spans >= admission.limits.scale_at)
 
     def call(self, method: str, status: int, seconds: float) -> None:

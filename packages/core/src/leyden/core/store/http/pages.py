@@ -29,14 +29,14 @@ Every method of a store is a path. Arguments come as a JSON object, answers are 
 MessagePack. A trainer's token allows everything, an agent's the spans and the status of its own attempt. Bytes in
 attributes, such as packed token ids, are base64 in answers; OTLP takes them as they are."""
 _STATUSES: Mapping[int, str] = {
-    400: "It is not a call of this method; the error says why.",
-    401: "There is no valid bearer token.",
+    400: "The call is invalid; the error has the reason.",
+    401: "The bearer token is missing or invalid.",
     403: "The token does not allow this, or its attempt has ended.",
-    408: "The request came too slowly.",
+    408: "The request arrived too slowly.",
     413: "The request is too large, as sent or decompressed, or holds too much.",
     415: "The request is compressed in a way that is not accepted.",
-    422: "The store refuses; `error` is the name of the error, such as `NotFound`.",
-    429: "Too much is being worked on; `Retry-After` says when to come again.",
+    422: "The store refused the call; `error` is the name of the error, such as `NotFound`.",
+    429: "The server is busy; `Retry-After` has the time until the next try.",
     500: "The store failed.",
 }
 
@@ -50,8 +50,8 @@ def page_routes(store: LightningStore, metrics: StoreMetrics) -> list[Route]:
         try:
             return Response(await metrics.render(store), 200, media_type=CONTENT_TYPE)
         except Exception:
-            logger.exception("the store could not be asked for its numbers")
-            return PlainTextResponse("the store failed; its log says why", 503)
+            logger.exception("the store's numbers could not be read")
+            return PlainTextResponse("the store failed; its log has the reason", 503)
 
     async def show_health(_: Request) -> Response:
         return Response(b'{"status":"ok"}', 200, media_type=_JSON)
@@ -85,10 +85,10 @@ def openapi_document() -> bytes:
     }
     paths[endpoint.PATH] = {"post": _traces()}
     for path, summary, kind in (
-        ("/healthz", "Say that the server is there", _JSON),
-        ("/metrics", "Count what the server does, for Prometheus", "text/plain"),
+        ("/healthz", "Report that the server is running", _JSON),
+        ("/metrics", "Metrics of the server, for Prometheus", "text/plain"),
         ("/openapi.json", "Return this page", _JSON),
-        ("/docs", "Show this page to people", "text/html"),
+        ("/docs", "Show this page as HTML", "text/html"),
     ):
         answers: _Schema = {"200": {"description": "The answer.", "content": {kind: {}}}}
         paths[path] = {"get": {"operationId": path[1:], "summary": summary, "security": [], "responses": answers}}
@@ -111,7 +111,7 @@ def _operation(method: Method, arguments: _Schema, answer: _Schema) -> _Schema:
     header = {
         "name": REQUEST_ID,
         "in": "header",
-        "description": "Names a call that writes: sent again under the same name, it changes nothing.",
+        "description": "Id of a call that writes: if it is sent again with the same id, it changes nothing.",
         "schema": {"type": "string"},
     }
     return {
@@ -128,7 +128,7 @@ def _traces() -> _Schema:
     kinds: _Schema = {"application/x-protobuf": {}, _JSON: {}}
     status = {"type": "object", "required": ["message"], "properties": {"message": {"type": "string"}}}
     refusal: _Schema = {"application/x-protobuf": {}, _JSON: {"schema": status}, "text/plain": {}}
-    more = {501: "The packages that OTLP needs are not installed.", 503: "The store failed; come again."}
+    more = {501: "The packages that OTLP needs are not installed.", 503: "The store failed; try again later."}
     refused = {
         str(code): {"description": line, "content": refusal}
         for code, line in {**_STATUSES, **more}.items()
@@ -136,9 +136,9 @@ def _traces() -> _Schema:
     }
     return {
         "operationId": "otlp_traces",
-        "summary": "Take spans from any OpenTelemetry exporter (OTLP/HTTP)",
+        "summary": "Receive spans from any OpenTelemetry exporter (OTLP/HTTP)",
         "requestBody": {"required": True, "content": kinds},
-        "responses": {"200": {"description": "All or some are stored.", "content": kinds}, **refused},
+        "responses": {"200": {"description": "All or some of the spans are stored.", "content": kinds}, **refused},
     }
 
 

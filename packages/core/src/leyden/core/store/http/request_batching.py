@@ -93,7 +93,7 @@ class RequestBatcher:
         try:
             answers = _ANSWERS.decode(body)
         except msgspec.MsgspecError as error:
-            raise StoreError(f"the store's answer to several calls makes no sense: {error}") from error
+            raise StoreError(f"the store's answer to several calls cannot be read: {error}") from error
         if len(answers) != len(parts):
             raise StoreError(f"the store answered {len(answers)} of {len(parts)} calls")
         return [ServerAnswer(answer.status, answer.body, again) for answer in answers]

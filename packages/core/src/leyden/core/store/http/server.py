@@ -88,7 +88,7 @@ def store_app(
     `metrics` contain the admission control whose limits apply. Raises ValueError for both `metrics` and `limits`.
     """
     if metrics is not None and limits is not None:
-        raise ValueError("the limits are those of the metrics' intake: give one of the two")
+        raise ValueError("give metrics or limits, not both: the metrics already have limits")
     mask_logs(*_LOGS)
     metrics = metrics or StoreMetrics(RequestAdmission(limits or ServerLimits()))
     admission = metrics.admission
@@ -128,7 +128,7 @@ class _Authentication:
             holder = self._agents(token) if self._agents is not None else None
             if holder is not None:
                 return holder
-        raise Refused(401, "the store wants a valid bearer token", {"www-authenticate": "Bearer"})
+        raise Refused(401, "the store needs a valid bearer token", {"www-authenticate": "Bearer"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class _Calls:
                 return Response(body, refused.status, refused.headers, _JSON)
             return PlainTextResponse(str(refused), refused.status, refused.headers)
         except ClientDisconnect:
-            return PlainTextResponse("the caller has gone", 400)
+            return PlainTextResponse("the client has disconnected", 400)
 
     async def _answer(self, request: Request, sender: _Sender, *, json_in: bool) -> Response:
         name = request.path_params["method"]
@@ -207,7 +207,7 @@ class _Calls:
         """Run several calls concurrently; those of an agent are started a few at a time."""
         limits, agent = self._admission.limits, isinstance(sender.holder, AttemptCaller)
         if sender.json:
-            raise Refused(415, "several calls together travel as MessagePack alone")
+            raise Refused(415, "several calls in one request must be MessagePack")
         count, most = msgpack_length(body) or 0, limits.agent.max_parts if agent else limits.max_parts
         if count > most:
             raise too_many(str(count), most, "calls")
@@ -239,7 +239,7 @@ class _Calls:
         try:
             method = _method(part.method)
             if method.name in WAITING:
-                raise Refused(400, f"{method.name} may wait, and is not called together with others")
+                raise Refused(400, f"{method.name} may wait, so it cannot be called together with others")
             call, name = await self._call(method, part.call, part.id, sender, admitted)
             return await self._answered(method, call, name, sender)
         except Refused as refused:
@@ -369,7 +369,7 @@ def _failed(method: Method, error: Exception, sender: _Sender) -> BatchPartAnswe
     if kind is not None:
         return BatchPartAnswer(422, sender.encode(StoreFailure(kind, str(error))))
     logger.error("the store failed in %s", method.name, exc_info=error)
-    line = "the store failed; its log says why"
+    line = "the store failed; its log has the reason"
     return BatchPartAnswer(500, sender.encode(StoreFailure("StoreError", line)) if sender.json else line.encode())
 
 

@@ -59,7 +59,7 @@ async def own_part(store: LightningStore, worker: WorkerCaller, method: str, ans
         claimed: list[AttemptedRollout] = [answer] if method == "dequeue_rollout" else answer
         # with the request id of another worker
         if not all(worker.is_own(rollout.attempt.worker_id) for rollout in claimed):
-            raise Refused(403, f"this claim is another worker's; {_only(worker)}")
+            raise Refused(403, f"this claim belongs to another worker; {_only(worker)}")
     elif method == "get_rollout_by_id":
         if answer is not None and not await _has_claimed(store, worker, answer):
             raise _not_own_rollout(worker, answer.rollout_id)
@@ -91,13 +91,13 @@ def _not_own_rollout(worker: WorkerCaller, rollout_id: str) -> Refused:
 
 
 def _only(worker: WorkerCaller) -> str:
-    return f"the token is for what {worker} has claimed alone"
+    return f"the token is only for rollouts that {worker} has claimed"
 
 
 def _in_own_name(worker: WorkerCaller, call: Mapping[str, Any]) -> str | None:
     if worker.is_own(call["worker_id"]):
         return None
-    return f"worker_id is {call['worker_id']!r}; the token is for {worker} alone"
+    return f"worker_id is {call['worker_id']!r}; the token is only for {worker}"
 
 
 def _put_back_alone(worker: WorkerCaller, call: Mapping[str, Any]) -> str | None:
@@ -105,7 +105,7 @@ def _put_back_alone(worker: WorkerCaller, call: Mapping[str, Any]) -> str | None
         name for name, value in call.items() if name not in ("rollout_id", "status") and value is not msgspec.UNSET
     ]
     if others or call["status"] != "requeuing":
-        return "a worker may put a rollout back into the queue (status requeuing), and change nothing else of it"
+        return "a worker may only put a rollout back into the queue (status requeuing), and not change anything else"
     return None
 
 
@@ -116,7 +116,7 @@ def _not_the_worker(worker: WorkerCaller, call: Mapping[str, Any]) -> str | None
 def _by_id_or_status(worker: WorkerCaller, call: Mapping[str, Any]) -> str | None:
     others = [name for name, value in call.items() if name not in _ALLOWED_FILTERS and value != _DEFAULTS.get(name)]
     if others or (call["status_in"] is None and call["rollout_id_in"] is None):
-        return "a worker may look for its rollouts by rollout_id_in or status_in, and by nothing else"
+        return "a worker may query its rollouts only by rollout_id_in or status_in"
     return None
 
 

@@ -52,7 +52,7 @@ class CommitUnknown(StoreError):
     """The connection was lost during a commit, so it is unknown whether the data were stored."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name}: the connection was lost while storing; what was to be stored may be there or not")
+        super().__init__(f"{name}: the connection was lost while storing; it is unknown whether the data was stored")
 
 
 class Database:

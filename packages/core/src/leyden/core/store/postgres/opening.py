@@ -96,14 +96,14 @@ def _version(database: Database) -> int:
 
 _ADVICE = {
     "password authentication failed": "the user or the password is wrong",
-    "no password supplied": "the server wants a password",
-    "Connection refused": "no server is there; is it running, and are host and port right?",
-    "No such file or directory": "no server is there; is it running, and are host and port right?",
+    "no password supplied": "the server needs a password",
+    "Connection refused": "no server listens there; is it running, and are host and port right?",
+    "No such file or directory": "no server listens there; is it running, and are host and port right?",
     "failed to resolve host": "there is no such host",
     "could not translate host name": "there is no such host",
     "timeout": "no server answers; are host and port right?",
     "permission denied": "the user may not create tables there; make it the owner of the database",
-    "too many clients": "the server has no connection left; raise its max_connections",
+    "too many clients": "the server has no free connection; raise its max_connections",
 }
 
 

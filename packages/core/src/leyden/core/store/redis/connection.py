@@ -90,7 +90,7 @@ def address_of(uri: str) -> RedisAddress:
     number = given.pop("db", "0") if is_socket else parts.path.strip("/") or "0"
     namespace, loss = given.pop("namespace", "default"), given.pop("volatile", "refuse")
     for name in given:
-        raise UsageError(f"{name!r} is no option of a Redis store; there are namespace and volatile")
+        raise UsageError(f"{name!r} is not an option of a Redis store; use namespace or volatile")
     if loss not in ("allow", "refuse"):
         raise UsageError(f"volatile is {loss!r}; it must be allow or refuse")
     if not _NAMESPACE.fullmatch(namespace):

@@ -33,15 +33,15 @@ def is_durable(link: RedisLink) -> bool:
 def _check_durable(link: RedisLink, address: RedisAddress) -> None:
     if not is_durable(link):
         raise UsageError(
-            f"{address} keeps nothing on disk: set `appendonly yes` in redis.conf (CONFIG SET appendonly yes lasts "
-            "until the next restart), or add volatile=allow to the URI if what is stored may be lost"
+            f"{address} stores nothing on disk: set `appendonly yes` in redis.conf (CONFIG SET appendonly yes lasts "
+            "until the next restart), or add volatile=allow to the URI if data may be lost"
         )
     memory = _facts(link.call("INFO", "memory"))
     policy = memory.get("maxmemory_policy", "noeviction")
     if memory.get("maxmemory", "0") != "0" and policy != "noeviction":
         raise UsageError(
-            f"{address} throws keys away when its memory is full (maxmemory-policy {policy}): set `maxmemory-policy "
-            "noeviction`, or add volatile=allow to the URI if what is stored may be lost"
+            f"{address} evicts keys when its memory is full (maxmemory-policy {policy}): set `maxmemory-policy "
+            "noeviction`, or add volatile=allow to the URI if data may be lost"
         )
 
 
@@ -70,7 +70,10 @@ def _check_empty(link: RedisLink, address: RedisAddress, keys: RedisKeys) -> Non
 
 
 def _foreign(address: RedisAddress, keys: RedisKeys) -> str:
-    return f"{address} has keys under {keys.prefix} that are not of a store of Leyden; add ?namespace=name to the URI"
+    return (
+        f"{address} has keys under {keys.prefix} that do not belong to a store of Leyden; add ?namespace=name to the "
+        "URI"
+    )
 
 
 def _facts(answer: bytes) -> dict[str, str]:

@@ -165,7 +165,7 @@ class RedisStore(LocalStore):
                     self._writer.submit(self._run_health_check_now).result()
             except StaleData:
                 if time.monotonic() > give_up:
-                    raise StoreError(f"{self._address}: others write the same all the time") from None
+                    raise StoreError(f"{self._address}: other processes keep changing the same data") from None
                 if tries:
                     time.sleep(random.random() * min(0.0005 * 2**tries, _LONGEST_PAUSE))
             tries += 1

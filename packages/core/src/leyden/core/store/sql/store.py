@@ -141,7 +141,11 @@ class SqlStore(LocalStore):
                     self._listener = FileListener(self._path, self._notifier.notify_all)
                 except OSError as error:
                     self._has_no_inotify = True
-                    logger.info("%s: other processes' writes are looked for, not heard: %s", self._path, error)
+                    logger.info(
+                        "%s: other processes' writes are found by polling, because inotify is not available: %s",
+                        self._path,
+                        error,
+                    )
         return await super()._wait(look, topics, timeout)
 
     async def _write_small(self, work: Callable[[Rows], T]) -> T:
@@ -341,9 +345,11 @@ def _make_private(descriptor: int, path: Path) -> None:
         return
     if found.st_uid == os.geteuid():
         os.fchmod(descriptor, found.st_mode & 0o700)
-        logger.warning("the store %s was open to other users of this machine; now it is its owner's alone", path)
+        logger.warning(
+            "other users of this machine could access the store %s; its permissions were restricted to its owner", path
+        )
     else:
-        logger.warning("the store %s belongs to another user, and is not its owner's alone", path)
+        logger.warning("the store %s belongs to another user, and other users can access it", path)
 
 
 def _open(path: Path) -> Engine:

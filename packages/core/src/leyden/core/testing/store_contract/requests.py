@@ -51,7 +51,7 @@ class RequestTests(StoreTests):
         assert await store.start_attempt(made.rollout_id, request_id="again") == again
         assert again.attempt.sequence_id == 2
         assert (await store.statistics())["total_attempts"] == 2
-        with pytest.raises(CallRefused, match="another has taken its place"):
+        with pytest.raises(CallRefused, match="is no longer the latest"):
             await store.start_rollout({"question": 1}, worker_id="w", request_id="start")
 
     async def test_a_version_of_resources_is_stored_once(self, store: LightningStore) -> None:

@@ -66,10 +66,10 @@ class SpanIntakeTests(StoreTests):
         got = await claimed(store)
         await store.add_span(span_of(got.attempt, "1"))
         before = await attempt_now(store, got.attempt)
-        assert "stored already" not in caplog.text
+        assert "already stored" not in caplog.text
         with caplog.at_level(logging.ERROR, "leyden"):
             assert await store.add_span(span_of(got.attempt, "1", name="another")) is None
-        assert "stored already" in caplog.text
+        assert "already stored" in caplog.text
         assert await attempt_now(store, got.attempt) == before
         batch = [span_of(got.attempt, span_id) for span_id in ("2", "1", "2", "3")]
         assert [span.span_id[-1] for span in await store.add_many_spans(batch)] == ["2", "3"]

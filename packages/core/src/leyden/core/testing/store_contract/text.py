@@ -180,7 +180,7 @@ class TextTests(StoreTests):
             store.add_span(msgspec.structs.replace(span, span_id=longer)),
         ]
         for call in calls:
-            with pytest.raises(UsageError, match=f"an id may have {MOST_BYTES_OF_AN_ID}"):
+            with pytest.raises(UsageError, match=f"an id may have at most {MOST_BYTES_OF_AN_ID}"):
                 await call
         assert await everything(store) == before
         assert await store.get_rollout_by_id(longer) is None

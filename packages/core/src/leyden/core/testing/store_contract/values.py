@@ -89,9 +89,13 @@ REDUCED: dict[str, tuple[Any, Any, str]] = {
     "2^64": (1 << 64, str(1 << 64), "65 bits is kept as text"),
     "list with nothing": ([1, None, 2], [1, 2], "1 of 3 items are None"),
     "list in itself": (_cycle(), [1, '["\\u2026"]'], "it contains itself"),
-    "object": (_Bare(), f"<{__name__}._Bare>", "does not say what it holds"),
+    "object": (_Bare(), f"<{__name__}._Bare>", "which has neither __repr__ nor __str__"),
     "object that raises": (ReprRaises(), f"<{ReprRaises.__module__}.ReprRaises>", "whose own text raised Broken"),
-    "object of a hostile class": (OfHostileClass(), f"<{OfHostileClass.__module__}.OfHostileClass>", "does not say"),
+    "object of a hostile class": (
+        OfHostileClass(),
+        f"<{OfHostileClass.__module__}.OfHostileClass>",
+        "neither __repr__",
+    ),
     "NaN in a dict": ({"a": math.nan}, '{"a": "nan"}', "nan is kept as text"),
     "key that is a number": ({1: "one"}, '{"1": "one"}', ""),
 }

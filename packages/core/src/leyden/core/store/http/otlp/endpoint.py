@@ -68,14 +68,14 @@ class OtlpEndpoint:
             self._metrics.refused(refused.status)
             return _refusal(refused, kind)
         except ClientDisconnect:
-            return PlainTextResponse("the caller has gone", 400)
+            return PlainTextResponse("the client has disconnected", 400)
 
     async def _stored(self, request: Request, kind: str) -> Response:
         caller = self._authenticate(request)
         if not can_read_otlp():
-            raise Refused(501, "this server takes no OTLP: it needs pip install 'leyden-core[otlp]'")
+            raise Refused(501, "this server does not accept OTLP: it needs pip install 'leyden-core[otlp]'")
         if kind not in _KINDS:
-            raise Refused(415, f"OTLP comes as {' or '.join(_KINDS)}")
+            raise Refused(415, f"the content type of OTLP must be {' or '.join(_KINDS)}")
         async with self._admission.admit(access.limited_as(caller)) as admitted:
             if isinstance(caller, AttemptCaller):
                 await access.check_open(self._store, caller)
@@ -137,9 +137,9 @@ class OtlpEndpoint:
         except REFUSALS as error:
             raise Refused(400, str(error)) from error
         except Exception:
-            logger.exception("spans that came by OTLP could not be stored")
+            logger.exception("spans that arrived over OTLP could not be stored")
             headers = {"retry-after": str(self._admission.limits.retry_seconds)}
-            raise Refused(503, "the store failed; its log says why", headers) from None
+            raise Refused(503, "the store failed; its log has the reason", headers) from None
 
 
 def _refusal(refused: Refused, kind: str) -> Response:

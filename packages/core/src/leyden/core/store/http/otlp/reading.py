@@ -170,7 +170,7 @@ def _decoded(body: bytes, kind: str) -> Any:
             request.ParseFromString(body)
     except (DecodeError, json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
         line = " ".join(str(error).split())[:300]
-        raise Refused(400, f"the body is no OTLP request in {kind}: {line}") from None
+        raise Refused(400, f"the body is not an OTLP request in {kind}: {line}") from None
     return request
 
 
@@ -206,9 +206,9 @@ def _span(given: Any, resource: Attributes, named: _Named, *, from_json: bool) -
     attributes = _attributes(given.attributes)
     rollout_id, attempt_id = _named(attributes, named)
     if rollout_id is None or attempt_id is None:
-        raise _Wrong(f"names no attempt: its resource needs {semconv.ROLLOUT_ID} and {semconv.ATTEMPT_ID}")
+        raise _Wrong(f"has no attempt: its resource needs {semconv.ROLLOUT_ID} and {semconv.ATTEMPT_ID}")
     if not can_be_stored(rollout_id + attempt_id):
-        raise _Wrong(f"names an attempt that cannot be: {rollout_id[:64]!a}, {attempt_id[:64]!a}")
+        raise _Wrong(f"has invalid ids of rollout and attempt: {rollout_id[:64]!a}, {attempt_id[:64]!a}")
     trace_id, span_id = (_hex(raw, from_json=from_json) for raw in (given.trace_id, given.span_id))
     if not _is_id(trace_id, _TRACE_BYTES) or not _is_id(span_id, _SPAN_BYTES):
         raise _Wrong("has no valid trace id and span id")
