@@ -81,7 +81,10 @@ def refused(capfd: pytest.CaptureFixture[str]) -> Refused:
         ({"--config": f"{EXAMPLE}/train.jsonl"}, "train.jsonl is not YAML"),
         ({"--config": "nowhere.yaml"}, "nowhere.yaml cannot be read: No such file or directory"),
         ({"--backend": "verl", "--frozen": "judge=./policy"}, "verl trains and serves one policy, and this run has"),
-        ({"--val": f"{EXAMPLE}/val.jsonl", "--patience": "2"}, "patience has no effect without eval-every"),
+        (
+            {"--val": f"{EXAMPLE}/val.jsonl", "--patience": "2"},
+            "patience counts evaluations and has no effect without eval-every",
+        ),
         ({"--group-size": "1"}, "group-size must be at least 2"),
         ({"--agent-match": "("}, "regular expression"),
         ({"--set": "learning_rat=1"}, "learning_rat"),

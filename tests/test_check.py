@@ -34,7 +34,7 @@ def test_the_example_is_proven_to_learn(leyden: Leyden, train_arguments: Leyden,
 def test_a_fault_is_shown_and_fails(leyden: Leyden, train_arguments: Leyden, tmp_path: Path) -> None:
     done = leyden(*checking(train_arguments(tmp_path, "checked")), "--agent-match", "accountant")
     assert done.returncode == 1
-    assert "--agent-match 'accountant' fits none" in done.stdout
+    assert "--agent-match 'accountant' matches none" in done.stdout
     assert "calculator_agent" in done.stdout
     assert "Traceback" not in done.stderr
 
@@ -52,11 +52,11 @@ def test_a_run_that_would_not_learn_is_stopped_and_its_name_is_free(
     done = leyden(*train_arguments(tmp_path, "stopped"), "--agent-match", "accountant", "--quiet")
     assert done.returncode == 1
     said = done.stderr.splitlines()
-    at = said.index("leyden: this run would not learn, the check says:")
-    assert said[at + 1].startswith("  selection: --agent-match 'accountant' fits none of")
+    at = said.index("leyden: the check found that this run would not learn:")
+    assert said[at + 1].startswith("  selection: --agent-match 'accountant' matches none of")
     shown = leyden("show", "stopped", "--runs", str(tmp_path))
     assert "ended before its first step: this run would not learn" in shown.stdout
-    assert "go on with" not in shown.stdout
+    assert "continue with" not in shown.stdout
     why = leyden("why", "stopped", "--runs", str(tmp_path))
     assert "not selected: the options that select calls do not select it" in why.stdout
     again = leyden(*train_arguments(tmp_path, "stopped"), "--agent-match", "accountant", "--quiet")
@@ -74,12 +74,12 @@ def test_a_failed_check_is_kept_with_what_the_agents_printed_until_the_next(leyd
         done = leyden(*arguments)
         assert done.returncode == 1
         (folder,) = (tmp_path / "runs").iterdir()
-        assert f"what the agents print is in {folder}/agents.log" in done.stderr
+        assert f"the output of the agents is in {folder}/agents.log" in done.stderr
         assert "seen" in (folder / "agents.log").read_text()
         assert "32 of 32 failed: 32 × LookupError: " in done.stderr
         why = leyden("why", folder.name, "--runs", str(folder.parent))
         assert "32  agent error: the agent raised" in why.stdout
-        assert f"what the agents print is in {folder}/agents.log" in why.stdout
+        assert f"the output of the agents is in {folder}/agents.log" in why.stdout
 
 
 @pytest.fixture(scope="module")

@@ -115,7 +115,7 @@ def test_when_learning_is_killed_the_agents_process_says_so_and_the_run_goes_on(
     _, said = parent.communicate(timeout=10)
     assert parent.returncode == 1
     assert said.count("Traceback") == 1, said
-    assert said.splitlines()[-1].endswith("the learning process was killed by SIGKILL; go on with `Trainer.resume`")
+    assert said.splitlines()[-1].endswith("the learning process was killed by SIGKILL; continue with `Trainer.resume`")
     assert_goes_on(start, tmp_path)
 
 

@@ -203,7 +203,8 @@ def test_sides_from_python_and_with_adapters(tmp_path: Path) -> None:
         ),
         (
             [*side_by_side(GRPO, BEST, acts="grpo"), "--policy", "a=p", "--route", "to=a"],
-            "side_by_side trains policies of its own, grpo and best, which begin as one: give --policy FOLDER once",
+            "side_by_side trains the policies grpo and best, which start from the same weights: give --policy FOLDER "
+            "once",
         ),
     ],
 )

@@ -229,7 +229,7 @@ def test_exports_have_the_same_reasons(broken: Path, why: Callable[..., str], tm
     killed = next(row for row in rows if "SIGKILL" in (row["not_trained_detail"] or ""))
     assert (killed["not_trained"], killed["attempts"]) == ("worker lost", 2)
     assert json.loads(killed["remarks"])[0] == (
-        "attempt 1 failed: the agent's process was killed by SIGKILL; the rollout was tried again"
+        "attempt 1 failed: the agent's process was killed by SIGKILL; the rollout was run again"
     )
 
 

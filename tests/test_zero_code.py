@@ -317,5 +317,5 @@ def test_another_configurator_comes_first(tmp_path: Path, sink: OtlpSink) -> Non
 
 def test_an_exporter_that_is_not_there_is_a_line_in_the_log(tmp_path: Path) -> None:
     done = run(tmp_path, CHAIN, NOBODY, OTEL_TRACES_EXPORTER="smoke")
-    assert "No spans are exported: no exporter is called 'smoke'; installed are: console" in done.stderr
+    assert "No spans are exported: unknown exporter 'smoke'; installed exporters: console" in done.stderr
     assert "Traceback" not in done.stderr

@@ -412,7 +412,7 @@ async def test_requests_at_once(http: StoreServer, store: Held, own: Attempt, ot
         while await held_bytes(url) < len(call[0]) + len(call[1]):
             await asyncio.sleep(0)
         status, said, again = await post(f"{url}/add_many_spans", call[2], token_of(own))
-        assert (status, said, again) == (429, "an agent may make 2 requests at once; send this again later later", "1")
+        assert (status, said, again) == (429, "an agent may make 2 requests at once; send this again later", "1")
         await check_others_are_served(url, other)
         store.may_write.set()
         assert [(await answer)[0] for answer in first] == [200, 200]

@@ -332,7 +332,7 @@ def test_leyden_why_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str
         return ended.rollout_id
 
     rollout_id = asyncio.run(ran())
-    said = "bore the record of a model call that no gateway wrote; nothing is learned from it (such as "
+    said = "had a model call record that no gateway wrote; it is not trained on (such as "
     of_run = why(capsys, ["forged", "--runs", str(tmp_path)])
     assert f"\nBesides\n      2  a span {said}{rollout_id})\n" in of_run
     assert "model call:" not in of_run

@@ -152,7 +152,7 @@ def test_a_host_that_a_model_call_was_sent_to_is_a_providers(send: Send, provide
     """The agent uses no SDK: after one ordinary call it sends another by a path that routing has no name for."""
     with open_attempt(factories.attempt(gateway.url)), echo_endpoint() as tools:
         send(f"{provider.url}/v1/chat/completions", BODY, KEY)
-        with pytest.raises(ERRORS, match=r"does not take POST /v1/chat calls; .*,path=/v1/chat,to=provider"):
+        with pytest.raises(ERRORS, match=r"does not support POST /v1/chat calls; .*,path=/v1/chat,to=provider"):
             send(f"{provider.url}/v1/chat", BODY, KEY)
         with pytest.raises(ERRORS):
             send(f"{provider.url.replace('127.0.0.1', 'localhost')}/v1/chat", BODY, KEY)

@@ -231,7 +231,7 @@ async def test_an_impostor_that_asks_for_no_proof_is_refused(tmp_path: Path) -> 
     server = GatewayServer(Starlette(routes=[Route("/runners/offer", names_a_command(tmp_path, None))]))
     url = await server.start()
     trusting = plan(server=url, token=GIVEN, agent=None, trust_server=True)
-    with pytest.raises(UsageError, match="it answers without asking for a proof"):
+    with pytest.raises(UsageError, match="it answers without requesting a proof"):
         await work_for(trusting, lambda text: None, asyncio.Event())
     await server.stop()
     assert not (tmp_path / "harmed").exists()
@@ -295,5 +295,5 @@ async def test_the_command_line_ends_with_one_line(tmp_path: Path) -> None:
         )
         said, errors = await process.communicate()
     assert (process.returncode, said, errors.count(b"\n")) == (2, b"", 1), errors.decode()
-    assert b"nothing that it says is believed" in errors
+    assert b"its answers are ignored" in errors
     assert not (tmp_path / "harmed").exists()

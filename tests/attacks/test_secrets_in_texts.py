@@ -79,7 +79,7 @@ def test_a_password_in_a_variable_is_known_by_itself(monkeypatch: pytest.MonkeyP
 def test_a_name_or_pattern_with_a_key_is_refused_before_it_is_written(given: dict[str, Any]) -> None:
     """A user pastes a key where a name belongs: masked, `config.yaml` could not be read again."""
     config = RunConfig(name="run", policy="p", **given)
-    with pytest.raises(UsageError, match=rf"{next(iter(given))} holds what looks like a secret \('ghp_\*\*\*"):
+    with pytest.raises(UsageError, match=rf"{next(iter(given))} seems to contain a secret \('ghp_\*\*\*"):
         check_in_clear(config)
     check_in_clear(RunConfig(name="run", policy="p", agent_match="critic|judge", experiment="monday"))
 

@@ -227,11 +227,11 @@ def test_nothing_forged_trains_and_leyden_why_names_it(tmp_path: Path, capsys: p
     capsys.readouterr()
     assert run(["why", "forged", "--runs", str(tmp_path / "runs")]) == 0
     total = sum(MARKED_SPANS.values())
-    assert f"{total}  a span bore the record of a model call that no gateway wrote" in capsys.readouterr().out
+    assert f"{total}  a span had a model call record that no gateway wrote" in capsys.readouterr().out
     for kind, rollout_id in rollouts.items():
         assert run(["why", "forged", rollout_id, "--runs", str(tmp_path / "runs")]) == 0
         said = capsys.readouterr().out
         count = MARKED_SPANS.get(kind, 0)
         assert ("that no gateway wrote" in said) == (count > 0), said
-        assert count in (0, 1) or f"{count} spans bore the record" in said
+        assert count in (0, 1) or f"{count} spans had a model call record" in said
         assert ("refused" in said) == (kind in KINDS), said

@@ -91,7 +91,7 @@ def test_a_primary_key_that_is_no_dimension_is_refused(value: Any, named: str, k
 
 @pytest.mark.parametrize("value", ["v", None, 3, ValueError, {"error": "v"}])
 def test_what_is_no_exception_is_refused(value: Any, opened: OpenAttempt) -> None:
-    with pytest.raises(TypeError, match=r"emit_exception takes an exception, .* a text is for emit_message"):
+    with pytest.raises(TypeError, match=r"emit_exception takes an exception, .* use emit_message for a text"):
         emit_exception(value)
     assert not opened.notes
 

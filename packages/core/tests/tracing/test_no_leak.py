@@ -111,7 +111,7 @@ def test_nor_when_the_gateway_answers_with_a_redirect(
 def test_nor_in_a_dialect_that_the_gateway_does_not_speak(
     path: str, send: Send, gateway: Endpoint, provider: Endpoint, refusals: Any
 ) -> None:
-    with open_attempt(attempt_at(gateway.url)), pytest.raises(refusals, match="does not take"):
+    with open_attempt(attempt_at(gateway.url)), pytest.raises(refusals, match="does not support"):
         send("POST", f"{provider.url}{path}", CHAT, KEY)
     assert not provider.seen
     assert not gateway.seen

@@ -64,7 +64,7 @@ def test_the_runners_cluster_changes() -> None:
 @pytest.mark.parametrize("address", ["new:2", "http://new:2"])
 def test_a_cluster_that_nobody_would_join_is_refused(address: str) -> None:
     where = "local" if address == "new:2" else "ray"
-    with pytest.raises(UsageError, match=r"ray-address (has no effect without runners ray|is HOST:PORT or auto)"):
+    with pytest.raises(UsageError, match=r"ray-address (has no effect without runners ray|must be HOST:PORT or auto)"):
         changed(
             RunConfig(name="r", policy="p", runners=RunnerPlacement(where=where)), ResumeChanges(ray_address=address)
         )

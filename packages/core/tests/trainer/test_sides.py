@@ -66,7 +66,7 @@ def test_a_run_has_a_policy_for_each_side_of_its_algorithm(tmp_path: Path) -> No
             {"policy": {"a": "p", "b": "q"}, "routes": parse_routes(["node=x,to=a", "to=b"])},
             "give --policy FOLDER once",
         ),
-        ({"routes": parse_routes(["to=best"])}, "a route goes to 'best', and there is only policy, provider"),
+        ({"routes": parse_routes(["to=best"])}, "a route goes to 'best', which is none of policy, provider"),
         ({"frozen": {"best": "f"}}, "policy 'best' is both trained and frozen"),
         ({"algorithm_config": {"sides": [{**SIDES[0], "name": "a/b"}, SIDES[1]]}}, "policy name 'a/b' must match"),
     ],
@@ -88,7 +88,7 @@ def test_a_check_has_the_sides_too(tmp_path: Path) -> None:
 
     def run_check(_: RunFolder, config: RunConfig) -> CheckReport:
         looked.append(config)
-        return CheckReport(results=(ok("rollouts", "4 of 4 ended well"),))
+        return CheckReport(results=(ok("rollouts", "4 of 4 succeeded"),))
 
     check_run(tmp_path, replace(CONFIG, held_out=()), [{"question": "?"}], run_check)
     assert list(tmp_path.iterdir()) == [], "nothing is kept of a check that is passed"
@@ -222,7 +222,7 @@ def test_a_record_holds_every_side_and_the_best_is_kept(tmp_path: Path) -> None:
     folder, config, selection = evaluated(tmp_path)
     kept = selection.kept(1)
     assert (kept.version, kept.success) == (1, 0.8)
-    assert kept.why == "the best of 2 that were evaluated on val, with 80.0 % (best)"
+    assert kept.why == "the best of 2 evaluations on val, with 80.0 % (best)"
     record = Models(folder, config).versions[1]
     assert (record.side, record.held_out["val"].success) == ("best", 0.8)
     assert {side: own.held_out["val"].success for side, own in record.sides.items()} == {"grpo": 0.4, "best": 0.8}

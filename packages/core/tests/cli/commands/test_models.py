@@ -40,7 +40,7 @@ def test_runs_are_listed_with_their_experiment_and_by_it(tmp_path: Path, capsys:
     shown = listed(capsys, tmp_path)
     assert "experiment" in shown and "sizes" in shown
     assert run(["models", "list", "--experiment", "seeds", "--runs", str(tmp_path)]) == 2
-    assert "belongs to experiment 'seeds'; there is rates, sizes\n" in capsys.readouterr().err
+    assert "belongs to experiment 'seeds'; experiments there: rates, sizes\n" in capsys.readouterr().err
     assert run(["models", "list", "a", "--experiment", "rates", "--runs", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -49,4 +49,4 @@ def test_runs_without_experiments_are_listed_without_them(tmp_path: Path, capsys
     trained(tmp_path, "a", None)
     assert "┃ run ┃ last ┃" in listed(capsys, tmp_path)
     assert run(["models", "list", "--experiment", "rates", "--runs", str(tmp_path)]) == 2
-    assert "none belongs to any\n" in capsys.readouterr().err
+    assert "no run belongs to an experiment\n" in capsys.readouterr().err

@@ -93,7 +93,7 @@ def test_a_run_is_told_in_counts_with_examples(broken: RunFolder, capsys: pytest
         "      1  never begun: ",
         f"see one: leyden show broken train-3 --runs {broken.path.parent}",
         "Held-out rollouts that failed\n      1  LookupError: no luck with 1 (such as val-1)",
-        f"what the agents print is in {broken.worker_log}",
+        f"the output of the agents is in {broken.worker_log}",
     ):
         assert line in text, text
 
@@ -115,7 +115,7 @@ def test_one_rollout_is_told_whole(broken: RunFolder, capsys: pytest.CaptureFixt
     text = run_why(capsys, "broken", "train-1", "--runs", str(broken.path.parent))
     assert text.startswith("Rollout train-1 (train, failed, no reward)\nnot trained: agent error\n")
     assert "  LookupError: no luck with 1\n" in text
-    assert text.endswith(f"see it with: leyden show broken train-1 --runs {broken.path.parent}\n")
+    assert text.endswith(f"to see it: leyden show broken train-1 --runs {broken.path.parent}\n")
     found = msgspec.json.decode(run_why(capsys, "broken", "train-1", "--runs", str(broken.path.parent), "--json"))
     assert (found["reason"], found["detail"], found["steps"]) == ("agent error", "LookupError: no luck with 1", [])
 
@@ -137,9 +137,12 @@ def test_a_run_that_goes_on_says_so(broken: RunFolder, capsys: pytest.CaptureFix
 
 
 def test_a_run_that_ended_before_it_began_says_why(broken: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    broken.note_failure(RuntimeError("the check says:\n  spread: all earned 1"))
+    broken.note_failure(RuntimeError("the check found that this run would not learn:\n  spread: all earned 1"))
     text = run_why(capsys, "broken", "--runs", str(broken.path.parent))
-    assert text.startswith("Run broken (ended before its first step): the check says: spread: all earned 1\n")
+    assert text.startswith(
+        "Run broken (ended before its first step): the check found that this run would not learn: spread: all earned "
+        "1\n"
+    )
 
 
 def test_a_run_with_steps_and_no_record_of_them_says_that_it_is_not_known(
@@ -178,13 +181,15 @@ def test_rollouts_of_another_store_are_told_with_those_of_the_run(
 def test_what_cannot_be_told_is_one_line(broken: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = ("--runs", str(tmp_path))
     assert "no run 'none'" in refused(capsys, "none", *runs)
-    assert "has no rollout 'nothing'; its 9 rollouts are called like" in refused(capsys, "broken", "nothing", *runs)
+    assert "has no rollout 'nothing'; it has 9 rollouts, with ids such as" in refused(
+        capsys, "broken", "nothing", *runs
+    )
     text = refused(capsys, "broken", "train-", *runs)
     assert "'train-' could be any of 7 rollouts: train-" in text
-    assert text.endswith(" and 2 more; give more of the id")
+    assert text.endswith(" and 2 more; give a longer part of the id")
     assert text.count("train-") == 6
     RunFolder.create(tmp_path, RunConfig(name="new", policy="p"), [{"question": "?"}], {})
-    assert refused(capsys, "new", *runs) == "leyden: run 'new' has no rollouts: it has not begun"
+    assert refused(capsys, "new", *runs) == "leyden: run 'new' has no rollouts: it has not started"
 
 
 def test_an_empty_run_is_one_line(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

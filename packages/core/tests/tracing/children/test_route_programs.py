@@ -179,7 +179,7 @@ def test_a_child_without_an_attempt_calls_nobody(child: Path, gateway: Endpoint,
     done = subprocess.run(
         [sys.executable, str(child), "urllib", provider.url], capture_output=True, text=True, check=False
     )
-    assert "model call stopped by Leyden: no attempt is open here" in done.stderr
+    assert "model call stopped by Leyden: no attempt is open" in done.stderr
     assert not provider.seen
     assert not gateway.seen
 
@@ -210,7 +210,8 @@ def test_another_program_finds_the_gateway_by_its_environment_and_gets_no_key(
             assert KEY not in found.values()
     assert attempt.extra[PROGRAMS] == {"env", os.path.basename(sys.executable)}
     assert next(record.getMessage() for record in caplog.records) == (
-        "env starts without ANTHROPIC_API_KEY: it is another program, whose model calls could reach a provider"
+        "env is started without ANTHROPIC_API_KEY, because it is another program whose model calls could reach a "
+        "provider"
     )
 
 

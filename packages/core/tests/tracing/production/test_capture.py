@@ -232,10 +232,10 @@ def test_without_the_environment_nothing_happens(
 @pytest.mark.parametrize(
     ("environment", "line"),
     [
-        ({"LEYDEN_CAPTURE": "yes"}, "LEYDEN_CAPTURE is 'yes'; there is only 'production'"),
+        ({"LEYDEN_CAPTURE": "yes"}, "LEYDEN_CAPTURE is 'yes'; it must be 'production'"),
         ({"LEYDEN_GATEWAY_URL": "gateway:80"}, "LEYDEN_GATEWAY_URL must be the root URL of a gateway"),
         ({"LEYDEN_GATEWAY_URL": "http://[::1"}, "Invalid IPv6 URL"),
-        ({"LEYDEN_CAPTURE_TOKEN": ""}, "there is no capture token; set LEYDEN_CAPTURE_TOKEN"),
+        ({"LEYDEN_CAPTURE_TOKEN": ""}, "the capture token is missing; set LEYDEN_CAPTURE_TOKEN"),
         ({}, "refused"),
     ],
 )
@@ -366,7 +366,7 @@ def test_when_the_gateway_dies_in_the_middle_calls_go_to_the_provider(
     assert {call["headers"]["authorization"] for call in provider.seen} == {"Bearer sk-the-agents"}
     assert not any(name.startswith(semconv.HEADER_PREFIX) for call in provider.seen for name in call["headers"])
     wait_for_ends()
-    assert any("a rollout's end was not recorded" in line for line in said(caplog))
+    assert any("the end of a rollout was not recorded" in line for line in said(caplog))
     assert server.answers(attempt) == 1
 
 

@@ -22,11 +22,11 @@ def refuse(*_: object) -> None:
 @pytest.mark.parametrize(
     ("variables", "line"),
     [
-        ({"OTEL_TRACES_EXPORTER": "smoke"}, "no exporter is called 'smoke'; installed are: console"),
-        ({"OTEL_TRACES_EXPORTER": "console, smoke"}, "no exporter is called 'smoke'"),
+        ({"OTEL_TRACES_EXPORTER": "smoke"}, "unknown exporter 'smoke'; installed exporters: console"),
+        ({"OTEL_TRACES_EXPORTER": "console, smoke"}, "unknown exporter 'smoke'"),
         (
             {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "pigeon"},
-            "there is no OTLP protocol 'pigeon' here; there are: grpc, http/protobuf",
+            "unknown OTLP protocol 'pigeon'; use one of grpc, http/protobuf",
         ),
     ],
 )

@@ -135,7 +135,7 @@ async def test_a_refused_span_takes_no_other_with_it(
     with caplog.at_level(logging.WARNING):
         await recorder.flush()
     assert [span.attempt_id for span in store.spans] == ["at-1", "at-2"]
-    assert "at-13 is refused" in caplog.text
+    assert "the store refused span 'step' of attempt at-13" in caplog.text
 
 
 async def test_spans_that_are_not_stored_are_counted_by_attempt_with_the_first_reason(
@@ -161,7 +161,10 @@ async def test_spans_that_no_longer_fit_into_the_queue_are_counted(
         with open_attempt(attempt(1)):
             for name in "abc":
                 export.tracer().start_span(name).end()
-        assert recorder.refused("at-1") == (1, "span 'a' cannot be recorded: more than 2 spans waited for the store")
+        assert recorder.refused("at-1") == (
+            1,
+            "span 'a' cannot be recorded: more than 2 spans were waiting for the store",
+        )
         await recorder.flush()
         assert [span.name for span in store.spans] == ["b", "c"]
     finally:

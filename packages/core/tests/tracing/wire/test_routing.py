@@ -197,7 +197,7 @@ def test_a_dialect_the_gateway_does_not_speak_fails_and_reaches_nobody(
     reached: list[Any] = []
     with caplog.at_level(logging.WARNING), sink(httpx, reached) as client, open_attempt(attempt_at(gateway)):
         for _ in range(3):
-            with pytest.raises(httpx.ConnectError, match="the gateway does not take"):
+            with pytest.raises(httpx.ConnectError, match="the gateway does not support"):
                 client.post(url, json=CHAT)
     assert not reached
     assert not gateway.seen

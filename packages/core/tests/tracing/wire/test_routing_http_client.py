@@ -151,7 +151,7 @@ def test_what_has_no_attempt_fails_as_a_connection_error(gateway: Endpoint, prov
 
 
 def test_a_dialect_that_the_gateway_does_not_speak_is_stopped(gateway: Endpoint, provider: Endpoint) -> None:
-    with open_attempt(attempt_at(gateway)), pytest.raises(urllib.error.URLError, match="does not take"):
+    with open_attempt(attempt_at(gateway)), pytest.raises(urllib.error.URLError, match="does not support"):
         urllib.request.urlopen(asked(f"{provider.url}/model/some-model/invoke"))
     assert not provider.seen
     assert not gateway.seen

@@ -82,7 +82,7 @@ def test_what_has_no_attempt_fails_as_where_no_connection_can_be_made(
 
 def test_bedrock_is_stopped(pools: urllib3.PoolManager, gateway: Endpoint, provider: Endpoint) -> None:
     """Where botocore sends, which uses urllib3's pools."""
-    with open_attempt(attempt_at(gateway.url)), pytest.raises(MaxRetryError, match="does not take Bedrock"):
+    with open_attempt(attempt_at(gateway.url)), pytest.raises(MaxRetryError, match="does not support Bedrock"):
         pools.request("POST", f"{provider.url}/model/some.model/converse", json=CHAT)
     assert not provider.seen
     assert not gateway.seen

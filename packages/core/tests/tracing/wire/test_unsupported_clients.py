@@ -89,7 +89,7 @@ async def test_of_a_command_nothing_is_said_but_that_it_did_not_call(
     with caplog.at_level(logging.WARNING, "leyden.routing"):
         await run_one(CommandAgent(["true"]))
     [record] = [record for record in caplog.records if record.name == "leyden.routing"]
-    assert "true sent nothing to OPENAI_BASE_URL" in record.getMessage()
+    assert "true sent no request to OPENAI_BASE_URL" in record.getMessage()
     assert "pytest" not in record.getMessage()
 
 
@@ -105,11 +105,11 @@ async def test_other_programs_that_an_agent_started_are_named(silent: None, capl
     finally:
         routing.uninstall()
         context_propagation.uninstall()
-    assert "env is another program: its client must take its base URL from OPENAI_BASE_URL" in caplog.text
+    assert "env is another program: its client must read its base URL from OPENAI_BASE_URL" in caplog.text
 
 
 def test_what_a_client_asks_its_system_with_is_no_reason(silent: None) -> None:
     attempt = factories.attempt(extra={unsupported_clients.PROGRAMS: {"uname", "my_agent"}})
     said = unsupported_clients.possible_reasons(attempt)
-    assert "my_agent is another program: its client must take its base URL from OPENAI_BASE_URL" in said
+    assert "my_agent is another program: its client must read its base URL from OPENAI_BASE_URL" in said
     assert not any("uname" in one for one in said)

@@ -32,16 +32,16 @@ def test_what_listens_on_every_address_is_known_by_one_of_them() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"where": "kubernetes"}, "--runners is local, ray or remote, not 'kubernetes'"),
+        ({"where": "kubernetes"}, "--runners must be local, ray or remote, not 'kubernetes'"),
         ({"ray_address": "auto"}, "ray-address has no effect without runners ray"),
         ({"where": "remote", "ray_actors": 2}, "ray-actors has no effect without runners ray"),
         ({"where": "ray", "ray_actors": 0}, "ray-actors must be at least 1"),
         ({"where": "ray", "ray_cpus": -1.0}, "ray-cpus must not be negative"),
-        ({"where": "ray", "ray_address": "ray://box:10001"}, "ray-address is HOST:PORT or auto"),
-        ({"advertise": "ftp://box"}, "advertise is HOST, HOST:PORT or"),
-        ({"advertise": "box:port"}, "advertise is HOST, HOST:PORT or"),
-        ({"advertise": "box/path"}, "advertise is HOST, HOST:PORT or"),
-        ({"advertise": ""}, "advertise is HOST, HOST:PORT or"),
+        ({"where": "ray", "ray_address": "ray://box:10001"}, "ray-address must be HOST:PORT or auto"),
+        ({"advertise": "ftp://box"}, "advertise must be HOST, HOST:PORT or"),
+        ({"advertise": "box:port"}, "advertise must be HOST, HOST:PORT or"),
+        ({"advertise": "box/path"}, "advertise must be HOST, HOST:PORT or"),
+        ({"advertise": ""}, "advertise must be HOST, HOST:PORT or"),
     ],
 )
 def test_what_cannot_work_is_refused(given: dict[str, Any], says: str) -> None:

@@ -16,14 +16,17 @@ def test_a_step_that_taught_nothing_is_told_of(caplog: pytest.LogCaptureFixture)
     guard.note(1, ONE_CALL, is_last=False)
     assert not caplog.messages
     guard.note(2, [*NO_SPREAD, TaskUsage(asked=ASKED, calls=0, tokens=0)], is_last=False)
-    assert caplog.messages == ["step 2 taught nothing (2 × no spread, 1 × no call left)"]
+    assert caplog.messages == ["step 2 had nothing to learn from (2 × no spread, 1 × no call left)"]
 
 
 def test_many_in_a_row_end_the_run() -> None:
     guard = EmptyStepGuard()
     for step in range(1, MOST_EMPTY):
         guard.note(step, NO_SPREAD, is_last=False)
-    with pytest.raises(NothingToLearn, match=f"in {MOST_EMPTY} steps in a row; of the last one's tasks: 2 × no spread"):
+    with pytest.raises(
+        NothingToLearn,
+        match=(f"{MOST_EMPTY} steps in a row had nothing to learn from; tasks of the last one: 2 × no spread"),
+    ):
         guard.note(MOST_EMPTY, NO_SPREAD, is_last=False)
 
 

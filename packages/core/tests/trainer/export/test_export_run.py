@@ -187,7 +187,7 @@ async def test_one_table_alone_and_an_older_export_replaced(tmp_path: Path) -> N
         assert exported.rows == {"rollouts": 3}
         assert sorted(path.name for path in to.iterdir()) == [MANIFEST, "rollouts.jsonl"]
         assert lines(to / "rollouts.jsonl")[0]["reward"] == 0.5
-    with pytest.raises(UsageError, match="there already"):
+    with pytest.raises(UsageError, match="already exists"):
         await export_run(uri, to, format="jsonl")
     (to / MANIFEST).unlink()
     with pytest.raises(UsageError, match="not an export"):
@@ -253,9 +253,12 @@ async def test_memory_does_not_grow_with_the_store(tmp_path: Path, monkeypatch: 
     ("arguments", "says"),
     [
         (["nowhere", "--to", "out"], "no run 'nowhere'"),
-        (["STORE", "--to", "out", "--format", "csv"], "no format 'csv'; there are parquet, datasets, jsonl"),
-        (["STORE", "--to", "out", "--what", "rewards"], "no table 'rewards'; there are rollouts, spans, transitions"),
-        (["STORE", "--to", "."], "is there already"),
+        (["STORE", "--to", "out", "--format", "csv"], "unknown format 'csv'; use one of parquet, datasets, jsonl"),
+        (
+            ["STORE", "--to", "out", "--what", "rewards"],
+            "unknown table 'rewards'; use some of rollouts, spans, transitions",
+        ),
+        (["STORE", "--to", "."], "already exists"),
         (["EMPTY", "--to", "out"], "nothing to export"),
     ],
 )

@@ -200,7 +200,7 @@ def test_a_policy_too_large_for_memory_is_not_loaded(check_run: CheckRun, policy
 def test_an_agent_that_never_asks_a_model(check_run: CheckRun) -> None:
     failure = only_failure(check_run(silent))
     assert failure.name == "calls"
-    assert "no rollout of 16 made a model call" in failure.seen
+    assert "Leyden saw no model call in 16 rollouts" in failure.seen
 
 
 def test_an_agent_that_always_fails_is_told_why(check_run: CheckRun) -> None:

@@ -67,7 +67,7 @@ def test_a_live_agent_is_proven_to_learn_and_nothing_is_kept(policy: Path, tmp_p
 def test_a_fault_is_named_as_for_an_import_string(policy: Path, tmp_path: Path) -> None:
     report = trainer(policy, tmp_path, select={"agent_match": "editor"}).check(asker("one"), TASKS, constant)
     assert [failure.name for failure in report.failures] == ["selection"]
-    assert "'editor' fits none" in report.result("selection").seen
+    assert "'editor' matches none" in report.result("selection").seen
     (kept,) = tmp_path.iterdir()
     assert report.kept == str(kept)
     assert "selection: " in str(RunFolder(kept).failure())

@@ -71,7 +71,7 @@ def test_need_and_what_is_left_are_one_line() -> None:
         MemoryEstimate(need=NEED, free=3 << 30).line(CONFIG)
         == "memory: about 1000 MiB needed, 3.0 GiB left on this machine"
     )
-    assert MemoryEstimate(need=NEED, free=None).line(on_gpu).endswith("needed, what is left is not known on the GPU")
+    assert MemoryEstimate(need=NEED, free=None).line(on_gpu).endswith("needed, free memory unknown on the GPU")
 
 
 def test_a_policy_is_measured_by_its_configuration_alone(policy: Path, tmp_path: Path) -> None:

@@ -26,4 +26,7 @@ def test_a_policy_that_no_call_reaches_is_named_with_who_spoke(check_run: Any, p
     report = check_run(check_run.two_roles, policy=two(policy), routes=routes, algorithm_config=RATE)
     failure = report.result("selection")
     assert failure.status == "failure"
-    assert "policy 'judge' answered no call that is trained; those seen: agent 'writer', node 'draft'" in failure.seen
+    assert (
+        "policy 'judge' answered no call that is trained; agents and nodes seen: agent 'writer', node 'draft'"
+        in failure.seen
+    )

@@ -31,7 +31,7 @@ def test_a_side_that_the_first_batch_teaches_nothing_is_named(check_run: Any) ->
     report = check_run(algorithm="side_by_side", algorithm_config=config, sides=("grpo", "best"), acting=("grpo",))
     found = report.result("gradient")
     assert found.status == "warning"
-    assert "best stayed as it was" in found.seen
+    assert "best did not change" in found.seen
 
 
 def test_each_side_needs_the_memory_of_its_own_options(policy: Path) -> None:

@@ -140,7 +140,7 @@ async def test_a_run_that_goes_on_reads_what_it_read_before(uri: str) -> None:
     await filled(uri, ("c", call("three")))
     found = await read_store(uri, CODEC, ALL, only=ids)
     assert list(found.ids) == ids
-    with pytest.raises(RunError, match="1 rollouts that the run learns from are gone, r-gone among them"):
+    with pytest.raises(RunError, match="1 rollouts that the run learns from no longer exist, such as r-gone"):
         await read_store(uri, CODEC, ALL, only=[*ids, "r-gone"])
 
 

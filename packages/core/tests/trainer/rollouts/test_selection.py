@@ -81,12 +81,12 @@ def test_a_predicate_that_exits_does_not_end_the_run_in_silence(predicates: str)
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"agent_math": "a"}, "select= knows agent_match, span_match, attribute_match, predicate, not agent_math"),
+        ({"agent_math": "a"}, "select= takes agent_match, span_match, attribute_match, predicate, not agent_math"),
         ({"span_match": 3}, "takes a str for span_match, not a int"),
         ({"attribute_match": "x"}, "takes a dict for attribute_match, not a str"),
         (
             {"predicate": len},
-            "a str for predicate, not a builtin.*; it runs where learning does, so give its import str",
+            "a str for predicate, not a builtin.*; it runs in the learning process, so give its import str",
         ),
     ],
 )

@@ -48,7 +48,7 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_have_ends_of_lines_of_windo
         ('{"a": "\\ud800"}', r"line 1: task\.a: half of a surrogate pair"),
         ('{"a": ' + "[" * 150 + "]" * 150 + "}", r"line 1: task\.a.* nested deeper than 100"),
         ('{"a": 1}\n{"a": {"b": 1, "b": 2}}\n', "line 2: the key 'b' occurs twice in one object"),
-        ('{"a": 1}\n{"a": ' + "[" * 100_000 + "\n", "line 2: its lists and objects are too deep"),
+        ('{"a": 1}\n{"a": ' + "[" * 100_000 + "\n", "line 2: its lists and objects are nested too deeply"),
         ('{"a": 1}\n{"a": ' + "9" * 5000 + "}\n", "line 2: a whole number of 5,000 digits: write it as text"),
     ],
 )

@@ -96,6 +96,6 @@ def test_an_adapter_folder_that_is_there_is_not_written_over(
     mine.parent.mkdir()
     mine.write_text("mine")
     assert run(["models", "export", "adapted", "2", str(tmp_path / "merged"), "--runs", str(folder.parent)]) == 2
-    assert "merged-adapter is there already; nothing was written" in capfd.readouterr().err
+    assert "merged-adapter already exists; nothing was written" in capfd.readouterr().err
     assert mine.read_text() == "mine"
     assert not (tmp_path / "merged").exists()

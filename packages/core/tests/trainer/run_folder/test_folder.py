@@ -60,7 +60,7 @@ def test_a_place_where_no_run_can_be_is_answered_in_one_line(tmp_path: Path) -> 
 
 def test_an_unknown_run_is_answered_with_those_there_are(tmp_path: Path) -> None:
     make(tmp_path)
-    with pytest.raises(RunError, match=r"no run 'two'.*there is one"):
+    with pytest.raises(RunError, match=r"no run 'two'.*runs there: one"):
         RunFolder.open(tmp_path, "two")
 
 

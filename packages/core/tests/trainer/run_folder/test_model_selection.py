@@ -79,7 +79,7 @@ def test_the_best_version_is_kept_and_marked_and_no_other(tmp_path: Path) -> Non
     assert marks == [[], second, second, fourth, fourth, fourth]
     kept = run.selection.kept(6)
     assert (kept.version, kept.success) == (4, 0.9)
-    assert kept.why == "the best of 4 that were evaluated on val, with 90.0 %; the last one, 6, is in policy-last/"
+    assert kept.why == "the best of 4 evaluations on val, with 90.0 %; the last one, 6, is in policy-last/"
 
 
 def test_every_version_leaves_a_record(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_it_stops_after_its_patience_and_stays_stopped_until_more_steps_are_plan
     run.begin()
     reasons = [run.step(version) for version in range(1, 7)]
     assert reasons[:5] == [None] * 5
-    assert reasons[5] == "no noticeable rise on val in 2 evaluations up to step 6, of 9 planned"
+    assert reasons[5] == "no noticeable rise on val in 2 evaluations up to step 6 of 9"
     last = run.folder.checkpoints / "step-00000006"
     progress: dict[str, Any] = json.loads((last / "progress.json").read_text())
     again = ModelSelection(run.folder, run.config)
@@ -148,7 +148,7 @@ def test_without_evaluations_the_last_is_kept(tmp_path: Path) -> None:
 def test_versions_cannot_be_told_apart_by_no_reward_at_all(tmp_path: Path) -> None:
     run = Run(tmp_path, [0])
     run.selection.begin()
-    with pytest.raises(TrainingError, match="no rollout of the held-out set 'val' was rewarded"):
+    with pytest.raises(TrainingError, match="no rollout of the held-out set 'val' has a reward"):
         run.selection.score(VersionScores(0, {"val": Evaluation(success=None)}))
 
 
@@ -190,7 +190,7 @@ def test_a_rollback_keeps_no_version_whose_weights_are_gone(tmp_path: Path) -> N
     again = ModelSelection(run.folder, run.config)
     again.restore(4, fourth, json.loads((fourth / "progress.json").read_text()))
     assert (again.kept(4).version, again.kept(4).success) == (4, 0.7)
-    with pytest.raises(RunError, match=r"weights of version 2 .* are not kept; there are those of 1, 3, 4"):
+    with pytest.raises(RunError, match=r"weights of version 2 .* are not kept; weights are kept of versions 1, 3, 4"):
         roll_back(run.models(), run.models().find("2"))
 
 
@@ -224,7 +224,7 @@ async def test_an_export_overwrites_nothing(tmp_path: Path) -> None:
     run.step(1)
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "mine.txt").write_text("mine")
-    with pytest.raises(RunError, match="is there already; nothing was written"):
+    with pytest.raises(RunError, match="already exists; nothing was written"):
         await export_version(run.models(), run.models().find("1"), tmp_path / "there")
 
 
@@ -244,5 +244,5 @@ async def test_an_export_takes_no_files_place(tmp_path: Path) -> None:
     run = Run(tmp_path, [2, 0])
     run.begin()
     (tmp_path / "to").write_text("mine")
-    with pytest.raises(RunError, match="to is there already; nothing was written"):
+    with pytest.raises(RunError, match="to already exists; nothing was written"):
         await export_version(run.models(), run.models().find("0"), tmp_path / "to")

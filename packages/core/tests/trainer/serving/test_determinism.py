@@ -66,12 +66,12 @@ def test_torch_computes_on_one_thread_and_strictly_until_the_run_is_over() -> No
 
 
 def test_more_threads_are_refused() -> None:
-    with pytest.raises(UsageError, match="a deterministic run computes on one thread; leave out --threads 2"):
+    with pytest.raises(UsageError, match="a deterministic run computes on one thread; remove --threads 2"):
         RunConfig(name="run", agent="agent.py:agent", policy="policy", deterministic=True, threads=2)
 
 
 def test_a_loop_that_depends_on_time_is_refused() -> None:
-    with pytest.raises(UsageError, match="it depends on the time an update takes"):
+    with pytest.raises(UsageError, match="the duration of an update decides"):
         msgspec.structs.replace(CONFIG, algorithm_config={"loop": "async"})
     assert msgspec.structs.replace(CONFIG, algorithm_config={"loop": "one_off"}).deterministic
 

@@ -96,7 +96,7 @@ async def test_a_pause_lasts_until_it_is_said_what_serves_the_new_weights() -> N
 async def test_another_version_than_the_pause_was_for_is_an_error() -> None:
     served = external_replicas(Replicas())
     await served.pause(1)
-    with pytest.raises(TrainingError, match="version 1 was to be served, and 2 is"):
+    with pytest.raises(TrainingError, match="version 2 is served instead of version 1"):
         await served.serve_from([], 2)
 
 
@@ -163,8 +163,8 @@ def test_a_policy_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> No
             {"frozen": {"judge": "j"}, "routes": (Route(agent="j", to="judge"),)},
             "this run has policy, judge",
         ),
-        ({"deterministic": True}, "leave out --deterministic"),
-        ({"engine_log": True, "update": "drain"}, "leave out --engine-log, --update"),
+        ({"deterministic": True}, "remove --deterministic"),
+        ({"engine_log": True, "update": "drain"}, "remove --engine-log, --update"),
     ],
 )
 async def test_what_it_would_ignore_is_refused(tmp_path: Path, changes: dict[str, Any], says: str) -> None:

@@ -49,5 +49,5 @@ async def test_what_was_trained_is_served(precision: Any, lora: LoraOptions | No
 @pytest.mark.parametrize("lora", [None, LoraOptions(rank=4)])
 async def test_old_weights_are_noticed(precision: Any, lora: LoraOptions | None) -> None:
     async with serving() as served:
-        with pytest.raises(EngineError, match="the engine does not serve what was trained"):
+        with pytest.raises(EngineError, match="the engine does not serve the trained weights"):
             await served.check(POLICY, trained(precision=precision, lora=lora))

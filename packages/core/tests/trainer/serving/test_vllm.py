@@ -48,7 +48,7 @@ def test_the_server_has_room_for_the_adapters_that_are_trained(changes: dict[str
 
 def test_too_little_room_is_refused() -> None:
     small = config(vllm=VllmOptions(lora_rank=8), algorithm_config=LORA)
-    with pytest.raises(UsageError, match=r"vllm\.lora_rank is 8, and adapters of rank 12 are trained"):
+    with pytest.raises(UsageError, match=r"vllm\.lora_rank is 8, but adapters of rank 12 are trained"):
         server_options(small, trained=True)
 
 
@@ -57,7 +57,7 @@ def test_too_little_room_is_refused() -> None:
     [
         ({"engine": "embedded", "vllm": VllmOptions(cache_gib=2)}, "no effect without --engine vllm"),
         ({"deterministic": True}, "a deterministic run needs --engine embedded"),
-        ({"threads": 2}, "leave out 2"),
+        ({"threads": 2}, "remove --threads 2"),
         ({"vllm": VllmOptions(transfer="ipc")}, "device is cpu"),
         ({"vllm": VllmOptions(sleep=True)}, "device is cpu"),
         (
@@ -102,7 +102,7 @@ async def test_adapters_go_to_engines_that_take_them_and_weights_to_others(lora:
     takes, other = TakesAdapters(), ScriptedEngine([])
     for engine in (takes, other):
         serving = Serving(NOTHING, NOTHING, {POLICY: Served(engine, [1, 2, 3])}, NOTHING)
-        with pytest.raises(EngineError, match="does not serve what was trained"):
+        with pytest.raises(EngineError, match="does not serve the trained weights"):
             await serving.serve({POLICY: model}, 4)
     assert other.versions == [4]
     assert takes.versions == ([4] if lora is None else [])
@@ -114,7 +114,7 @@ async def test_an_engine_of_adapters_goes_back_without_whole_weights() -> None:
     takes, other = TakesAdapters(), ScriptedEngine([])
     for engine in (takes, other):
         serving = Serving(NOTHING, NOTHING, {POLICY: Served(engine, [1, 2, 3])}, NOTHING)
-        with pytest.raises(EngineError, match="does not serve what was trained"):
+        with pytest.raises(EngineError, match="does not serve the trained weights"):
             await serving.serve({POLICY: tiny_policy()}, 0, first=True)
     assert (takes.begun_again, takes.versions, other.versions) == ([0], [], [0])
 

@@ -128,7 +128,7 @@ def test_a_failure_is_told_in_its_own_words() -> None:
     assert (
         fate(reward(), call(), attempts=DONE, learning=RECORDED, ended="the check failed").detail == "the check failed"
     )
-    assert fate(reward(), call(), attempts=DONE, learning=RECORDED, runs_now=True).detail == "the run goes on"
+    assert fate(reward(), call(), attempts=DONE, learning=RECORDED, runs_now=True).detail == "the run is still running"
 
 
 def test_a_trained_rollout_names_its_step_and_the_calls_that_were_left_out() -> None:
@@ -180,7 +180,7 @@ def test_calls_of_an_earlier_attempt_are_left_out_and_the_attempt_is_told() -> N
         learning=learning,
     )
     assert [(one.attempt, one.reason) for one in found.calls] == [(1, reasons.EARLIER_ATTEMPT), (2, None)]
-    assert found.remarks == ["attempt 1 failed: worker w1 was lost: SIGKILL; the rollout was tried again"]
+    assert found.remarks == ["attempt 1 failed: worker w1 was lost: SIGKILL; the rollout was run again"]
 
 
 def test_what_is_odd_besides_is_told() -> None:

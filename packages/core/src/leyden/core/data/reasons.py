@@ -234,7 +234,7 @@ TABLE = (
         SAMPLING_NOT_TRAINABLE,
         "call",
         "the answer was greedy or truncated (temperature 0, top-p, top-k), so its probabilities are not the policy's",
-        "train at --temperature 1, and let nothing between gateway and engine change the sampling",
+        "train at --temperature 1, and make sure that nothing between gateway and engine changes the sampling",
     ),
     Reason(EMPTY_PROMPT, "call", "the prompt has no token"),
     Reason(EMPTY_RESPONSE, "call", "the answer has no token"),

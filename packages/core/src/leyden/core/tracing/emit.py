@@ -75,7 +75,7 @@ def emit_exception(error: BaseException) -> None:
     if not is_a(error, BaseException):
         raise TypeError(
             f"emit_exception takes an exception, as in `except ValueError as error: emit_exception(error)`, "
-            f"not {shown(error)}, a {short_name(error)}; a text is for emit_message"
+            f"not {shown(error)}, a {short_name(error)}; use emit_message for a text"
         )
     attributes: Attributes = {
         "exception.type": short_name(error),

@@ -155,7 +155,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         self._check_deterministic()
         self._check_engine()
         if not self.sampling.trainable:
-            raise UsageError("training needs a temperature above 0 and top-p 1: other tokens cannot be learned from")
+            raise UsageError("training needs a temperature above 0 and top-p 1")
 
     @property
     def policies(self) -> dict[str, str]:
@@ -191,10 +191,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def _check_routes(self) -> None:
         names = self.policies
         if not names:
-            raise UsageError("no policy is given: name one, as --policy NAME=FOLDER or with the folder alone")
+            raise UsageError("no policy is given: give --policy FOLDER, or --policy NAME=FOLDER")
         for name in names.keys() | self.frozen.keys():
             if name == PROVIDER or (name == POLICY and name in self.frozen):
-                raise UsageError(f"a policy cannot be called {name!r}: that name has a meaning of its own")
+                raise UsageError(f"a policy cannot be called {name!r}: this name is reserved")
             if name in names and name in self.frozen:
                 raise UsageError(f"policy {name!r} is both trained and frozen; give it once")
             if name in names and (not NAME.fullmatch(name) or name.endswith("-adapter")):
@@ -203,25 +203,25 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         known = (*(names if not self.sides else (POLICY,)), PROVIDER, *self.frozen)
         for route in self.routes:
             if route.to not in known:
-                message = f"a route goes to {route.to!r}, and there is only {', '.join(known)}"
+                message = f"a route goes to {route.to!r}, which is none of {', '.join(known)}"
                 raise UsageError(f"{message}; name it with --policy or --frozen")
         if self.sides:
             return  # the rollout's metadata name the side that answers it
         if POLICY not in names and not any(route.fits_all for route in self.routes):
             raise UsageError(
-                "a call that no route fits would reach no policy: end with --route to=NAME, "
-                f"or call one of {', '.join(names)} {POLICY!r}"
+                "a call that matches no route would reach no policy: end with --route to=NAME, or name one of "
+                f"{', '.join(names)} {POLICY!r}"
             )
         self._check_reached()
 
     def _check_sides(self) -> None:
         if self.sides and not isinstance(self.policy, str):
             raise UsageError(
-                f"{self.algorithm} trains policies of its own, {' and '.join(self.sides)}, which begin as one: give "
-                f"--policy FOLDER once, without a name, not {', '.join(self.policy)}"
+                f"{self.algorithm} trains the policies {' and '.join(self.sides)}, which start from the same weights: "
+                f"give --policy FOLDER once, without a name, not {', '.join(self.policy)}"
             )
         if not set(self.acting) <= set(self.sides) or (self.sides and not self.acting):
-            raise UsageError(f"of the sides {', '.join(self.sides)}, at least one must be acting, and no other")
+            raise UsageError(f"acting must name at least one of the sides {', '.join(self.sides)}, and only sides")
 
     def _check_reached(self) -> None:
         last = next((at for at, route in enumerate(self.routes) if route.fits_all), None)
@@ -239,18 +239,18 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if self.patience < 1:
             raise UsageError(f"patience must be at least 1, got {self.patience}")
         if not self.eval_every:
-            raise UsageError("patience has no effect without eval-every, which says how often it is tried")
+            raise UsageError("patience counts evaluations and has no effect without eval-every")
 
     def _check_deterministic(self) -> None:
         loop = self.algorithm_config.get("loop", "sync")
         if not self.deterministic:
             return
         if self.threads not in (None, 1):
-            raise UsageError(f"a deterministic run computes on one thread; leave out --threads {self.threads}")
+            raise UsageError(f"a deterministic run computes on one thread; remove --threads {self.threads}")
         if loop == "async":
             raise UsageError(
-                "a deterministic run cannot have loop async: there it depends on the time an update takes which "
-                "weights answer a call; set loop=one_off or loop=sync"
+                "a deterministic run cannot have loop async, in which the duration of an update decides which weights "
+                "answer a call; set loop=one_off or loop=sync"
             )
 
     def _check_engine(self) -> None:
@@ -260,18 +260,22 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 raise UsageError("options of vLLM have no effect without --engine vllm")
             return
         if self.deterministic:
-            raise UsageError("a deterministic run needs --engine embedded: vLLM rounds as its batches fall")
+            raise UsageError(
+                "a deterministic run needs --engine embedded: rounding in vLLM depends on how calls are batched"
+            )
         if self.vllm.transfer == "ipc" and self.device == "cpu":
-            raise UsageError("vllm.transfer=ipc shares a GPU's memory, and device is cpu")
+            raise UsageError("vllm.transfer=ipc shares a GPU's memory, but device is cpu")
         self._check_sleep()
         if self.threads is not None:
-            raise UsageError(f"threads are those of the embedded engine; with --engine vllm leave out {self.threads}")
+            raise UsageError(
+                f"--threads applies only to the embedded engine; with --engine vllm, remove --threads {self.threads}"
+            )
 
     def _check_sleep(self) -> None:
         if not self.vllm.sleep:
             return
         if self.device == "cpu":
-            raise UsageError("vllm.sleep leaves a GPU's memory to the trainer, and device is cpu")
+            raise UsageError("vllm.sleep leaves a GPU's memory to the trainer, but device is cpu")
         if (loop := self.algorithm_config.get("loop", "sync")) != "sync":
             raise UsageError(
                 f"vllm.sleep stops all calls while the trainer computes; loop={loop} needs them: set loop=sync"
@@ -298,7 +302,10 @@ def check_in_clear(config: RunConfig) -> None:
 
         def check(text: str, field: str = field) -> str:
             if (masked := mask_text(text)) != text:
-                raise UsageError(f"{field} holds what looks like a secret ({masked!r}), and is kept as it is")
+                raise UsageError(
+                    f"{field} seems to contain a secret ({masked!r}), and would be written to config.yaml unmasked: "
+                    "change it"
+                )
             return text
 
         mask_values(msgspec.to_builtins(getattr(config, field)), check)

@@ -122,7 +122,8 @@ def resume(runs: Path, name: str, run_session: SessionFunction, changes: ResumeC
     if (failure := folder.failure()) is not None:
         first = failure.splitlines()[0]
         raise RunError(
-            f"run {name!r} ended before its first step ({first}); begin it again, under the same name or not"
+            f"run {name!r} ended before its first step ({first}) and cannot be resumed; start it again, with the same "
+            "or another name"
         )
     check_command(name, config)
     changes = changes or ResumeChanges()
@@ -141,8 +142,8 @@ def check_command(name: str, config: RunConfig) -> None:
     command = () if config.agent is None or isinstance(config.agent, str) else config.agent
     if masked := [argument for argument in command if MASK in argument]:
         raise RunError(
-            f"run {name!r} cannot be resumed: its command held a secret ({masked[0]!r}), and config.yaml keeps none; "
-            "begin a new run, and give the command its secret in a variable, by --env NAME"
+            f"run {name!r} cannot be resumed: its command held a secret ({masked[0]!r}), which config.yaml does not "
+            "keep; start a new run, and pass the secret in a variable with --env NAME"
         )
 
 
@@ -177,7 +178,7 @@ def check_run(runs: Path, config: RunConfig, tasks: list[Task], run_check: Check
     check_needed(config, tasks)
     check_machine(config)
     if not tasks:
-        raise UsageError(f"{config.algorithm} learns from spans: there are no rollouts of its own to check")
+        raise UsageError(f"{config.algorithm} learns from spans: it makes no rollouts that could be checked")
     wanted = math.ceil(ENOUGH_ROLLOUTS / MOST_BATCHES / config.group_size)
     fewer = min(config.tasks_per_step, max(TASKS_OF_A_CHECK, wanted))
     smaller: dict[str, Any] = {"tasks_per_step": fewer, "held_out": (), "eval_every": 0, "patience": None}
@@ -256,13 +257,17 @@ def check_needed(config: RunConfig, tasks: list[Task]) -> None:
     if algorithm.needs_rollouts:
         missing = " and ".join(what for what, is_given in given.items() if not is_given)
         if missing:
-            raise UsageError(f"{config.algorithm} learns from rollouts of its own, and needs {missing}")
+            raise UsageError(f"{config.algorithm} learns from its own rollouts, and needs {missing}")
     elif config.held_out and config.agent is None:
         raise UsageError("held-out tasks need an agent to run them")
     elif tasks:
-        raise UsageError(f"tasks have no effect: {config.algorithm} learns from spans; held-out tasks evaluate it")
+        raise UsageError(
+            f"tasks have no effect: {config.algorithm} learns from spans; give held-out tasks to evaluate it"
+        )
     elif config.agent is not None and not config.held_out:
-        raise UsageError(f"an agent has no effect: {config.algorithm} learns from spans, and nothing is held out")
+        raise UsageError(
+            f"an agent has no effect: {config.algorithm} learns from spans, and there are no held-out tasks"
+        )
 
 
 def check_machine(config: RunConfig) -> None:

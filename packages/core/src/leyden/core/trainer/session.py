@@ -89,7 +89,7 @@ async def check(
     """
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
     if algorithm.serves_itself:
-        raise UsageError(f"{config.algorithm} serves and trains in processes of its own, which this check cannot see")
+        raise UsageError(f"{config.algorithm} serves and trains in its own processes, which this check cannot examine")
     before = before_loading(config, measure_memory(config))
     if any(result.status == "failure" for result in before):
         report = not_loaded(before)

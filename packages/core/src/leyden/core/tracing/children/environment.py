@@ -157,5 +157,7 @@ def _warn_once(program: str, keys: str) -> None:
     if (program, keys) not in _warned:
         _warned.add((program, keys))
         log.warning(
-            "%s starts without %s: it is another program, whose model calls could reach a provider", program, keys
+            "%s is started without %s, because it is another program whose model calls could reach a provider",
+            program,
+            keys,
         )

@@ -154,7 +154,8 @@ def _warn_of_notes(attempt: OpenAttempt) -> None:
     """Warn that spans emitted in this process are lost. Only the process that runs the attempt stores emitted spans."""
     if attempt.notes:
         log.warning(
-            "%d notes (%s) were emitted in a child process of the agent and are not recorded: emit them in its own",
+            "%d notes (%s) were emitted in a child process of the agent and are not recorded: emit them in the "
+            "agent's process",
             len(attempt.notes),
             ", ".join(sorted({note.name for note in attempt.notes})),
         )

@@ -112,7 +112,7 @@ class Capture:
         try:
             self._open.close()
         except Exception:  # left in another context than it was entered in
-            log.debug("a capture was left elsewhere than it was entered", exc_info=True)
+            log.debug("a capture was exited in another context than it was entered in", exc_info=True)
         attempt.closed.set()
         incomplete = routing_decision.WENT_TO_PROVIDER in attempt.extra
         end = CaptureEnd(failed=kind is not None, incomplete=incomplete)
@@ -214,7 +214,7 @@ class _Gateway:
         try:
             return msgspec.msgpack.decode(response, type=CaptureBegun)
         except msgspec.DecodeError as error:
-            raise CaptureFailed(f"its answer makes no sense: {error}") from error
+            raise CaptureFailed(f"its answer cannot be read: {error}") from error
 
     def spans(self, token: str, body: bytes) -> None:
         """Store spans of the attempt that `token` identifies."""
@@ -230,7 +230,7 @@ class _Gateway:
                 end = msgspec.structs.replace(end, lost_spans=lost)
             self._post("/capture/end", token, msgspec.msgpack.encode(end))
         except Exception as error:
-            _log_failure(self.url, f"a rollout's end was not recorded ({_error_line(error)})")
+            _log_failure(self.url, f"the end of a rollout was not recorded ({_error_line(error)})")
 
     def give_up(self, begun: CaptureBegun) -> None:
         """End an attempt for which the agent did not wait."""
@@ -269,7 +269,7 @@ def _configured(url: str | None, token: str | None) -> _Gateway | None:
     if url is None:
         mode = os.environ.get(MODE, "")
         if mode and mode != "production":
-            raise CaptureFailed(f"{MODE} is {mode!r}; there is only 'production'")
+            raise CaptureFailed(f"{MODE} is {mode!r}; it must be 'production'")
         if not mode:
             return None
     url = (url or os.environ.get(GATEWAY_URL, "")).rstrip("/")
@@ -277,7 +277,7 @@ def _configured(url: str | None, token: str | None) -> _Gateway | None:
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         raise CaptureFailed(f"{GATEWAY_URL} must be the root URL of a gateway, not {url!r}")
     if not token:
-        raise CaptureFailed(f"there is no capture token; set {TOKEN}")
+        raise CaptureFailed(f"the capture token is missing; set {TOKEN}")
     return _gateways.setdefault((url, token), _Gateway(url, token))
 
 

@@ -46,7 +46,7 @@ def _exporter(name: str) -> SpanExporter:
     found = {entry.name: entry for entry in entry_points(group="opentelemetry_traces_exporter")}
     wanted = next((name for name in _otlp() if name in found), name) if name == "otlp" else name
     if wanted not in found:
-        raise ValueError(f"no exporter is called {name!r}; installed are: {', '.join(sorted(found))}")
+        raise ValueError(f"unknown exporter {name!r}; installed exporters: {', '.join(sorted(found))}")
     return found[wanted].load()()
 
 
@@ -56,7 +56,7 @@ def _otlp() -> list[str]:
     if protocol is None:
         return list(OTLP.values())
     if protocol not in OTLP:
-        raise ValueError(f"there is no OTLP protocol {protocol!r} here; there are: {', '.join(OTLP)}")
+        raise ValueError(f"unknown OTLP protocol {protocol!r}; use one of {', '.join(OTLP)}")
     return [OTLP[protocol]]
 
 

@@ -79,7 +79,9 @@ class Recorder(SpanProcessor):
         """Queue a span that has ended."""
         if len(self._queue) == QUEUE_LIMIT:
             oldest = self._queue[0]
-            self._count_refused(oldest.attempt_id, oldest.name, f"more than {QUEUE_LIMIT} spans waited for the store")
+            self._count_refused(
+                oldest.attempt_id, oldest.name, f"more than {QUEUE_LIMIT} spans were waiting for the store"
+            )
         self._queue.append(span)
 
     def refused(self, attempt_id: str) -> "DroppedSpans | None":
@@ -120,14 +122,16 @@ class Recorder(SpanProcessor):
                 except BaseException as error:
                     refused = isinstance(error, REFUSALS)  # for example an attempt that the store does not have
                     if refused and size == 1:
-                        log.warning("span %r of attempt %s is refused: %s", batch[0].name, batch[0].attempt_id, error)
+                        log.warning(
+                            "the store refused span %r of attempt %s: %s", batch[0].name, batch[0].attempt_id, error
+                        )
                         self._count_refused(batch[0].attempt_id, batch[0].name, str(error))
                         continue
                     self._queue.extendleft(reversed(batch))
                     if not isinstance(error, Exception):
                         raise
                     if not refused:
-                        log.warning("%d spans could not be stored and will be tried again: %r", size, error)
+                        log.warning("%d spans could not be stored, trying again later: %r", size, error)
                         return
                     alone = size
 
@@ -142,7 +146,7 @@ class Recorder(SpanProcessor):
             await asyncio.gather(self._task, return_exceptions=True)
         await self.flush()
         if self._queue:
-            log.error("%d spans were never stored", len(self._queue))
+            log.error("%d spans could not be stored and are lost", len(self._queue))
         _switch.recorders = tuple(r for r in _switch.recorders if r is not self)
 
     async def _run(self) -> None:

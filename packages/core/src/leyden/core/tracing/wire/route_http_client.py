@@ -146,7 +146,7 @@ def _getresponse(http: Any, original: Callable[..., Any]) -> Callable[..., Any]:
             call.destination.handle_refusal(response.status, body)
         except RequestStopped as stop:
             raise _error(stop) from None
-        assert call.repeat is not None, "only a request whose body is known is turned away to its provider"
+        assert call.repeat is not None, "only a request whose body is known can be sent to its provider instead"
         call.repeat()
         return original(self)
 

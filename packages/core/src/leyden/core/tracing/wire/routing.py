@@ -101,7 +101,7 @@ def _patch(library: str, module: ModuleType) -> None:
             continue
         original = getattr(owner, name, None)
         if original is None:
-            log.warning("%s.%s is not as expected: it is not routed", library, path)
+            log.warning("%s.%s has an unexpected form, so its calls are not routed", library, path)
         elif key not in _patched:
             routed = in_place_of(original, route_module.wrap(module, name, original))
             setattr(owner, name, routed)

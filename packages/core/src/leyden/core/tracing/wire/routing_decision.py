@@ -279,15 +279,15 @@ def _without_attempt(request: OutgoingRequest, call: ModelCall) -> None:
     if is_left_over():
         raise _stop(request.url, call, "the attempt that made this call is closed")
     if _fail_closed and not is_outside():
-        raise _stop(request.url, call, "no attempt is open here, and this process never calls a provider")
+        raise _stop(request.url, call, "no attempt is open, and this process may not call a provider")
 
 
 def _unsupported(request: OutgoingRequest, call: ModelCall, attempt: OpenAttempt) -> None:
-    reason = f"the gateway does not take {call.suffix} calls"
+    reason = f"the gateway does not support {call.suffix} calls"
     if not call.is_known:
         parts = urlsplit(request.url)
         route = f"host={(parts.hostname or '').lower()},path={mask_text(parts.path)[:REASON_CHARACTERS]},to={PROVIDER}"
-        reason += f"; if this is no model call, or its provider is to answer it, give the run the route {route}"
+        reason += f"; if this is not a model call, or if its provider must answer it, give the run the route {route}"
     if not attempt.fail_open:
         raise _stop(request.url, call, reason)
     _record_fallback(request.url, call, attempt, reason)

@@ -13,24 +13,31 @@ from leyden.core.tracing.context import OpenAttempt
 log = logging.getLogger("leyden.routing")
 
 UNREACHED = {
-    "grpc": "gRPC (grpc is loaded) is not HTTP as wire routing knows it: give the client its REST transport",
-    "websockets": "WebSockets (websockets is loaded), such as those of Responses and Realtime: use the HTTP form",
-    "websocket": "WebSockets (websocket-client is loaded): use the HTTP form",
-    "pycurl": "pycurl has a network stack of its own",
-    "curl_cffi": "curl_cffi has a network stack of its own",
-    "niquests": "niquests is not among the HTTP libraries that are routed",
-    "tornado.httpclient": "Tornado's HTTP client is not among the HTTP libraries that are routed",
-    "vllm": "a model run in the agent's own process (vllm is loaded) makes no calls: serve it, and call it",
-    "llama_cpp": "a model run in the agent's own process (llama_cpp is loaded) makes no calls: serve it, and call it",
+    "grpc": "gRPC (grpc is loaded) cannot be routed: use the client's REST transport",
+    "websockets": (
+        "WebSockets (websockets is loaded), such as those of Responses and Realtime, cannot be routed: use the HTTP API"
+    ),
+    "websocket": "WebSockets (websocket-client is loaded) cannot be routed: use the HTTP API",
+    "pycurl": "pycurl has its own network stack, which cannot be routed",
+    "curl_cffi": "curl_cffi has its own network stack, which cannot be routed",
+    "niquests": "niquests cannot be routed",
+    "tornado.httpclient": "Tornado's HTTP client cannot be routed",
+    "vllm": (
+        "a model in the agent's own process (vllm is loaded) makes no HTTP calls: serve the model, and call the server"
+    ),
+    "llama_cpp": (
+        "a model in the agent's own process (llama_cpp is loaded) makes no HTTP calls: serve the model, and call the "
+        "server"
+    ),
 }
 """Clients that cannot be routed, by a module that only they load."""
 
 UNANSWERED = {
-    "botocore": "botocore speaks Bedrock's own dialect, which the gateway does not: use its OpenAI endpoint",
-    "google.genai": "google.genai speaks Gemini's own dialect, which the gateway does not: its calls are stopped",
-    "anthropic": "anthropic speaks the Messages dialect, which the gateway does not: its calls are stopped",
-    "ollama": "ollama speaks a dialect of its own, which the gateway does not: call its /v1 endpoint",
-    "cohere": "cohere speaks a dialect of its own, which the gateway does not: its calls are stopped",
+    "botocore": "botocore uses Bedrock's own API, which the gateway does not support: use Bedrock's OpenAI endpoint",
+    "google.genai": "google.genai uses Gemini's own API, which the gateway does not support: its calls are stopped",
+    "anthropic": "anthropic uses the Messages API, which the gateway does not support: its calls are stopped",
+    "ollama": "ollama uses its own API, which the gateway does not support: call its /v1 endpoint",
+    "cohere": "cohere uses its own API, which the gateway does not support: its calls are stopped",
 }
 """Clients whose calls are routed and then refused."""
 
@@ -59,12 +66,12 @@ def possible_reasons(attempt: OpenAttempt) -> list[str]:
         return []
     if (command := attempt.extra.get(COMMAND)) is not None:
         return [
-            f"{command} sent nothing to OPENAI_BASE_URL: its client may have a base URL in its code, or take it from "
-            f"another variable"
+            f"{command} sent no request to OPENAI_BASE_URL: its client may have a base URL in its code, or read it "
+            "from another variable"
         ]
     programs = sorted({*attempt.extra.get(PROGRAMS, ())} - SYSTEM_PROGRAMS)
     started = [
-        f"{name} is another program: its client must take its base URL from OPENAI_BASE_URL" for name in programs
+        f"{name} is another program: its client must read its base URL from OPENAI_BASE_URL" for name in programs
     ]
     return started + out_of_reach()
 
@@ -75,7 +82,7 @@ def warn(reasons: list[str]) -> None:
     if reasons and not _warned:
         _warned = True
         log.warning(
-            "A rollout ended well without a model call. If its agent asks a model, no call was seen: %s. "
-            "(See docs/wire.md; this is said once.)",
+            "A rollout succeeded without a model call. If its agent does call a model, Leyden saw no call: %s. (See "
+            "docs/wire.md; this is logged once.)",
             "; ".join(reasons),
         )

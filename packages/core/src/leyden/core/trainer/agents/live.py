@@ -140,7 +140,7 @@ class _Child:
         """Return the next message; raises the error that the child sent, or ChildLost when it ended without one."""
         line = self._pipe.readline()
         if not line:
-            raise ChildLost(f"the learning process {self._how_it_ended()}; go on with `Trainer.resume`")
+            raise ChildLost(f"the learning process {self._how_it_ended()}; continue with `Trainer.resume`")
         message = msgspec.json.decode(line, type=_Message)
         if message.error is not None:
             kind = getattr(errors, message.error.get("class", ""), LeydenError)
@@ -164,7 +164,9 @@ class _Child:
 
     def _how_it_ended(self) -> str:
         code = self._process.wait()
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"said nothing and ended with code {code}"
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with code {code} without a message"
 
     def _close_input(self) -> None:
         if self._process.stdin is not None:

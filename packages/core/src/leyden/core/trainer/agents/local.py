@@ -80,7 +80,7 @@ async def no_agents(address: RunAddress) -> AsyncGenerator[CheckAgents]:
     """Agent side without agents: the run learns from stored rollouts and evaluates nothing."""
 
     async def check() -> None:
-        raise RunError(f"rollouts wait at {address.url}, and the run has no agent")
+        raise RunError(f"rollouts are waiting at {address.url}, but the run has no agent")
 
     yield check
 
@@ -92,8 +92,10 @@ async def remote_agents(address: RunAddress) -> AsyncGenerator[CheckAgents]:
     Raises UsageError if no token is set, because no worker could then connect.
     """
     if not os.environ.get(TOKEN):
-        raise UsageError(f"runners remote need a token that they know: set {TOKEN}, here and where they are")
-    logger.warning("rollouts wait for runners: leyden run AGENT --server %s, with the same %s", address.url, TOKEN)
+        raise UsageError(f"runners remote need a token: set {TOKEN} here and on the machines of the runners")
+    logger.warning(
+        "rollouts are waiting for runners: start `leyden run AGENT --server %s`, with the same %s", address.url, TOKEN
+    )
 
     async def check() -> None:
         """Do nothing: no worker process belongs to this machine.
@@ -115,7 +117,7 @@ def parent_agents(descriptor: int, parent: int) -> AgentSide:
     async def side(address: RunAddress) -> AsyncGenerator[CheckAgents]:
         async def check() -> None:
             if os.getppid() != parent:
-                raise RunError("the process that holds the agent is gone; go on with `Trainer.resume`")
+                raise RunError("the process that holds the agent has ended; continue with `Trainer.resume`")
 
         send_to_parent(descriptor, {"address": address.machine("live")})
         try:
@@ -131,10 +133,10 @@ def parent_agents(descriptor: int, parent: int) -> AgentSide:
 def agents_output(config: RunConfig, folder: RunFolder) -> str:
     """Return a clause that states where the output of the run's agents can be read."""
     if config.runners.where == "remote":
-        return "what the agents print is where `leyden run` was started"
+        return "the output of the agents is where `leyden run` was started"
     if isinstance(config.agent, str) and config.agent.startswith("<"):  # a live object
-        return "what the agent prints is in the output of the process that holds it"
-    return f"what the agents print is in {folder.worker_log}"
+        return "the output of the agent is in the output of the process that holds it"
+    return f"the output of the agents is in {folder.worker_log}"
 
 
 def send_to_parent(descriptor: int, message: dict[str, Any]) -> None:

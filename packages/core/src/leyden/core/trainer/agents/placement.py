@@ -51,7 +51,7 @@ class RunnerPlacement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         check_bound("ray_cpus", self.ray_cpus)
         check_bound("port", self.port)
         if "://" in (self.ray_address or ""):
-            raise UsageError(f"ray-address is HOST:PORT or auto, not {self.ray_address!r}")
+            raise UsageError(f"ray-address must be HOST:PORT or auto, not {self.ray_address!r}")
         check_hosts(self.allow_hosts)
         if self.advertise is not None:
             self._advertised("http://127.0.0.1:1")
@@ -85,14 +85,14 @@ class RunnerPlacement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         except ValueError:
             parts = port = None
         if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
-            raise UsageError(f"advertise is HOST, HOST:PORT or http(s)://HOST:PORT, not {self.advertise!r}")
+            raise UsageError(f"advertise must be HOST, HOST:PORT or http(s)://HOST:PORT, not {self.advertise!r}")
         return whole if "://" in given or port is not None else f"{whole}:{urlsplit(listening).port}"
 
 
 def read_where(value: str) -> Where:
     """Return `value` as a `Where`; raises UsageError for an unknown place."""
     if value not in ("local", "ray", "remote"):
-        raise UsageError(f"--runners is local, ray or remote, not {value!r}")
+        raise UsageError(f"--runners must be local, ray or remote, not {value!r}")
     return value
 
 

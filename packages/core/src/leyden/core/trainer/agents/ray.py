@@ -29,8 +29,8 @@ def ray_agents(plan: AgentPlan, runners: RunnerPlacement) -> AgentSide:
             nodes = cluster.nodes()
             if here_only and len(nodes) > 1:
                 raise UsageError(
-                    f"the Ray cluster has {len(nodes)} nodes, and the run listens on this machine alone: give --host "
-                    f"0.0.0.0 (and --advertise, if this machine is not {cluster.own_address} to them)"
+                    f"the Ray cluster has {len(nodes)} nodes, but only this machine can reach the run: give --host "
+                    f"0.0.0.0 (and --advertise, if the nodes cannot reach this machine at {cluster.own_address})"
                 )
             pool = RayPool(
                 cluster,

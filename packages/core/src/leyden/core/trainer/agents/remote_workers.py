@@ -27,8 +27,8 @@ PAUSE_SECONDS = 1.0
 MOST_ANSWERED = 4 << 20
 """Maximum size of an answer in bytes, from any server. An offer has a few thousand bytes."""
 OUTDATED = (
-    "{server} asks for the run's token itself (runner protocol 1), which is not sent any more: update leyden-core "
-    f"where the run is, to {version('leyden-core')} (protocol {PROTOCOL}) or later"
+    "{server} requests the run's token itself (runner protocol 1), which leyden run no longer sends: update "
+    f"leyden-core on the run's machine to {version('leyden-core')} (protocol {PROTOCOL}) or later"
 )
 
 
@@ -67,18 +67,18 @@ class RemoteWorkersPlan:
         """Raise UsageError for a value that cannot work."""
         parts = urlsplit(self.server)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"--server is the URL of a run, such as http://10.0.0.5:8765, not {self.server!r}")
+            raise UsageError(f"--server must be the URL of a run, such as http://10.0.0.5:8765, not {self.server!r}")
         if self.workers < 1 or (self.concurrency is not None and self.concurrency < 1):
             raise UsageError("workers and concurrency must be at least 1")
         if parts.scheme == "http" and not self.insecure and not is_loopback(parts.hostname):
             raise UsageError(
-                f"--server {self.server} would carry tokens and model calls unencrypted to another machine: give an "
-                "https:// URL, or --insecure on a network that nobody else can read"
+                f"--server {self.server} would send tokens and model calls unencrypted to another machine: give an "
+                "https:// URL, or --insecure on a private network"
             )
         if self.agent is None and not self.trust_server:
             raise UsageError(
-                "name the agent to run here, as file.py:agent or -- COMMAND, or give --trust-server to run whatever "
-                "the server names"
+                "name the agent to run here, as file.py:agent or -- COMMAND, or give --trust-server to run the agent "
+                "that the server names"
             )
 
     def spec(self, offer: Offer) -> WorkerSpec:
@@ -117,7 +117,7 @@ class RemoteWorkersPlan:
             if named and not given:
                 raise UsageError(
                     f"run {offer.run} names {option} {named}, which is {what}: give {option} yourself, or "
-                    "--trust-server to take over whatever the server names"
+                    "--trust-server to use what the server names"
                 )
 
 
@@ -143,7 +143,7 @@ async def work_for(plan: RemoteWorkersPlan, on_message: Callable[[str], None], s
                 goes_on = await _first(_while_it_lasts(run, offer, pool), stopped) or False
             finally:
                 await pool.stop()
-            on_message(f"{offer.run} was gone on with" if goes_on else f"no more to do for {offer.run}")
+            on_message(f"{offer.run} was resumed" if goes_on else f"{offer.run} has no more work")
 
 
 async def _while_it_lasts(run: "_Run", offer: Offer, pool: WorkerPool) -> bool:
@@ -210,7 +210,7 @@ class _Run:
             try:
                 status, headers, _ = await self._send(path, query, {})
                 if status == 200:
-                    raise self._not_the_run("it answers without asking for a proof")
+                    raise self._not_the_run("it answers without requesting a proof")
                 challenge = read_challenge(headers.get("www-authenticate", "")) if status == 401 else None
                 if challenge is not None:
                     exchange = ProofExchange(item, challenge[0])
@@ -218,7 +218,7 @@ class _Run:
                     status, headers, body = await self._send(path, query, proof)
                     if status == 200:
                         if not same(headers.get(PROOF, ""), exchange.answer_proof(self._plan.token, body)):
-                            raise self._not_the_run("its answer bears no proof that it has the token")
+                            raise self._not_the_run("its answer has no proof that it knows the token")
                         return body
                     new_challenge = read_challenge(headers.get("www-authenticate", ""))
                     if new_challenge is None or not new_challenge[1]:
@@ -232,8 +232,8 @@ class _Run:
                 problem = str(error) or type(error).__name__
             if time.monotonic() > give_up:
                 raise NoServer(
-                    f"nobody has answered at {self._plan.server} for {self._plan.patience:.0f} s: {problem}; "
-                    "is the run up, and does it listen on --host 0.0.0.0?"
+                    f"{self._plan.server} has not answered for {self._plan.patience:.0f} s: {problem}; is the run "
+                    "running, and does it listen on --host 0.0.0.0?"
                 )
             await asyncio.sleep(PAUSE_SECONDS)
 
@@ -252,12 +252,12 @@ class _Run:
 
     def _not_the_run(self, why: str) -> UsageError:
         return UsageError(
-            f"{self._plan.server} does not prove that it is the run: {why}; nothing that it says is believed. It is "
-            f"another server, or a run with another {TOKEN}"
+            f"{self._plan.server} does not prove that it is the run: {why}; its answers are ignored. It is another "
+            f"server, or a run with another {TOKEN}"
         )
 
     def _refuse(self, status: int) -> None:
         if status in (401, 403):
-            raise UsageError(f"{self._plan.server} does not take the token in {TOKEN}: set the one that the run has")
+            raise UsageError(f"{self._plan.server} does not accept the token in {TOKEN}: set the token of the run")
         if status in (404, 405):
             raise UsageError(f"{self._plan.server} is not a run of `leyden train`: it has no {PATH}")

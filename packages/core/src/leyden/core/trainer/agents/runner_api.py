@@ -42,8 +42,8 @@ PATH = "/runners"
 OFFER = "offer"
 """Item name of the offer in proofs."""
 OUTDATED = (
-    f"this run takes proofs of its token (runner protocol {PROTOCOL}) and not the token itself (protocol 1): "
-    f"update leyden-core where leyden run is, to the {version('leyden-core')} of this run or later"
+    f"this run accepts proofs of its token (runner protocol {PROTOCOL}), not the token itself (protocol 1): update "
+    f"leyden-core on the machine of leyden run to {version('leyden-core')}, as this run has it, or later"
 )
 TOKEN = "LEYDEN_RUN_TOKEN"
 """Environment variable with the run's token, here and on the machine of `leyden run`. If unset, all requests are
@@ -142,7 +142,7 @@ class _ProofCheck:
         if not self._token or not same(proof, exchange.proof(self._token)):
             return self._refusal("this is not the run's token")
         if not self._nonces.use(exchange.server_nonce):
-            return self._refusal("this nonce is not taken any more", stale=True)
+            return self._refusal("this nonce is no longer valid", stale=True)
         return exchange
 
     def answer(self, exchange: ProofExchange, answer: msgspec.Struct) -> Response:
@@ -154,8 +154,8 @@ class _ProofCheck:
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "a runner was refused that sends the run's token itself, as an older leyden run does: update "
-                "leyden-core there, and make a new %s if others can read the network",
+                "refused a runner that sends the run's token itself, as an older leyden run does: update leyden-core "
+                "on its machine, and choose a new %s if others can read the network",
                 TOKEN,
             )
 

@@ -32,9 +32,9 @@ class EmptyStepGuard:
             return
         self._empty += 1
         reasons = counts(Counter(one.group_dropped or "no call left" for one in used))
-        log.warning("step %d taught nothing (%s)", step, reasons)
+        log.warning("step %d had nothing to learn from (%s)", step, reasons)
         if self._empty >= MOST_EMPTY and not is_last:
             raise NothingToLearn(
-                f"nothing to learn from in {self._empty} steps in a row; of the last one's tasks: {reasons}: they are "
-                "too easy or too hard; mix in others, raise --group-size or --temperature"
+                f"{self._empty} steps in a row had nothing to learn from; tasks of the last one: {reasons}: they are "
+                "too easy or too hard; add other tasks, raise --group-size or --temperature"
             )

@@ -48,7 +48,7 @@ class ExternalLoopRun(ExternalLoopContext):
         self.step = 0
         self.models = TrainedPolicies(config, journal.phase)
         if self.serving.external_replicas is None:
-            raise TrainingError("the policy is served here, and its loop runs elsewhere")
+            raise TrainingError("this run serves the policy itself, but its training loop runs in other processes")
         self._external_replicas = self.serving.external_replicas
         folder = journal.folder
         self.home, self.checkpoints = folder.path / "loop", folder.checkpoints / "loop"

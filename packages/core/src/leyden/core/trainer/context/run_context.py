@@ -154,7 +154,8 @@ class RunContext(Context):
         """
         if self.config.deterministic and pace.loop == "async":
             raise UsageError(
-                "a deterministic run cannot have loop async, which learns from what finishes first; set loop=one_off"
+                "a deterministic run cannot have loop async, which learns from the rollouts that finish first; set "
+                "loop=one_off"
             )
         if self.config.vllm.sleep and pace.loop != "sync":
             raise UsageError(f"vllm.sleep stops all calls while the trainer computes; loop={pace.loop} needs them")

@@ -66,7 +66,7 @@ class RunJournal:
         self.folder.rewind_metrics(step, evaluations=keep_evaluations)
         lines = [line for line in self.folder.metrics() if not line.keys() & {"held_out", "alert"}]
         self._alert_detector = AlertDetector(lines, self.policies, self.config.off_policy)
-        self.display.show(f"going on after step {step} of {step if is_stopped else self.config.steps}")
+        self.display.show(f"continuing after step {step} of {step if is_stopped else self.config.steps}")
         return is_stopped
 
     def progress(self, step: int) -> dict[str, Any]:

@@ -43,13 +43,13 @@ class TrainedPolicies:
     def prepared(self) -> "Mapping[str, PolicyModel]":
         """Return the models that `load` returns next; raises TrainingError when none was prepared."""
         if not self._prepared:
-            raise TrainingError("no policy was loaded ahead")
+            raise TrainingError("no policy was loaded in advance")
         return self._prepared
 
     def all(self) -> "Mapping[str, PolicyModel]":
         """Return the policies in their current state. Raises TrainingError for a policy that was never loaded."""
         if missing := [name for name in self._config.policies if name not in self._models]:
-            raise TrainingError(f"the algorithm ended without having loaded the policy {', '.join(missing)}")
+            raise TrainingError(f"the algorithm ended without loading the policy {', '.join(missing)}")
         return self._models
 
     def checkpoint_content(self, updaters: "Mapping[str, Updater]") -> "Trained":

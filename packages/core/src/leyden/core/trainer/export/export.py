@@ -69,7 +69,7 @@ async def export_run(
     used, and for a store without rollouts.
     """
     if format not in FORMATS:
-        raise UsageError(f"there is no format {format!r}; there are {', '.join(FORMATS)}")
+        raise UsageError(f"unknown format {format!r}; use one of {', '.join(FORMATS)}")
     tables = _chosen(what)
     check_installed(format)
     target = Path(to)
@@ -114,7 +114,7 @@ async def export_run(
 def _chosen(what: Sequence[Table]) -> list[Table]:
     known = (*TABLES, *RECORDS)
     if not what or not set(what) <= set(known):
-        raise UsageError(f"there is no table {', '.join(set(what) - set(known))!r}; there are {', '.join(known)}")
+        raise UsageError(f"unknown table {', '.join(set(what) - set(known))!r}; use some of {', '.join(known)}")
     return [table for table in known if table in what]
 
 
@@ -130,7 +130,9 @@ def _folder(target: Path, replace: bool) -> AbstractContextManager[Path]:
     if not target.exists():
         return whole_folder(target)
     if not replace:
-        raise UsageError(f"{target} is there already; choose another folder, or --replace an older export")
+        raise UsageError(
+            f"{target} already exists; choose another folder, or give --replace to replace an older export"
+        )
     if not (target / MANIFEST).is_file():
         raise UsageError(f"{target} is not an export (it has no {MANIFEST}), so it is not replaced")
     return replaced_folder(target)

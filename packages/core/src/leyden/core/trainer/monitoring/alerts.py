@@ -74,8 +74,8 @@ def entropy_collapse(history: History) -> str | None:
     if change is None or not change[1] < 0.1 * change[0] or not _unsolved(history):
         return None
     return (
-        f"entropy is {change[1]:.3g} nats, at the beginning {change[0]:.3g}, and rewards still differ: the policy "
-        "hardly explores any more; lower the learning rate, or set entropy_bonus or kl_loss"
+        f"entropy is {change[1]:.3g} nats ({change[0]:.3g} at the beginning), and rewards still differ: the policy "
+        "hardly explores; lower the learning rate, or set entropy_bonus or kl_loss"
     )
 
 
@@ -96,8 +96,8 @@ def reward_collapse(history: History) -> str | None:
     if not best - now > max(0.5, 3 / math.sqrt(max(1.0, groups))) * median(spreads):
         return None
     return (
-        f"mean reward is {now:.3f} and was {best:.3f}: go back with `leyden models rollback` and lower the learning "
-        "rate, or set kl_loss"
+        f"mean reward is {now:.3f} ({best:.3f} at its best): roll back with `leyden models rollback` and lower the "
+        "learning rate, or set kl_loss"
     )
 
 
@@ -114,8 +114,8 @@ def length_blow_up(history: History) -> str | None:
     if rewards[1] - rewards[0] > 0.25 * median(_values(history, "reward_std") or [0.0]):
         return None
     return (
-        f"responses have {change[1]:.0f} tokens, at the beginning {change[0]:.0f}, and earn no more; look at some with "
-        "`leyden show`, bound max_tokens, or set normalisation to constant with tokens_per_rollout"
+        f"responses have {change[1]:.0f} tokens ({change[0]:.0f} at the beginning), without more reward; read some "
+        "with `leyden show`, bound max_tokens, or set normalisation to constant with tokens_per_rollout"
     )
 
 
@@ -129,8 +129,8 @@ def served_gap(history: History) -> str | None:
     if change is None or not change[1] > max(5 * change[0], 1e-6):
         return None
     return (
-        f"served and trained log-probabilities differ by {change[1]:.2g}, at the beginning {change[0]:.2g}: numbers "
-        "grow beyond what the precision holds; lower the learning rate, or train in float32"
+        f"served and trained log-probabilities differ by {change[1]:.2g} ({change[0]:.2g} at the beginning): numbers "
+        "become too large for the precision; lower the learning rate, or train in float32"
     )
 
 
@@ -144,8 +144,8 @@ def mismatch(history: History) -> str | None:
     if change is None or not change[1] > max(10 * change[0], 0.01):
         return None
     return (
-        f"the policy that answers and the one that learns drift apart: ratios are off by {change[1]:.2g}, at the "
-        f"beginning {change[0]:.2g}; set correction, and look at mismatch_kl"
+        f"the policy that answers and the policy that is trained drift apart: ratios differ from 1 by {change[1]:.2g} "
+        f"({change[0]:.2g} at the beginning); set correction, and check mismatch_kl"
     )
 
 
@@ -159,7 +159,7 @@ def groups_without_spread(history: History) -> str | None:
         return None
     return (
         f"only {sum(spread):.0f} of {sum(groups):.0f} groups had rollouts of different reward in {BEGINNING} steps: "
-        "tasks are too easy or too hard; mix in others, raise --group-size or --temperature"
+        "tasks are too easy or too hard; add other tasks, raise --group-size or --temperature"
     )
 
 
@@ -174,7 +174,7 @@ def gradient_explosion(history: History) -> str | None:
     if len(before) < BEGINNING or not median(now) > 10 * median(before) > 0:
         return None
     return (
-        f"gradient norms are about {median(now):.3g} and were {median(before):.3g}: lower the learning rate or "
+        f"gradient norms are about {median(now):.3g} ({median(before):.3g} before): lower the learning rate or "
         "max_grad_norm"
     )
 
@@ -185,8 +185,9 @@ def all_masked(history: History) -> str | None:
     if not last.get("optimizer_steps_masked") or last.get("optimizer_steps"):
         return None
     return (
-        "the correction masked every token of the step, so the weights did not change: what answers is too far from "
-        "what learns; look at mismatch_ratio_p50, widen the correction's bounds, or learn from fresher rollouts"
+        "the correction masked every token of the step, so the weights did not change: the policy that answers "
+        "differs too much from the policy that is trained; check mismatch_ratio_p50, widen the correction's bounds, "
+        "or learn from more recent rollouts"
     )
 
 

@@ -38,12 +38,12 @@ class RunMetrics:
 
 def _of_run(config: RunConfig, written: float | None) -> list[Metric]:
     labels = {"run": config.name, "algorithm": config.algorithm}
-    info = GaugeMetricFamily("leyden_run_info", "The run whose numbers these are.", labels=list(labels))
+    info = GaugeMetricFamily("leyden_run_info", "Name and algorithm of the run.", labels=list(labels))
     info.add_metric(list(labels.values()), 1)
-    planned = GaugeMetricFamily("leyden_run_planned_steps", "Steps to take in all.", value=config.steps)
+    planned = GaugeMetricFamily("leyden_run_planned_steps", "Planned number of steps.", value=config.steps)
     if written is None:
         return [info, planned]
-    about = "When metrics.jsonl was written to last, in seconds since 1970."
+    about = "Time of the last write to metrics.jsonl, in seconds since 1970."
     return [info, planned, GaugeMetricFamily("leyden_run_written_timestamp_seconds", about, value=written)]
 
 
@@ -51,23 +51,25 @@ def _of_lines(lines: Sequence[Mapping[str, Any]]) -> list[Metric]:
     """Return the metrics in the lines of `metrics.jsonl`."""
     steps = [line for line in lines if not line.keys() & {"held_out", "alert"}]
     step = GaugeMetricFamily(
-        "leyden_run_step", "Steps taken, as far as they are written down.", value=steps[-1]["step"] if steps else 0
+        "leyden_run_step", "Steps that are recorded in metrics.jsonl.", value=steps[-1]["step"] if steps else 0
     )
-    about = "Alerts that have begun."
+    about = "Alerts that were raised."
     alerts = CounterMetricFamily("leyden_run_alerts", about, labels=["alert"])
     for name, count in Counter(str(line["alert"]) for line in lines if "alert" in line).items():
         alerts.add_metric([name], count)
     found = [step, alerts, _held_out(lines)]
     for name, value in numbers(steps[-1]).items() if steps else ():
         # the label distinguishes names that become equal once their characters are replaced
-        number = GaugeMetricFamily(f"leyden_step_{sanitised(name)}", f"Of the last step: {name}.", labels=["number"])
+        number = GaugeMetricFamily(
+            f"leyden_step_{sanitised(name)}", f"Value of {name} in the last step.", labels=["number"]
+        )
         number.add_metric([name], value)
         found.append(number)
     return found
 
 
 def _held_out(lines: Sequence[Mapping[str, Any]]) -> Metric:
-    about = "Share of held-out tasks solved, when the set was evaluated last; sampled: with the training sampling."
+    about = "Share of held-out tasks solved in the last evaluation of the set; sampled: with the training sampling."
     shares = GaugeMetricFamily("leyden_run_held_out_success", about, labels=["set", "sampled"])
     latest = {(str(line["held_out"]), "sampled" in line): line for line in lines if "held_out" in line}
     for (name, sampled), line in latest.items():

@@ -205,7 +205,7 @@ class Trackers:
             try:
                 call(tracker)
             except Exception as error:
-                log.warning("tracker %s failed in %s and is left out from here on: %s", tracker.extra, what, error)
+                log.warning("tracker %s failed in %s and is not used from now on: %s", tracker.extra, what, error)
                 self._trackers.remove(tracker)
 
 

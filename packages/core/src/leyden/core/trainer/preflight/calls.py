@@ -30,9 +30,9 @@ def check_rollouts(evidence: Evidence) -> CheckResult:
     if not count:
         return failure("rollouts", "no rollout was run", "give tasks")
     if not failed:
-        return ok("rollouts", f"{count} of {count} ended well")
+        return ok("rollouts", f"{count} of {count} succeeded")
     verdict = failure if failed == count else warning
-    advice = f"`{evidence.why_command}` names each, `leyden dev` shows every span; {evidence.agents_output}"
+    advice = f"`{evidence.why_command}` lists the failures, `leyden dev` shows every span; {evidence.agents_output}"
     return verdict("rollouts", f"{failed} of {count} failed: {with_key_advice(evidence.failures.line())}", advice)
 
 
@@ -43,13 +43,15 @@ def check_calls(evidence: Evidence) -> CheckResult:
         seen = f"{evidence.calls} calls in {count - empty} rollouts"
         if not empty:
             return ok("calls", seen)
-        return warning("calls", f"{seen}; {empty} rollouts made none", "is that what the agent does?")
+        return warning(
+            "calls", f"{seen}; {empty} rollouts made none", "check whether the agent is meant to make no call"
+        )
     if failed == count:
         return unchecked("calls", "every rollout failed, see rollouts")
     reasons = "; ".join(evidence.silence())
     why = f": {reasons}" if reasons else ""
-    change = "let the agent call its model through httpx, aiohttp or requests (docs/wire.md), or give it the base URL"
-    return failure("calls", f"no rollout of {count} made a model call that was seen{why}", change)
+    change = "have the agent call its model through httpx, aiohttp or requests (docs/wire.md), or give it the base URL"
+    return failure("calls", f"Leyden saw no model call in {count} rollouts{why}", change)
 
 
 def check_tokens(evidence: Evidence) -> CheckResult:
@@ -63,7 +65,7 @@ def check_tokens(evidence: Evidence) -> CheckResult:
         tokens = sum(len(call.response_ids) for call in evidence.transitions)
         return ok("tokens", f"ids and log-probabilities of {tokens} tokens in {judged} calls")
     reasons = ", ".join(f"{count} × {reason}" for reason, count in wrong.items())
-    change = "the engine must return ids and log-probabilities for every token that it draws"
+    change = "the engine must return ids and log-probabilities for every token that it generates"
     verdict = failure if bad == judged else warning
     return verdict("tokens", f"{bad} of {judged} calls cannot be trained on: {reasons}", change)
 
@@ -83,14 +85,21 @@ def check_selection(evidence: Evidence) -> CheckResult:
         return unchecked("selection", "no call was recorded, see calls")
     if evidence.transitions and (unused := set(config.answering) - {call.policy for call in evidence.transitions}):
         which = " and ".join(repr(policy) for policy in sorted(unused))
-        change = "let a --route name agents or nodes that are seen; or give --no-check, where it is asked only rarely"
-        return failure("selection", f"policy {which} answered no call that is trained; those seen: {speakers}", change)
+        change = (
+            "give a --route that names agents or nodes listed here; or give --no-check, if the policy is called only "
+            "rarely"
+        )
+        return failure(
+            "selection", f"policy {which} answered no call that is trained; agents and nodes seen: {speakers}", change
+        )
     if not named:
         return ok("selection", f"every call is trained: {speakers}")
     if left_out < evidence.calls:
         return ok("selection", f"{named} leaves out {left_out} of {evidence.calls} calls; {speakers}")
-    change = "match a name that is seen: agents for --agent-match, nodes too; `leyden dev` shows all spans"
-    return failure("selection", f"{named} fits none of {evidence.calls} calls; those seen: {speakers}", change)
+    change = "match a name that is listed here: --agent-match matches agents and nodes; `leyden dev` shows all spans"
+    return failure(
+        "selection", f"{named} matches none of {evidence.calls} calls; agents and nodes seen: {speakers}", change
+    )
 
 
 def check_sampling(evidence: Evidence) -> CheckResult:
@@ -101,21 +110,26 @@ def check_sampling(evidence: Evidence) -> CheckResult:
     """
     greedy = evidence.excluded[SAMPLING_NOT_TRAINABLE]
     if greedy and not evidence.transitions:
-        change = "train at --temperature 1, and let nothing between gateway and engine change the sampling"
+        change = "train at --temperature 1, and make sure that nothing between gateway and engine changes the sampling"
         return failure("sampling", f"{greedy} calls were greedy or truncated, which cannot be learned from", change)
     if not evidence.transitions:
         return unchecked("sampling", "no call can be trained on, see the checks above")
     repeated, differ, log_chance = _repeats(evidence)
     if not repeated:
-        seen = "no prompt was answered twice, so it cannot be told whether answers differ"
-        return warning("sampling", seen, "if prompts hold times or random ids, rollouts of a task compare less well")
+        seen = "no prompt was answered twice, so it is unknown whether answers differ"
+        return warning(
+            "sampling", seen, "if prompts contain times or random ids, rollouts of a task are less comparable"
+        )
     if differ:
         return ok("sampling", f"{differ} of {repeated} prompts that were answered several times got different answers")
     seen = f"all {repeated} prompts that were answered several times got the same answer each time"
     if log_chance < math.log(UNLIKELY):
-        seen += f", which has a chance of 10^{log_chance / math.log(10):.0f} if the engine drew as it says"
-        return failure("sampling", seen, "the engine decodes greedily, or from one seed: let it sample")
-    change = "the policy is almost certain of every token: begin from one that is less, or raise --temperature"
+        seen += (
+            f", which has a chance of 10^{log_chance / math.log(10):.0f} if the engine sampled with the recorded "
+            "probabilities"
+        )
+        return failure("sampling", seen, "the engine decodes greedily, or with a fixed seed: configure it to sample")
+    change = "the policy is almost certain of every token: start from another policy, or raise --temperature"
     return warning("sampling", seen, change)
 
 
@@ -140,7 +154,7 @@ def check_prompts(evidence: Evidence) -> CheckResult:
     refused = [span for span in evidence.spans() if span.attributes.get(semconv.ERROR_TYPE) == TOO_LONG]
     lengths = [len(call.prompt_ids) for call in evidence.transitions]
     whole = [len(call.prompt_ids) + len(call.response_ids) for call in evidence.transitions]
-    shorter = "shorten what the agent puts into its prompts, or take a policy with a longer context"
+    shorter = "shorten the agent's prompts, or use a policy with a longer context"
     if refused:
         reason = refused[0].status.description or ""
         seen = (
@@ -151,7 +165,7 @@ def check_prompts(evidence: Evidence) -> CheckResult:
     if not lengths:
         return unchecked("prompts", "no call can be trained on, see the checks above")
     cut = sum(length >= room for length in whole)
-    seen = f"up to {max(lengths)} tokens, {max(whole)} with the answer; the model holds {room}"
+    seen = f"up to {max(lengths)} tokens, {max(whole)} with the answer; the model's context has {room}"
     if cut > len(whole) / 10:
-        return warning("prompts", f"{seen}, and {cut} of {len(whole)} answers were cut off by that", shorter)
+        return warning("prompts", f"{seen}, and {cut} of {len(whole)} answers were cut off by this limit", shorter)
     return ok("prompts", seen)

@@ -71,7 +71,7 @@ class Evidence:
     """Reports of the runners on how they isolate rollouts."""
     rehearsal: Rehearsal = field(default_factory=Rehearsal)
     difference: Difference | None = None
-    agents_output: str = "see what the agents print"
+    agents_output: str = "read the output of the agents"
     """Clause that states where the agents' output can be read."""
     why_command: str = "leyden why RUN"
     """Command that lists the failure of every rollout."""

@@ -22,7 +22,7 @@ def check_log_probabilities(evidence: Evidence) -> CheckResult:
     if not difference.mean <= difference.limit:
         return failure("log-probabilities", seen, change)
     if not difference.largest <= _FAR * difference.limit:
-        return warning("log-probabilities", seen, change + "; --set correction=truncated bounds what it does")
+        return warning("log-probabilities", seen, change + "; --set correction=truncated limits the effect")
     return ok("log-probabilities", seen)
 
 
@@ -30,24 +30,26 @@ def check_gradient(evidence: Evidence) -> CheckResult:
     """Check that one update, taken on a copy of the policy, changes its weights."""
     rehearsal = evidence.rehearsal
     if rehearsal.failed:
-        return failure("gradient", f"no step could be taken: {rehearsal.failed}", "see what it says")
+        return failure("gradient", f"no step could be taken: {rehearsal.failed}", "read this error message")
     if rehearsal.metrics is None:
-        return unchecked("gradient", "nothing was found to learn from, see the checks above")
+        return unchecked("gradient", "there was nothing to learn from, see the checks above")
     norms = [float(value) for key, value in rehearsal.metrics.items() if key.rpartition("/")[2] == "grad_norm"]
     norm = min(norms, default=math.nan)
     seen = f"{rehearsal.changed} of {rehearsal.weights} weight tensors changed"
     seen += "" if math.isnan(norm) else f", gradient norm {norm:.3g}"
     if norm == 0.0:
-        change = "nothing in the batch has an advantage: look at credit, advantage and what they are set to"
+        change = "no call of the batch has an advantage: check the options credit and advantage"
         return failure("gradient", seen, change)
     if rehearsal.changed == 0 and _learning_rate(rehearsal.metrics) == 0.0:
         return failure("gradient", f"{seen}: the learning rate is 0", "set --learning-rate above 0")
     if rehearsal.changed == 0:
-        return warning("gradient", seen, "is the first step meant to leave the policy as it is?")
+        return warning("gradient", seen, "check whether the first step is meant to leave the policy unchanged")
     if rehearsal.unchanged:
         unchanged = ", ".join(rehearsal.unchanged)
-        change = "the first batch taught it nothing: look at its credit, and at which routes lead to it if any should"
-        return warning("gradient", f"{seen}; {unchanged} stayed as it was", change)
+        change = (
+            "the first batch had no call that it could learn from: check its credit, and the routes that lead to it"
+        )
+        return warning("gradient", f"{seen}; {unchanged} did not change", change)
     return ok("gradient", seen)
 
 
@@ -59,7 +61,7 @@ def _learning_rate(metrics: Mapping[str, Any]) -> float | None:
 def check_served(evidence: Evidence) -> CheckResult:
     """Check that the engine serves updated weights, and afterwards the initial weights again."""
     rehearsal = evidence.rehearsal
-    change = "the engine ignores updates, in part or as a whole, or answers from a stale cache: it cannot be trained on"
+    change = "the engine ignores some or all updates, or answers from a stale cache: it cannot be used for training"
     if rehearsal.not_served:
         return failure("served weights", f"old weights are served after an update: {rehearsal.not_served}", change)
     if rehearsal.not_restored:
@@ -67,6 +69,6 @@ def check_served(evidence: Evidence) -> CheckResult:
         return failure("served weights", seen, change)
     if rehearsal.metrics is None:
         return unchecked("served weights", "no update was taken, see gradient")
-    seen = f"served and trained differ by {rehearsal.gap:.1g} after an update and changes that move them by "
+    seen = f"served and trained differ by {rehearsal.gap:.1g} after an update and changes that alter them by "
     seen += f"{rehearsal.shown:.2g}"
     return ok("served weights", f"{seen}; the run's first weights are served again")

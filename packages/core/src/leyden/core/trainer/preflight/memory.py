@@ -97,7 +97,7 @@ class MemoryEstimate:
 
     def line(self, config: RunConfig) -> str:
         """Return both as one line of text."""
-        left = "what is left is not known" if self.free is None else f"{gibibytes(self.free)} left"
+        left = "free memory unknown" if self.free is None else f"{gibibytes(self.free)} left"
         return f"memory: about {gibibytes(self.need.all)} needed, {left} on {_where(config)}"
 
 
@@ -109,8 +109,8 @@ def check_memory(need: MemoryNeed, free: int | None, config: RunConfig) -> Check
     """Check that the memory the run needs is available."""
     where = f"{_where(config)} has"
     if free is None:
-        seen = f"about {gibibytes(need.all)} are needed ({need.described()}); what {where} left cannot be told"
-        return warning("memory", seen, "make sure that there is so much")
+        seen = f"about {gibibytes(need.all)} are needed ({need.described()}); how much memory {where} left is unknown"
+        return warning("memory", seen, "make sure that this much memory is free")
     seen = f"{gibibytes(free)} of memory {where} left, and about {gibibytes(need.all)} are needed: {need.described()}"
     if need.least > free:
         what = " with ".join(config.policies.values())

@@ -69,12 +69,12 @@ def check_options(config: RunConfig, rehearsal: Rehearsal | None = None) -> Chec
     """
     unrouted = sorted(config.frozen.keys() - {route.to for route in _routes(config)})
     if unrouted:
-        seen = f"--frozen {', '.join(unrouted)} would be loaded and never asked: no route goes there"
+        seen = f"--frozen {', '.join(unrouted)} would be loaded but never called: no route leads to it"
         return failure("options", seen, f"give --route PATTERNS,to={unrouted[0]}, or leave it out")
     if rehearsal is not None and rehearsal.unread:
         names = ", ".join(rehearsal.unread)
         seen = f"{names} was given to algorithm {config.algorithm}, which did not read it"
-        return failure("options", seen, "leave it out; or give --no-check, where it is read only after the first step")
+        return failure("options", seen, "remove it; or give --no-check, if it is read only after the first step")
     given = sorted(nested(config.algorithm_config))
     return ok("options", f"all used: {', '.join(given)}" if given else "none given to the algorithm")
 

@@ -63,7 +63,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     def complaint(self) -> str:
         """Return the failures as text for an error message."""
         lines = [f"  {result.name}: {result.seen}. {result.change}".rstrip() for result in self.failures]
-        return "this run would not learn, the check says:\n" + "\n".join(lines)
+        return "the check found that this run would not learn:\n" + "\n".join(lines)
 
     def remarks(self) -> str:
         """Return the failures, or else warnings and unchecked results, as text for the record of the check."""

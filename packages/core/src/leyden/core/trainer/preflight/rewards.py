@@ -12,18 +12,18 @@ def check_rewards(evidence: Evidence) -> CheckResult:
     ended = [t for t in evidence.trajectories if t.succeeded]
     missing = sum(t.reward is None for t in ended)
     if not ended:
-        return unchecked("rewards", "no rollout ended well, see rollouts")
+        return unchecked("rewards", "no rollout succeeded, see rollouts")
     if missing == len(ended):
         given = evidence.config.reward
         how = (
-            f"let {given} return a number"
+            f"have {given} return a number"
             if given
-            else "give --reward file.py:score, or let the agent return its reward or call emit_reward"
+            else "give --reward file.py:score, or have the agent return its reward or call emit_reward"
         )
         return failure("rewards", f"none of {len(ended)} rollouts has a reward", how)
     if missing:
-        seen = f"{missing} of {len(ended)} rollouts have no reward, and are left out of training"
-        return warning("rewards", seen, "return a number for every rollout that should count, 0 included")
+        seen = f"{missing} of {len(ended)} rollouts have no reward, and are not trained on"
+        return warning("rewards", seen, "return a number, which may be 0, for every rollout that should count")
     values = [t.reward for t in ended if t.reward is not None]
     seen = f"{len(ended)} rewards, from {min(values):g} to {max(values):g}, mean {sum(values) / len(values):.3f}"
     return ok("rewards", seen)
@@ -48,14 +48,14 @@ def check_spread(evidence: Evidence) -> CheckResult:
     if evidence.rehearsal.metrics is not None:
         return warning("spread", f"{seen}, though the algorithm takes a step from them", _WHERE)
     chance = EqualRewardChance(sum(map(len, judged)))
-    seen += f" (by chance: {100 * chance.probability:.2g} % if 1 rollout in 20 earned another)"
+    seen += f" (probability by chance: {100 * chance.probability:.2g} %, if 1 rollout in 20 earned another reward)"
     verdict = failure if chance.probability <= CERTAIN else warning
     return verdict("spread", seen, _WHERE)
 
 
 _WHERE = (
-    "Look at some rollouts with `leyden dev`: are the tasks far too hard or too easy for this policy, or does the "
-    "reward not read what the agent returns?"
+    "read some rollouts with `leyden dev`: the tasks may be far too hard or too easy for this policy, or the reward "
+    "may ignore the agent's result"
 )
 
 

@@ -25,7 +25,7 @@ text."""
 MOST_WORDS = 0.8
 """Share of a task's unique words; a rollout with this share, and at least three words, holds the task's text in another
 form."""
-_PROCESS = "give --isolation process, or make it inside the agent's function"
+_PROCESS = "give --isolation process, or create the shared object inside the agent's function"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,14 @@ def check_isolation(evidence: Evidence) -> CheckResult:
     shares = any(line.startswith(ALL_SHARE) for line in evidence.isolation)
     note = f"; {'; '.join(evidence.isolation)}" if evidence.isolation else ""
     if len(own) < 2:
-        return ok("isolation", f"there is only one task, which has no other to see{note}")
+        return ok("isolation", f"there is only one task, so no other task can be seen{note}")
     if not phrases and not any(own.values()):
-        seen = f"no task has a word or a sentence that no other has{note}"
-        return warning("isolation", seen, f"so nothing can be told: {_PROCESS}") if shares else ok("isolation", seen)
+        seen = f"no task has a word or a sentence that no other task has{note}"
+        return (
+            warning("isolation", seen, f"so the check cannot find a leak: {_PROCESS}")
+            if shares
+            else ok("isolation", seen)
+        )
     found = leaks(rollouts)
     if not found:
         count = sum(map(len, own.values())) + len(phrases)
@@ -71,8 +75,12 @@ def check_isolation(evidence: Evidence) -> CheckResult:
     summary = f"{len(found)} of {len(rollouts)} rollouts hold words of another task"
     seen = f"{summary}: {first.rollout_id} has {words}{note}"
     if first.is_certain or shares:
-        return failure("isolation", seen, f"{_PROCESS}; give --no-check where a rollout is meant to see other tasks")
-    return warning("isolation", seen, "is it looked up in what tasks have in common? If not, " + _PROCESS)
+        return failure("isolation", seen, f"{_PROCESS}; give --no-check if a rollout is meant to see other tasks")
+    return warning(
+        "isolation",
+        seen,
+        "check whether the agent looks it up in something that tasks have in common; if not, " + _PROCESS,
+    )
 
 
 def own_words(rollouts: Sequence[RecordedRollout]) -> dict[str, frozenset[str]]:

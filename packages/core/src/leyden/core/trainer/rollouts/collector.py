@@ -129,7 +129,7 @@ class Collector:
         display: Display,
         check_workers: Callable[[], Awaitable[None]],
         flush: Callable[[], Awaitable[None]],
-        agents_output: str = "see what the agents print",
+        agents_output: str = "read the output of the agents",
     ) -> None:
         self.store, self.config, self.display = store, config, display
         self.tasks, self.held_out = tasks, held_out

@@ -86,7 +86,7 @@ async def read_stored(source: str, folder: RunFolder, config: RunConfig) -> Stor
     policy, *others = config.policies.values()
     if others:
         names = ", ".join(config.policies)
-        raise UsageError(f"spans do not say which of {names} is to learn from a call; give one policy")
+        raise UsageError(f"spans do not name the policy that learns from a call: give one policy, not {names}")
     codec = await asyncio.to_thread(HuggingFaceCodec, policy)
     found = await read_store(uri, codec, make_selector(config), only=folder.read_rollouts(source))
     folder.note_rollouts(source, found.ids)
@@ -125,7 +125,7 @@ async def _read(
     if only is not None:
         rollouts = [rollout for rollout in rollouts if rollout.rollout_id in only]
         if missing := set(only) - {rollout.rollout_id for rollout in rollouts}:
-            raise RunError(f"{len(missing)} rollouts that the run learns from are gone, {min(missing)} among them")
+            raise RunError(f"{len(missing)} rollouts that the run learns from no longer exist, such as {min(missing)}")
     converter = _Converter(codec, selector)
     left_out: Counter[str] = Counter()
     trajectories: list[Trajectory] = []

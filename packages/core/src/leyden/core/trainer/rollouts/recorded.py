@@ -39,7 +39,7 @@ async def find_rollout(store: LightningStore, wanted: str) -> Rollout | None:
     if page.total > 1:
         names = ", ".join(rollout.rollout_id for rollout in page)
         more = f" and {page.total - SHOWN} more" if page.total > SHOWN else ""
-        raise RunError(f"{wanted!r} could be any of {page.total} rollouts: {names}{more}; give more of the id")
+        raise RunError(f"{wanted!r} could be any of {page.total} rollouts: {names}{more}; give a longer part of the id")
     return next(iter(page), None)
 
 
@@ -47,4 +47,4 @@ async def no_rollout(store: LightningStore, run: str, wanted: str) -> RunError:
     """Return the error for an id that no rollout of a run matches; its message gives examples of ids."""
     some = await store.query_rollouts(limit=3)
     example = ", ".join(rollout.rollout_id for rollout in some) or "none"
-    return RunError(f"run {run!r} has no rollout {wanted!r}; its {some.total} rollouts are called like {example}")
+    return RunError(f"run {run!r} has no rollout {wanted!r}; it has {some.total} rollouts, with ids such as {example}")

@@ -59,10 +59,10 @@ def read_selection(given: Mapping[str, Any]) -> Selection:
     """
     known = Selection.__annotations__
     if unknown := given.keys() - known.keys():
-        raise UsageError(f"select= knows {', '.join(known)}, not {', '.join(sorted(unknown))}")
+        raise UsageError(f"select= takes {', '.join(known)}, not {', '.join(sorted(unknown))}")
     for key, value in given.items():
         wanted = dict if key == "attribute_match" else str
         if value is not None and not isinstance(value, wanted):
-            why = "; it runs where learning does, so give its import string" if key == "predicate" else ""
+            why = "; it runs in the learning process, so give its import string" if key == "predicate" else ""
             raise UsageError(f"select= takes a {wanted.__name__} for {key}, not a {type(value).__name__}{why}")
     return cast(Selection, {key: value for key, value in given.items() if value is not None})

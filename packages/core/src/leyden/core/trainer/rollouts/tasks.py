@@ -42,7 +42,7 @@ def _row(file: Path, number: int, line: str) -> Task:
         hint = "; write one object a line, without a list around them" if line.strip() in ("[", "{") else ""
         raise TaskError(f"{file}, line {number}: not JSON (column {error.colno}: {error.msg}){hint}") from None
     except RecursionError:
-        raise TaskError(f"{file}, line {number}: its lists and objects are too deep in one another") from None
+        raise TaskError(f"{file}, line {number}: its lists and objects are nested too deeply") from None
     except ValueError as error:
         raise TaskError(f"{file}, line {number}: {error}") from None
     if not row or type(row) not in (dict, str):
@@ -61,7 +61,7 @@ def not_whole(row: Task) -> str | None:
         return None
     reasons = plain(row, "task").reasons
     return (
-        f"{reasons[0]}; agent and reward would get that in its place: write it as text, or shorten it"
+        f"{reasons[0]}; agent and reward would get the changed value: write it as text, or shorten it"
         if reasons
         else None
     )
@@ -79,7 +79,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {twice!r} occurs twice in one object; keep the value that you mean")
+        raise ValueError(f"the key {twice!r} occurs twice in one object; remove one of them")
     return made
 
 

@@ -52,7 +52,7 @@ class BestVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 def _success(evaluation: Evaluation) -> float:
     if evaluation.success is None:
-        raise ValueError("a version that earned nothing at all cannot be compared")
+        raise ValueError("a version without any reward cannot be compared")
     return evaluation.success
 
 

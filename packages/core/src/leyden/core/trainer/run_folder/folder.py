@@ -107,7 +107,7 @@ class RunFolder:
         path = Path(name) if Path(name).joinpath("config.yaml").exists() else runs / check_name(name)
         if not path.is_dir():
             known = sorted(p.parent.name for p in runs.glob("*/config.yaml"))
-            raise RunError(f"no run {name!r} in {runs}; there is {', '.join(known) if known else 'none yet'}")
+            raise RunError(f"no run {name!r} in {runs}; runs there: {', '.join(known) if known else 'none yet'}")
         folder = cls(path)
         if is_under_way(path):
             with suppress(RunError), folder.locked():

@@ -133,8 +133,8 @@ class ModelSelection:
         headline = scores.held_out[self._config.held_out[0].name]
         if headline.success is None:
             raise TrainingError(
-                f"no rollout of the held-out set {self._config.held_out[0].name!r} was rewarded: there is nothing to "
-                "tell the best version by; let the reward function score its tasks, or leave --eval-every out"
+                f"no rollout of the held-out set {self._config.held_out[0].name!r} has a reward, so the best version "
+                "cannot be determined; have the reward function score its tasks, or leave --eval-every out"
             )
         kept, version = self._state.kept, scores.version
         self._state.kept = BestVersion.first(version, headline) if kept is None else kept.judged(version, headline)
@@ -146,7 +146,7 @@ class ModelSelection:
             return None
         self._state.stopped = steps
         name = self._config.held_out[0].name
-        return f"no noticeable rise on {name} in {patience} evaluations up to step {version}, of {steps} planned"
+        return f"no noticeable rise on {name} in {patience} evaluations up to step {version} of {steps}"
 
     # --- Records and weights
 
@@ -179,11 +179,11 @@ class ModelSelection:
             success = None
             if self.is_scored(last) and self.scores is not None and self._config.held_out:
                 success = self.scores.held_out[self._config.held_out[0].name].success
-            hint = "; --eval-every keeps the best on held-out tasks" if self._config.held_out else ""
+            hint = "; to keep the best on held-out tasks, give --eval-every" if self._config.held_out else ""
             return KeptVersion(version=last, success=success, why=f"the last one{hint}")
         name, found = self._config.held_out[0].name, self._records.get(kept.version)
         own = None if found is None else found.held_out.get(name)
-        why = f"the best of {kept.evaluations} that were evaluated on {name}, "
+        why = f"the best of {kept.evaluations} evaluations on {name}, "
         why += f"with {reward_text(kept.success, is_share=own is None or own.is_share)}"
         if found is not None and found.side is not None:
             why += f" ({found.side})"

@@ -29,7 +29,7 @@ class Models:
         self.file = VersionFile(folder.path)
         self.versions = self.file.read()
         if not self.versions:
-            raise RunError(f"run {folder.path.name!r} has no versions yet; they are noted as it is trained")
+            raise RunError(f"run {folder.path.name!r} has no versions yet; training records them")
 
     @classmethod
     def open(cls, runs: Path, name: str) -> "Models":
@@ -72,7 +72,7 @@ def open_all(runs: Path, experiment: str | None = None) -> list[Models]:
     chosen = [models for models in found if experiment in (None, models.config.experiment)]
     if not chosen:
         known = sorted({models.config.experiment for models in found if models.config.experiment is not None})
-        there = f"there is {', '.join(known)}" if known else "none belongs to any"
+        there = f"experiments there: {', '.join(known)}" if known else "no run belongs to an experiment"
         raise RunError(f"no run in {runs} belongs to experiment {experiment!r}; {there}")
     return chosen
 
@@ -169,7 +169,7 @@ async def export_version(models: Models, version: ModelVersion, target: Path) ->
 
 def _check_free(target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise RunError(f"{target} is there already; nothing was written")
+        raise RunError(f"{target} already exists; nothing was written")
 
 
 def _export(models: Models, version: ModelVersion, target: Path) -> Path:

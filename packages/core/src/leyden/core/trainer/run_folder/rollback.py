@@ -51,13 +51,15 @@ def roll_back(models: Models, version: ModelVersion) -> RolledBack:
     folder, number = models.folder, version.version
     name = folder.path.name
     if number == 0:
-        raise RunError(f"version 0 is what run {name!r} began with, and no checkpoint; begin a new run instead")
+        raise RunError(
+            f"version 0 is the policy that run {name!r} began with, and has no checkpoint; start a new run instead"
+        )
     checkpoint = weights_of(models.file, version)
     with folder.locked():
         later = _later(folder, number)
         versions = [known for known in models.versions.values() if known.version > number]
         if not later and not versions:
-            raise RunError(f"version {number} is the last of run {name!r}; there is nothing to set aside")
+            raise RunError(f"version {number} is the last of run {name!r}; there is no later version to set aside")
         target = _next(folder.path / SET_ASIDE)
         with whole_folder(target) as pending:
             (pending / "checkpoints").mkdir()

@@ -113,7 +113,7 @@ class StoreSync:
             if self._run_id:
                 await self._store.update_run(self._run_id, status=status)
         except (StoreError, OSError) as error:
-            logger.warning("that run %s %s could not be stored: %s", self._run_id, status, error)
+            logger.warning("run %s: its status %s could not be stored: %s", self._run_id, status, error)
 
 
 def step_metrics(line: Mapping[str, Any]) -> StepMetrics:

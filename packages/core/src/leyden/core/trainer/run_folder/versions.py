@@ -76,7 +76,7 @@ class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
     def of_side(self, side: str) -> "ModelVersion":
         """Return this version as seen by one of its sides. Raises RunError that lists the sides."""
         if side not in self.sides:
-            there = f"it has {', '.join(self.sides)}" if self.sides else "it has none"
+            there = f"it has {', '.join(self.sides)}" if self.sides else "it has no sides"
             raise RunError(f"version {self.version} of run {self.run!r} has no side {side!r}; {there}")
         own = f"{side}/"
         of_sides = tuple(f"{name}/" for name in self.sides)

@@ -53,7 +53,7 @@ def weights_of(versions: VersionFile, version: ModelVersion) -> Path:
     if version.weights is None:
         there = [str(number) for number, other in versions.read().items() if other.weights is not None]
         raise RunError(
-            f"the weights of version {version.version} of run {version.run!r} are not kept; there are those of "
-            f"{', '.join(there) or 'none'}; --keep-checkpoints says how many stay"
+            f"the weights of version {version.version} of run {version.run!r} are not kept; weights are kept of "
+            f"versions {', '.join(there) or '(none)'}; --keep-checkpoints sets how many are kept"
         )
     return versions.path.parent / version.weights

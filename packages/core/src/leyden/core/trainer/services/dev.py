@@ -136,7 +136,7 @@ async def _answering(plan: DevPlan) -> "AsyncGenerator[ServedPolicy | Upstream]"
         yield Upstream(base_url=endpoint.endpoint, api_key=endpoint.api_key, model=endpoint.model)
         return
     if plan.policy is None:
-        raise UsageError("nothing could answer the agent: give a policy, or an endpoint and its model")
+        raise UsageError("no model can answer the agent: give a policy, or an endpoint and its model")
     async with embedded_policy(plan.policy, device=plan.device) as policy:
         yield policy
 

@@ -63,7 +63,7 @@ def kept_token(path: Path) -> str:
     except FileExistsError:
         return _read_token(path)
     except OSError as error:
-        raise UsageError(f"the token cannot be kept in {path}: {error.strerror}") from None
+        raise UsageError(f"the token cannot be written to {path}: {error.strerror}") from None
     token = secrets.token_urlsafe(32)
     with os.fdopen(handle, "w") as file:
         file.write(token + "\n")
@@ -79,10 +79,12 @@ def _read_token(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"no token can be read from {path}: {error}") from None
     if found.st_uid not in (0, os.geteuid()):
-        raise UsageError(f"{path} belongs to another user, who knows its token; remove it, and a token is made")
+        raise UsageError(
+            f"{path} belongs to another user, who can read its token; remove the file, and Leyden makes a new token"
+        )
     if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise UsageError(f"{path} can be read by others; make it yours alone with: chmod 600 {path}")
+        raise UsageError(f"{path} can be read by other users; restrict it to yourself with: chmod 600 {path}")
     if not token:
-        raise UsageError(f"{path} is empty; remove it, and a token is made")
+        raise UsageError(f"{path} is empty; remove the file, and Leyden makes a new token")
     remember_secret(token)
     return token

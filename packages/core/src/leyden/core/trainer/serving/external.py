@@ -78,7 +78,7 @@ def model_info(source: str, context_length: int | None) -> ModelInfo:
     own: int | None = getattr(text, "max_position_embeddings", None)
     limits = [limit for limit in (own and own - 1, context_length) if limit is not None]
     if not limits:
-        raise UsageError(f"{source} does not say how long its context is: limit prompts and answers")
+        raise UsageError(f"{source} has no context length in its configuration: set limits for prompts and answers")
     return ModelInfo(name=Path(source).name, context_length=min(limits), vocab_size=int(text.vocab_size))
 
 
@@ -97,5 +97,5 @@ def _only(config: RunConfig) -> str:
         "update": config.update != "swap",
     }
     if given := [f"--{name}" for name, is_given in without_effect.items() if is_given]:
-        raise UsageError(f"{config.algorithm} serves and trains the policy itself; leave out {', '.join(given)}")
+        raise UsageError(f"{config.algorithm} serves and trains the policy itself; remove {', '.join(given)}")
     return next(iter(config.policies.values()))

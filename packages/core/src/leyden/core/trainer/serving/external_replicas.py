@@ -64,11 +64,11 @@ class ExternalReplicas:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward requests that have the token to the application; answer 404 without an application, else 401."""
         if self._app is None or scope["type"] != "http":
-            await Response("nothing is here", status_code=404)(scope, receive, send)
+            await Response("nothing is served here", status_code=404)(scope, receive, send)
             return
         given: bytes = dict(scope["headers"]).get(b"authorization", b"")
         if not hmac.compare_digest(given, f"Bearer {self.endpoint.token}".encode()):
-            await Response("a valid bearer token is wanted", status_code=401)(scope, receive, send)
+            await Response("a valid bearer token is needed", status_code=401)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
@@ -88,7 +88,7 @@ class _Pause:
     async def end(self, version: int) -> None:
         """Resume model calls, with `version`; raises TrainingError if another version was announced."""
         if version != self._version:
-            raise TrainingError(f"version {self._version} was to be served, and {version} is")
+            raise TrainingError(f"version {version} is served instead of version {self._version}")
         self._over.set()
         await self._held
 

@@ -133,8 +133,8 @@ class Serving:
         if not gap <= limit:
             of = f"version {policy.engine.version}" + (f" of {name}" if len(self.policies) > 1 else "")
             raise EngineError(
-                f"the engine does not serve what was trained: log-probabilities of {of} "
-                f"differ by {gap:.2g} (at most {limit:g} is rounding); the run stops before it learns from them"
+                f"the engine does not serve the trained weights: log-probabilities of {of} differ by {gap:.2g} "
+                f"(rounding explains at most {limit:g}); the run stops before it learns from them"
             )
         return gap
 

@@ -52,7 +52,7 @@ def server_options(config: RunConfig, *, trained: bool) -> VllmOptions:
 
     rank = _lora_rank(make_algorithm(config.algorithm, config.algorithm_config).settings()) if trained else 0
     if config.vllm.lora_rank and config.vllm.lora_rank < rank:
-        raise UsageError(f"vllm.lora_rank is {config.vllm.lora_rank}, and adapters of rank {rank} are trained")
+        raise UsageError(f"vllm.lora_rank is {config.vllm.lora_rank}, but adapters of rank {rank} are trained")
     return msgspec.structs.replace(config.vllm, lora_rank=max(rank, config.vllm.lora_rank) if trained else 0)
 
 

@@ -40,7 +40,7 @@ from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.calls import is_recorded_call
 from leyden.core.trajectory.select import Selector
 
-NO_GATEWAY_WROTE = "bore the record of a model call that no gateway wrote; nothing is learned from it"
+NO_GATEWAY_WROTE = "had a model call record that no gateway wrote; it is not trained on"
 """Remark about such spans."""
 
 
@@ -145,7 +145,7 @@ def _reason(
         return reason, detail
     if not facts.learning.is_recorded:
         return NOT_RECORDED_WHY, ""
-    return NO_STEP, "the run goes on" if facts.runs_now else facts.ended
+    return NO_STEP, "the run is still running" if facts.runs_now else facts.ended
 
 
 def _open_reason(rollout: Rollout, facts: RunFacts) -> str | None:
@@ -180,7 +180,7 @@ def _remarks(attempts: Sequence[Attempt], failure: Failure | None) -> list[str]:
     for attempt in attempts[:-1]:
         earlier = failure_of(attempt)
         why = f"was {attempt.status}" if earlier is None else f"failed: {earlier.text}"
-        found.append(f"attempt {attempt.sequence_id} {why}; the rollout was tried again")
+        found.append(f"attempt {attempt.sequence_id} {why}; the rollout was run again")
     if failure is not None:
         found.append(f"it was trained although it failed: {failure.text}")
     for attempt in attempts[-1:]:

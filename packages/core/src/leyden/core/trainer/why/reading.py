@@ -54,7 +54,7 @@ class RunRecord:
         folder, config = RunFolder.open(runs, name)
         if not folder.store_file.exists():
             ended = folder.failure()
-            raise RunError(f"run {folder.path.name!r} has no rollouts: {ended or 'it has not begun'}")
+            raise RunError(f"run {folder.path.name!r} has no rollouts: {ended or 'it has not started'}")
         found = [(source, folder.read_rollouts(source) or []) for source in folder.sources()]
         sources, unreadable = [RolloutSource(uri=folder.store_uri)], list[str]()
         for source, only in found:

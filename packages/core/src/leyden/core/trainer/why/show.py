@@ -17,7 +17,7 @@ def summary_lines(summary: Summary) -> Iterable[str]:
     trained += f" in {_plural(summary.steps, 'step')}" if summary.rollouts_trained else ""
     yield f"{_plural(summary.rollouts, 'training rollout')}: {trained}, {left_out:,} not"
     if summary.held_out:
-        yield f"{_plural(summary.held_out, 'held-out rollout')}: they measure the policy, nothing is learned from them"
+        yield f"{_plural(summary.held_out, 'held-out rollout')}: they measure the policy and are not trained on"
     if summary.calls:
         unmoved = f" ({summary.calls_unmoved:,} of them with advantage 0)" if summary.calls_unmoved else ""
         rest = summary.calls - summary.calls_trained
@@ -54,7 +54,7 @@ def rollout_lines(fate: RolloutFate, show: str) -> Iterable[str]:
     if fate.calls:
         yield from ("", _plural(len(fate.calls), "model call"))
         yield from map(_call_line, fate.calls)
-    yield from ("", f"see it with: {show}")
+    yield from ("", f"to see it: {show}")
 
 
 def _reason_lines(one: ReasonCount) -> Iterable[str]:
