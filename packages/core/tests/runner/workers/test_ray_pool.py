@@ -206,7 +206,7 @@ async def test_an_agent_that_is_not_there_is_the_users_to_mend(cluster: Cluster,
 
 async def test_a_run_that_the_nodes_cannot_reach_is_refused(cluster: Cluster, site: Site) -> None:
     site.url = "http://127.0.0.1:9"
-    with pytest.raises(UsageError, match=r"cannot reach the run at http://127\.0\.0\.1:9: give --host, and --advertise"):
+    with pytest.raises(UsageError, match=r"cannot reach the run at http://127\.0\.0\.1:9: give --host, and"):
         await site.pool(cluster, "asks", 1, 1).start()
 
 
