@@ -55,7 +55,7 @@ def test_a_run_that_would_not_learn_is_stopped_and_its_name_is_free(
     at = said.index("leyden: the check found that this run would not learn:")
     assert said[at + 1].startswith("  selection: --agent-match 'accountant' matches none of")
     shown = leyden("show", "stopped", "--runs", str(tmp_path))
-    assert "ended before its first step: this run would not learn" in shown.stdout
+    assert "ended before its first step: the check found that this run would not learn" in shown.stdout
     assert "continue with" not in shown.stdout
     why = leyden("why", "stopped", "--runs", str(tmp_path))
     assert "not selected: the options that select calls do not select it" in why.stdout
