@@ -15,14 +15,13 @@ import json
 import platform
 import statistics
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from msgspec.structs import replace
 
 from leyden.core.policy.device import DEVICES, check_device
 from leyden.core.policy.model import PolicyModel
-from leyden.core.policy.options import Precision
 from leyden.core.policy.update.config import UpdateConfig
 from leyden.core.policy.update.entries import WeightedTransition
 from leyden.core.policy.update.updater import Updater
@@ -58,23 +57,10 @@ GROUP = 8
 WAYS = {"separate": (False, False), "merged": (True, False), "merged, shared read once": (True, True)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How all ways compute."""
-
-    token_budget: int | None
-    precision: Precision
-
-
-def updaters(model: PolicyModel, settings: Settings) -> dict[str, Updater]:
+def updaters(model: PolicyModel, config: UpdateConfig) -> dict[str, Updater]:
     """Return an updater for each way, of one model and with one optimizer."""
-    budget, precision = settings.token_budget, settings.precision
     found = {
-        name: Updater(
-            model,
-            UpdateConfig(learning_rate=6e-4, merge=merge, share_prefix=share, token_budget=budget, precision=precision),
-        )
-        for name, (merge, share) in WAYS.items()
+        name: Updater(model, replace(config, merge=merge, share_prefix=share)) for name, (merge, share) in WAYS.items()
     }
     for trainer in found.values():
         trainer.optimizer = found["separate"].optimizer
@@ -101,10 +87,10 @@ def timed(trainer: Updater, trained: list[WeightedTransition]) -> dict[str, floa
 
 
 def measure(
-    model: PolicyModel, trained: list[WeightedTransition], repeats: int, settings: Settings
+    model: PolicyModel, trained: list[WeightedTransition], repeats: int, config: UpdateConfig
 ) -> dict[str, dict[str, float]]:
     """Time every way in turn, `repeats` times after one warm-up."""
-    trainers = updaters(model, settings)
+    trainers = updaters(model, config)
     for trainer in trainers.values():
         timed(trainer, trained)
     runs = {name: list[dict[str, float]]() for name in WAYS}
@@ -156,12 +142,12 @@ def main() -> None:
     trained = synthetic_rollouts(
         arguments.rollouts, shape.vocab, shape=rollout, single_call_share=0.2, group_size=GROUP
     )
-    settings = Settings(token_budget=arguments.token_budget, precision=arguments.precision)
+    config = UpdateConfig(learning_rate=6e-4, token_budget=arguments.token_budget, precision=arguments.precision)
     with torch.device(arguments.device):
         model = tiny_policy(shape=shape)
     where = torch.cuda.get_device_name() if arguments.device == "cuda" else f"{arguments.threads} thread(s)"
     print(f"{len(trained)} transitions of {arguments.rollouts} rollouts, {arguments.precision}, {where}")
-    rows = measure(model, trained, arguments.repeats, settings)
+    rows = measure(model, trained, arguments.repeats, config)
     show(rows)
     if arguments.json is not None:
         found = {

@@ -34,6 +34,14 @@ def greedy(model: nn.Module, prompt: list[int], tokens: int) -> list[int]:
     return ids[len(prompt) :]
 
 
+def check_logprobs(model: nn.Module, records: Sequence[EngineRecord], within: float = 1e-4) -> None:
+    """Compare the log-probabilities that the engine recorded with those of plain forward passes."""
+    for record in records:
+        expected = plain_logprobs(model, record.prompt_ids + record.response_ids)
+        positions = [(len(record.prompt_ids) - 1 + n, token) for n, token in enumerate(record.response_ids)]
+        assert record.logprobs == pytest.approx([float(expected[p]) for p in positions], abs=within)
+
+
 @asynccontextmanager
 async def serving(model: nn.Module, **options: Any) -> AsyncGenerator[Served]:
     """Serve a copy of `model` on the GPU."""
@@ -79,10 +87,7 @@ async def test_greedy_answers_are_those_of_the_cpu(family: str, lean: bool) -> N
         )
     assert answers == [greedy(model, prompt, limit) for prompt, limit in zip(asked, limits, strict=True)]
     assert len(records) == len(asked)
-    for record in records:
-        expected = plain_logprobs(model, record.prompt_ids + record.response_ids)
-        positions = [(len(record.prompt_ids) - 1 + n, token) for n, token in enumerate(record.response_ids)]
-        assert record.logprobs == pytest.approx([float(expected[p]) for p in positions], abs=1e-4)
+    check_logprobs(model, records)
 
 
 async def test_drawn_tokens_have_the_log_probabilities_of_the_cpu() -> None:
@@ -91,10 +96,7 @@ async def test_drawn_tokens_have_the_log_probabilities_of_the_cpu() -> None:
     async with serving(model) as (engine, records):
         await asyncio.gather(*(answer(engine, n, prompt, sampling) for n, prompt in enumerate(prompts(12))))
     assert len(records) == 12
-    for record in records:
-        expected = plain_logprobs(model, record.prompt_ids + record.response_ids)
-        positions = [(len(record.prompt_ids) - 1 + n, token) for n, token in enumerate(record.response_ids)]
-        assert record.logprobs == pytest.approx([float(expected[p]) for p in positions], abs=1e-4)
+    check_logprobs(model, records)
 
 
 async def test_a_seed_draws_the_same_tokens_beside_other_calls() -> None:
@@ -123,6 +125,5 @@ async def test_bfloat16_is_served_to_its_own_precision() -> None:
     model = tiny_model("qwen3").to(torch.bfloat16)
     async with serving(model) as (engine, records):
         await answer(engine, 0, [1, 2, 3], Sampling(temperature=0, max_tokens=5))
-    expected = plain_logprobs(model, records[0].prompt_ids + records[0].response_ids)
-    found = [float(expected[2 + n, token]) for n, token in enumerate(records[0].response_ids)]
-    assert records[0].logprobs == pytest.approx(found, abs=0.2)
+    assert len(records) == 1
+    check_logprobs(model, records, within=0.2)

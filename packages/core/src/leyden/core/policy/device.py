@@ -3,7 +3,7 @@
 import re
 from typing import TYPE_CHECKING
 
-from leyden.core.errors import UsageError
+from leyden.core.errors import UsageError, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 def allocation(error: RuntimeError) -> str:
     """Return from PyTorch's message how much could not be allocated, or the message's first line."""
     found = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", str(error))
-    return f"{found[1]} could not be allocated" if found else str(error).partition("\n")[0]
+    return f"{found[1]} could not be allocated" if found else first_line(error)
 
 
 def return_unused_memory(device: "torch.device") -> None:

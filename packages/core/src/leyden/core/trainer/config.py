@@ -13,7 +13,7 @@ from leyden.core.data.isolation import Isolation
 from leyden.core.data.route import POLICY, PROVIDER, Route
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.vllm.options import VllmOptions
-from leyden.core.errors import RunError, UsageError
+from leyden.core.errors import RunError, UsageError, first_line
 from leyden.core.gateway.calls.span_writer import SpanWriterLimits
 from leyden.core.masking import MASK, PASSWORD_IN_URL, mask_text, mask_values
 from leyden.core.policy.device import check_device_name
@@ -333,4 +333,4 @@ def load_config(path: Path) -> RunConfig:
     except FileNotFoundError:
         raise RunError(f"{path.parent} is not a run: it has no {path.name}") from None
     except (yaml.YAMLError, msgspec.ValidationError) as error:
-        raise RunError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+        raise RunError(f"{path} cannot be read: {first_line(error)}") from None

@@ -61,7 +61,7 @@ class LoadedAgent:
         return cls(
             source=source,
             reward=score,
-            reward_weights=reward_weights or None,
+            reward_weights=reward_weights,
             input=make,
             hooks=tuple(_hook(given) for given in hooks),
         )

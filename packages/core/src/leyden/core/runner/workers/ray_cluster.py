@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from leyden.core.errors import LeydenError, UsageError
+from leyden.core.errors import LeydenError, UsageError, first_line
 from leyden.core.runner.commands.command import OutputTail, run_process
 from leyden.core.runner.commands.process import CommandProcess, Exit, Streams
 
@@ -149,7 +149,7 @@ def _join(ray: Any, address: str) -> None:
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise UsageError(
             f"no Ray cluster can be joined at {address}: {reason}; start one with: ray start --head"
         ) from None

@@ -1,7 +1,6 @@
 """Context of external loops: implements `ExternalLoopContext` with store, gateway and run folder."""
 
 import asyncio
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,8 +28,6 @@ from leyden.core.trainer.context.run_journal import RunJournal, pace
 from leyden.core.trainer.context.trained_policies import TrainedPolicies
 from leyden.core.trainer.rollouts.collector import Collected, Collector
 from leyden.core.trainer.run_folder.model_selection import VersionScores
-from leyden.core.trainer.run_folder.report import HeldOutResult
-from leyden.core.trainer.run_folder.versions import Evaluation
 from leyden.core.trainer.serving.serving import Serving
 
 USED = "used"
@@ -109,9 +106,7 @@ class ExternalLoopRun(ExternalLoopContext):
         self._used[used.asked] = used
         if known:
             return
-        for reason, count in used.calls_left_out.items():
-            excluded = self.journal.report.excluded_calls
-            excluded[reason] = excluded.get(reason, 0) + count
+        self.journal.count_excluded(used.calls_left_out)
         if used.group_dropped is not None:
             self.journal.count_dropped({used.group_dropped: 1})
 
@@ -236,9 +231,7 @@ class ExternalLoopRun(ExternalLoopContext):
             whole = Collected()
             for _, collected in sorted(measured[name].items()):
                 whole.include(collected)
-            success = None if math.isnan(whole.success) else whole.success
-            scores.held_out[name] = Evaluation(success=success, rewards=whole.rewards)
-            self.journal.report.held_out.setdefault(name, HeldOutResult(tasks=len(measured[name])))
+            scores.held_out[name] = self.journal.evaluation(name, whole, tasks=len(measured[name]))
         self.journal.selection.score(scores)
         for name, found in scores.held_out.items():
             self.journal.report_held_out(version, name, label, found)

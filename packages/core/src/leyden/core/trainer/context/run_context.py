@@ -1,7 +1,6 @@
 """Context of a run: implements `algorithm.base.Context` with store, gateway, engine and run folder."""
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -21,7 +20,6 @@ from leyden.core.trainer.rollouts.offline import described, read_stored
 from leyden.core.trainer.rollouts.scheduler import Batches, make_batches
 from leyden.core.trainer.run_folder.checkpoint_writer import CheckpointWriter
 from leyden.core.trainer.run_folder.model_selection import VersionScores
-from leyden.core.trainer.run_folder.report import HeldOutResult
 from leyden.core.trainer.run_folder.versions import Evaluation
 from leyden.core.trainer.serving.serving import Serving
 
@@ -241,9 +239,7 @@ class RunContext(Context):
         with self.journal.phase("evaluate"):
             collected = await self.collector.evaluate(name, label, sampled=sampled, version=self.step, side=side)
         self.journal.count(collected)
-        self.journal.report.held_out.setdefault(name, HeldOutResult(tasks=len(collected.groups)))
-        success = None if math.isnan(collected.success) else collected.success
-        return Evaluation(success=success, rewards=collected.rewards)
+        return self.journal.evaluation(name, collected, tasks=len(collected.groups))
 
     # --- Numbers
 

@@ -1,6 +1,7 @@
 """Journal of a run: records its results in the run's folder, store and report, on the display and in trackers."""
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
@@ -19,7 +20,7 @@ from leyden.core.trainer.monitoring.trackers import Trackers
 from leyden.core.trainer.rollouts.collector import Collected
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.model_selection import ModelSelection
-from leyden.core.trainer.run_folder.report import KeptVersion, PolicyTotals, RaisedAlert, RunReport
+from leyden.core.trainer.run_folder.report import HeldOutResult, KeptVersion, PolicyTotals, RaisedAlert, RunReport
 from leyden.core.trainer.run_folder.run_sync import StoreSync
 from leyden.core.trainer.run_folder.timing import TimeUsage
 from leyden.core.trainer.run_folder.versions import Evaluation, reward_text
@@ -144,7 +145,13 @@ class RunJournal:
         report.unrewarded_rollouts += collected.unrewarded
         report.tokens_generated += collected.tokens
         report.note_failures(collected.failures.most_common())
-        _add(report.excluded_calls, collected.excluded)
+        self.count_excluded(collected.excluded)
+
+    def evaluation(self, name: str, collected: Collected, tasks: int) -> Evaluation:
+        """Return what the rollouts of the held-out set `name`, which has `tasks` tasks, earned."""
+        self.report.held_out.setdefault(name, HeldOutResult(tasks=tasks))
+        success = None if math.isnan(collected.success) else collected.success
+        return Evaluation(success=success, rewards=collected.rewards)
 
     def account(self, step: int, accounts: Sequence[Account]) -> None:
         """Write what became of a batch's rollouts and calls into the folder, and count it in the report."""
@@ -153,7 +160,11 @@ class RunJournal:
             self.report.rollouts_trained += len(account.trained)
             _add(self.report.rollouts_left_out, {reason: len(ids) for reason, ids in account.rollouts.items()})
             own = {reason: len(ids) for reason, ids in account.calls.items() if reason in FOUND_WHILE_LEARNING}
-            _add(self.report.excluded_calls, own)
+            self.count_excluded(own)
+
+    def count_excluded(self, reasons: Mapping[str, int]) -> None:
+        """Count calls that were left out of training."""
+        _add(self.report.excluded_calls, reasons)
 
     def count_dropped(self, reasons: Mapping[str, int]) -> None:
         """Count groups that were left out of a step."""
