@@ -47,6 +47,14 @@ def test_a_span_of_which_one_field_is_odd_is_not_plain(field: str) -> None:
         assert not is_plain_span(msgspec.structs.replace(FULL, **{field: odd})), field
 
 
+def test_a_parent_id_with_half_of_a_surrogate_pair_is_left_out() -> None:
+    span = plain_span(msgspec.structs.replace(FULL, parent_id="a\ud800b"))
+    assert span.parent_id is None
+    (reason,) = msgspec.convert(span.attributes[semconv.REDUCED], list[str])
+    assert reason.startswith("parent_id: ")
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(span), type=Span) == span
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(any_spans())
 def test_any_span_becomes_plain_and_stays_so(recipe: AnySpan) -> None:

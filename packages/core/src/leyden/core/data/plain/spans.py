@@ -13,6 +13,7 @@ from typing import Any, cast
 from msgspec.structs import astuple, replace
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.text import is_well_formed
 from leyden.core.data.plain.class_members import class_of
 from leyden.core.data.plain.own_methods import type_name
 from leyden.core.data.plain.reading import Reading, ReadingLimits, scalar_size
@@ -188,8 +189,10 @@ def _number(read: Reading, value: Any, span_id: str) -> int:
 
 
 def _parent(read: Reading, value: Any) -> str | None:
-    if value is None or issubclass(type(value), str):
-        return None if value is None else str.__str__(value)
+    if value is None:
+        return None
+    if issubclass(type(value), str) and is_well_formed(text := str.__str__(value)):
+        return text
     read.reduce("parent_id", f"{shown(value)} is not an id and is left out")
     return None
 
