@@ -150,7 +150,7 @@ async def test_ratios_of_a_side_that_does_not_act_are_to_whoever_drew_the_tokens
     assert second["still/mismatch_ratio_effective_share"] < 0.999 < first["still/mismatch_ratio_effective_share"]
     assert second["still/mismatch_kl"] > first["still/mismatch_kl"]
     prompt, answer = [1, 2, 11], [4, 5]
-    drawn = context.computed[-1][1][1].part.transitions[0].transition
+    drawn = context.computed[-1][1][1].keywords["part"].transitions[0].transition
     before = score(model(), prompt + answer)[len(prompt) - 1 :]
     assert list(drawn.response_ids) == answer
     assert second["still/mismatch_ratio_p50"] != pytest.approx(1.0, abs=1e-3)

@@ -1,9 +1,8 @@
-"""How spans reach PostgreSQL from an event loop: by a statement on the loop's own connection, and otherwise."""
+"""Spans of several callers in PostgreSQL: transactions that they share, special cases, and lost connections."""
 
 import asyncio
 import threading
-import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator
 
 import psycopg
 import pytest
@@ -12,8 +11,6 @@ from msgspec.structs import replace
 from leyden.core.data.rollout import AttemptedRollout, EnqueueRollout, RolloutConfig
 from leyden.core.data.span import Span
 from leyden.core.errors import StoreError, UsageError
-from leyden.core.store.common.rows import SpanRow
-from leyden.core.store.postgres.raw_connection import Answer, SpanConnection
 from leyden.core.store.postgres.rows import PostgresRows
 from leyden.core.store.postgres.store import PostgresStore
 from leyden.core.testing.servers.postgres_server import PostgresServer
@@ -21,8 +18,6 @@ from leyden.core.testing.store_contract.shared import claimed, span_of, taken
 
 PATIENCE = 20.0
 """Seconds for what takes milliseconds, on a very busy machine."""
-OURS = "query LIKE '%leyden_add_span%' AND pid <> pg_backend_pid() AND datname = current_database()"
-"""Which connections are event loops' own."""
 
 
 @pytest.fixture
@@ -39,22 +34,8 @@ async def store(uri: str) -> AsyncGenerator[PostgresStore]:
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many spans each statement of an event loop's own connection has taken to the server."""
-    counts: list[int] = []
-    send = SpanConnection.send
-
-    def noted(line: SpanConnection, rows: Sequence[SpanRow], now: float, told: Callable[[Answer], None]) -> None:
-        send(line, rows, now, told)
-        counts.append(len(rows))
-
-    monkeypatch.setattr(SpanConnection, "send", noted)
-    return counts
-
-
-@pytest.fixture
 def transactions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The name of the thread of each transaction of several statements."""
+    """The name of the thread of each transaction."""
     names: list[str] = []
     begin = PostgresRows.begin
 
@@ -66,36 +47,8 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-async def connect(store: PostgresStore, sent: list[int]) -> AttemptedRollout:
-    """Store spans until the event loop has a connection, then forget how; returns the rollout that they are of."""
-    got = await claimed(store)
-    async with asyncio.timeout(PATIENCE):
-        for n in range(10_000):
-            if sent:
-                break
-            await store.add_span(span_of(got.attempt, f"dead{n}"))
-            await asyncio.sleep(0.005)
-    sent.clear()
-    return got
-
-
 async def names(store: PostgresStore, got: AttemptedRollout) -> list[str]:
-    """The ids of a rollout's spans but those of `connect`."""
-    ids = [span.span_id.lstrip("0") for span in await store.query_spans(got.rollout_id)]
-    return [name for name in ids if not name.startswith("dead")]
-
-
-# --- What goes by a statement
-
-
-async def test_a_lone_callers_spans_go_by_a_statement_each_and_nothing_else(
-    store: PostgresStore, sent: list[int], transactions: list[str]
-) -> None:
-    got = await connect(store, sent)
-    transactions.clear()
-    numbers = [taken_span(await store.add_span(span_of(got.attempt, f"a{n}"))).sequence_id for n in range(5)]
-    assert (sent, transactions) == ([1] * 5, [])
-    assert numbers == list(range(numbers[0], numbers[0] + 5))
+    return [span.span_id.lstrip("0") for span in await store.query_spans(got.rollout_id)]
 
 
 def taken_span(span: Span | None) -> Span:
@@ -103,17 +56,12 @@ def taken_span(span: Span | None) -> Span:
     return span
 
 
-async def test_the_first_span_makes_an_attempt_run_as_any_other_is_stored(
-    store: PostgresStore, sent: list[int], transactions: list[str]
-) -> None:
-    await connect(store, sent)
+async def test_the_first_span_sets_an_attempt_to_running(store: PostgresStore) -> None:
     await store.enqueue_many_rollouts([EnqueueRollout(input=n, config=RolloutConfig()) for n in range(3)])
     one, *several = await store.dequeue_many_rollouts(limit=3, worker_id="w")
-    assert await store.find_attempt(one.rollout_id, one.attempt.attempt_id) is not None  # and remembers it
-    transactions.clear()
+    assert await store.find_attempt(one.rollout_id, one.attempt.attempt_id) is not None  # which is cached
     await store.add_span(span_of(one.attempt, "a"))
     await store.add_many_spans([span_of(got.attempt, "a") for got in several])
-    assert (sent, transactions) == ([1, 2], [])
     found = await store.find_attempt(one.rollout_id, one.attempt.attempt_id)
     assert found is not None and (found[0].status, found[1].status) == ("running", "running")
     for got in (one, *several):
@@ -124,65 +72,36 @@ async def test_the_first_span_makes_an_attempt_run_as_any_other_is_stored(
     assert worker is not None and (worker.status, worker.current_rollout_id) == ("busy", several[-1].rollout_id)
 
 
-async def test_what_is_asked_while_a_statement_is_under_way_goes_with_the_next(
-    store: PostgresStore, sent: list[int]
-) -> None:
-    got = await connect(store, sent)
+async def test_callers_share_transactions(store: PostgresStore, transactions: list[str]) -> None:
+    got = await claimed(store)
+    transactions.clear()
 
     async def write(name: str) -> list[int]:
         return [taken_span(await store.add_span(span_of(got.attempt, f"{name}{n}"))).sequence_id for n in range(10)]
 
     numbers = [number for some in await asyncio.gather(*map(write, "abcdef12")) for number in some]
-    assert len(set(numbers)) == 80 == sum(sent)
-    assert len(sent) < 40
+    assert sorted(numbers) == list(range(1, 81))
+    assert len(transactions) < 60, "each of 80 spans has a transaction of its own"
 
 
-async def test_large_spans_of_several_callers_need_not_wait_for_one_another(
-    store: PostgresStore, sent: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    got = await connect(store, sent)
-    both, send = [False], SpanConnection.send
-    lines: set[SpanConnection] = set()
-
-    def noted(line: SpanConnection, rows: Sequence[SpanRow], now: float, told: Callable[[Answer], None]) -> None:
-        send(line, rows, now, told)
-        lines.add(line)
-        both[0] |= sum(each.is_busy for each in lines) == 2
-
-    monkeypatch.setattr(SpanConnection, "send", noted)
-
-    async def write(name: str) -> None:
-        for n in range(200):
-            if both[0]:
-                return
-            span = span_of(got.attempt, f"{name}{n}")
-            assert await store.add_span(replace(span, attributes={"text": "x" * 60_000})) is not None
-
-    await asyncio.gather(*map(write, "abcd"))
-    assert both[0] and max(sent) == 1
-
-
-async def test_what_is_sent_is_what_was_given(store: PostgresStore, sent: list[int]) -> None:
-    got = await connect(store, sent)
+async def test_what_is_read_is_what_was_given(store: PostgresStore) -> None:
+    got = await claimed(store)
     full = span_of(got.attempt, "a", name="Zürich 東京")
     bare = replace(span_of(got.attempt, "b"), parent_id=None, end_time=None, attributes={"n": 1, "all": ["x", ""]})
     child = replace(span_of(got.attempt, "c"), parent_id=full.span_id, attributes={"bytes": b"\x00\xff" * 400_000})
     await store.add_span(bare)
     await store.add_many_spans([full, child, replace(bare, span_id="d" * 16)])
-    assert sent == [1, 3]
-    stored = [
-        span for span in await store.query_spans(got.rollout_id) if not span.span_id.lstrip("0").startswith("dead")
-    ]
     given = [bare, full, child, replace(bare, span_id="d" * 16)]
-    first = stored[0].sequence_id
-    assert stored == [replace(span, sequence_id=first + n) for n, span in enumerate(given)]
+    assert list(await store.query_spans(got.rollout_id)) == [
+        replace(span, sequence_id=1 + n) for n, span in enumerate(given)
+    ]
 
 
-# --- What does not
+# --- Special cases
 
 
-async def test_what_is_special_is_left_to_the_rules(store: PostgresStore, sent: list[int]) -> None:
-    got = await connect(store, sent)
+async def test_what_is_special_is_left_to_the_rules(store: PostgresStore) -> None:
+    got = await claimed(store)
     assert await store.add_span(span_of(got.attempt, "a")) is not None
     assert await store.add_span(span_of(got.attempt, "a")) is None
     assert len(await store.add_many_spans([span_of(got.attempt, name) for name in "aba"])) == 1
@@ -198,9 +117,8 @@ async def test_what_is_special_is_left_to_the_rules(store: PostgresStore, sent: 
 
 
 async def test_spans_of_a_queued_retry_and_of_the_attempt_before_it_move_no_more_than_they_should(
-    store: PostgresStore, sent: list[int]
+    store: PostgresStore,
 ) -> None:
-    await connect(store, sent)
     config = RolloutConfig(max_attempts=2, retry_condition=("failed",))
     first = await claimed(store, config)
     await store.add_span(span_of(first.attempt, "a"))
@@ -217,14 +135,14 @@ async def test_spans_of_a_queued_retry_and_of_the_attempt_before_it_move_no_more
     assert (stored.sequence_id, rollout.status) == (3, "running")
 
 
-async def test_a_rollout_that_another_holds_keeps_no_others_waiting(
-    store: PostgresStore, sent: list[int], uri: str
-) -> None:
-    free, held = await connect(store, sent), await claimed(store)
+async def test_a_rollout_that_another_holds_keeps_no_others_waiting(store: PostgresStore, uri: str) -> None:
+    free, held = await claimed(store), await claimed(store)
     with psycopg.connect(uri) as other:
         other.execute("SELECT FROM rollouts WHERE rollout_id = %s FOR UPDATE", [held.rollout_id])
         waiting = asyncio.create_task(store.add_span(span_of(held.attempt, "a")))
         async with asyncio.timeout(PATIENCE / 2):
+            while not is_waiting(uri):
+                await asyncio.sleep(0.01)
             for n in range(5):
                 assert await store.add_span(span_of(free.attempt, f"a{n}")) is not None
         assert not waiting.done()
@@ -232,46 +150,26 @@ async def test_a_rollout_that_another_holds_keeps_no_others_waiting(
     assert taken_span(await waiting).sequence_id == 1
 
 
+def is_waiting(uri: str) -> bool:
+    """Whether a transaction waits for a lock."""
+    with psycopg.connect(uri) as connection:
+        question = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        return connection.execute(question).fetchone() is not None
+
+
 # --- Connections that are lost, and event loops that end
 
 
-async def test_a_committed_span_whose_answer_is_lost_is_found(
-    uri: str, sent: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lost, read = [0], SpanConnection._read  # pyright: ignore[reportPrivateUsage] (what the network does)
-
-    def reading(line: SpanConnection) -> None:
-        if lost[0] and line.is_busy:
-            lost[0] -= 1
-            line.close()
-        else:
-            read(line)
-
-    monkeypatch.setattr(SpanConnection, "_read", reading)
-    store = await PostgresStore.open(uri)
-    got = await connect(store, sent)
-    for count in (1, 3):
-        lost[0], before = 1, len(await store.query_spans(got.rollout_id))
-        stored = await store.add_many_spans([span_of(got.attempt, f"{count}{n}") for n in range(count)])
-        assert lost[0] == 0
-        assert [span.sequence_id for span in stored] == list(range(before + 1, before + 1 + count))
-        assert len(await store.query_spans(got.rollout_id)) == before + count
-        await connect_again(store, got, sent)
-    await store.close()
-
-
-async def test_a_span_that_fails_while_it_is_committed_is_not_acknowledged(
-    postgres: PostgresServer, sent: list[int]
-) -> None:
+async def test_a_span_that_fails_while_it_is_committed_is_not_acknowledged(postgres: PostgresServer) -> None:
     database = postgres.create()
     store = await PostgresStore.open(postgres.uri_of(database))
-    got = await connect(store, sent)
+    got = await claimed(store)
     with postgres.connect(database) as other:
         other.execute(FAIL_AT_COMMIT.encode())
     for count in (1, 3):
         with pytest.raises(StoreError, match="the disk is full"):
             await store.add_many_spans([span_of(got.attempt, f"a{n}") for n in range(count)])
-    assert sent == [1, 3] and await names(store, got) == []
+    assert await names(store, got) == []
     await store.close()
 
 
@@ -282,27 +180,8 @@ CREATE CONSTRAINT TRIGGER fail AFTER INSERT ON spans DEFERRABLE INITIALLY DEFERR
 """
 
 
-async def connect_again(store: PostgresStore, got: AttemptedRollout, sent: list[int]) -> None:
-    sent.clear()
-    async with asyncio.timeout(PATIENCE):
-        while not sent:
-            await store.add_span(span_of(got.attempt, f"dead{time.monotonic_ns()}"[-16:]))
-            await asyncio.sleep(0.01)
-
-
-async def test_a_connection_that_is_closed_while_nobody_uses_it_is_made_again(
-    store: PostgresStore, sent: list[int], postgres: PostgresServer, shared_database: str
-) -> None:
-    got = await connect(store, sent)
-    with postgres.connect(shared_database) as other:
-        other.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OURS}".encode())
-    assert await store.add_span(span_of(got.attempt, "a")) is not None
-    await connect_again(store, got, sent)
-    assert "a" in await names(store, got)
-
-
-async def test_a_cancelled_caller_hinders_nobody(store: PostgresStore, sent: list[int]) -> None:
-    got = await connect(store, sent)
+async def test_a_cancelled_caller_hinders_nobody(store: PostgresStore) -> None:
+    got = await claimed(store)
     calls = [asyncio.create_task(store.add_span(span_of(got.attempt, f"a{n}"))) for n in range(8)]
     await asyncio.sleep(0)
     calls[3].cancel()
@@ -310,9 +189,9 @@ async def test_a_cancelled_caller_hinders_nobody(store: PostgresStore, sent: lis
     assert isinstance(done[3], asyncio.CancelledError) and sum(isinstance(span, Span) for span in done) == 7
 
 
-async def test_who_stores_while_the_store_closes_is_told_what_came_of_it(uri: str, sent: list[int]) -> None:
+async def test_who_stores_while_the_store_closes_is_told_what_came_of_it(uri: str) -> None:
     store = await PostgresStore.open(uri)
-    got = await connect(store, sent)
+    got = await claimed(store)
     calls = [asyncio.create_task(store.add_span(span_of(got.attempt, f"a{n}"))) for n in range(20)]
     await asyncio.sleep(0)
     late = asyncio.create_task(store.add_span(span_of(got.attempt, "late")))
@@ -327,22 +206,7 @@ async def test_who_stores_while_the_store_closes_is_told_what_came_of_it(uri: st
     await again.close()
 
 
-def test_event_loops_that_end_leave_no_connection_behind(
-    uri: str, sent: list[int], postgres: PostgresServer, shared_database: str
-) -> None:
-    store = asyncio.run(PostgresStore.open(uri))
-    for _ in range(6):
-        asyncio.run(connect(store, sent))
-    with postgres.connect(shared_database) as other:
-        question = (
-            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%leyden_add_span%' AND pid <> pg_backend_pid()"
-        )
-        (count,) = other.execute(question).fetchone() or (None,)
-    assert count is not None and count <= 4
-    asyncio.run(store.close())
-
-
-def test_several_event_loops_store_at_once_and_one_closes_the_store(uri: str, sent: list[int]) -> None:
+def test_several_event_loops_store_at_once_and_one_closes_the_store(uri: str) -> None:
     store = asyncio.run(PostgresStore.open(uri))
     got = asyncio.run(claimed(store))
     numbers: list[int] = []
@@ -357,5 +221,5 @@ def test_several_event_loops_store_at_once_and_one_closes_the_store(uri: str, se
         thread.start()
     for thread in threads:
         thread.join(PATIENCE)
-    assert sorted(numbers) == list(range(1, 121)) and sum(sent) > 0
+    assert sorted(numbers) == list(range(1, 121))
     asyncio.run(store.close())

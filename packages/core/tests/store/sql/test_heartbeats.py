@@ -1,7 +1,7 @@
-"""A span's own time is its attempt's heartbeat in SQL stores: what is read, and how little is written."""
+"""Each span is a heartbeat of its attempt: what is read, also from SQL stores of versions that kept it elsewhere."""
 
 import sqlite3
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ async def store(uri: str, clock: Clock) -> AsyncGenerator[LightningStore]:
 
 
 async def running(store: LightningStore, **config: Any) -> AttemptedRollout:
-    """Claim a rollout whose attempt has stored two spans: the second as nearly all are."""
+    """Claim a rollout whose attempt has stored two spans."""
     await store.enqueue_rollout(1, config=RolloutConfig(**config))
     got = taken(await store.dequeue_rollout("w"))
     for n in range(2):
@@ -122,33 +122,6 @@ async def test_an_attempt_falls_silent_only_so_long_after_its_last_span(store: L
     assert (await store.query_attempts(got.rollout_id)).items[0].status == "running"
 
 
-async def test_a_span_of_a_running_attempt_writes_nothing_but_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
-
-    def noting(name: str) -> None:
-        real: Callable[..., Any] = getattr(SqlRows, name)
-
-        def noted(*given: Any) -> Any:
-            told.append(name)
-            return real(*given)
-
-        monkeypatch.setattr(SqlRows, name, noted)
-
-    for name in ("record_heartbeats", "update_attempt", "span_targets", "stored_spans"):
-        noting(name)
-    store = await open_store(f"sqlite:///{tmp_path}/store.db")
-    got = await running(store)
-    told.clear()
-    for n in range(20):
-        await store.add_span(span_of(got.attempt, f"c{n}"))
-    assert told == []
-    assert await store.add_span(span_of(got.attempt, "c7")) is None
-    assert told == ["span_targets", "stored_spans"]
-    await store.close()
-
-
 async def test_spans_that_are_there_among_new_ones_leave_nothing_of_a_first_try(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,12 +146,12 @@ async def test_spans_that_are_there_among_new_ones_leave_nothing_of_a_first_try(
     await store.close()
 
 
-# --- A store of the first version
+# --- Stores of earlier versions
 
 
-async def keeps_what_it_had(uri: str, clock: Clock, got: AttemptedRollout) -> None:
+async def keeps_what_it_had(uri: str, clock: Clock, got: AttemptedRollout, last: float = 1000.0) -> None:
     store = await open_store(uri, clock=clock)
-    assert await last_heartbeat(store, got) == 1000.0
+    assert await last_heartbeat(store, got) == last
     assert len(await store.query_spans(got.rollout_id)) == 2
     clock.now = 1005.0
     stored = await store.add_span(span_of(got.attempt, "after"))
@@ -194,10 +167,26 @@ async def test_a_file_of_the_first_version_is_migrated(tmp_path: Path, clock: Cl
     await store.close()
     with sqlite3.connect(tmp_path / "store.db") as older:
         older.execute("UPDATE attempts SET last_heartbeat_time = 1000")
-        older.execute("ALTER TABLE spans DROP COLUMN heartbeat_time")
         older.execute("PRAGMA user_version=1")
     older.close()
     await keeps_what_it_had(uri, clock, got)
+
+
+@pytest.mark.parametrize(("recorded", "of_span", "last"), [(1000, 1003, 1003), (1004, 1003, 1004), (1004, None, 1004)])
+async def test_a_file_in_which_spans_are_heartbeats_keeps_the_latest(
+    tmp_path: Path, clock: Clock, recorded: float, of_span: float | None, last: float
+) -> None:
+    uri = f"sqlite:///{tmp_path}/store.db"
+    store = await open_store(uri, clock=clock)
+    got = await running(store)
+    await store.close()
+    with sqlite3.connect(tmp_path / "store.db") as older:
+        older.execute("UPDATE attempts SET last_heartbeat_time = ?", [recorded])
+        older.execute("ALTER TABLE spans ADD COLUMN heartbeat_time FLOAT")
+        older.execute("UPDATE spans SET heartbeat_time = ? WHERE sequence_id = 2", [of_span])
+        older.execute("PRAGMA user_version=7")
+    older.close()
+    await keeps_what_it_had(uri, clock, got, last)
 
 
 FIRST = """
@@ -206,20 +195,27 @@ INSERT INTO rollouts (rollout_id, input, start_time, status, config, metadata, a
 INSERT INTO attempts (rollout_id, attempt_id, sequence_id, start_time, status, last_heartbeat_time, metadata)
     VALUES ('r', 'r-a1', 1, 1000, 'running', 1000, E'\\\\x80');
 """
+SPAN = """
+INSERT INTO spans (rollout_id, attempt_id, sequence_id, trace_id, span_id, name, start_time, body)
+    VALUES ('r', 'r-a1', :number, 't', :span, 'chat', 1, :body)
+"""
 
 
-async def test_a_database_of_the_first_version_is_migrated(postgres: PostgresServer, clock: Clock) -> None:
+@pytest.mark.parametrize(("version", "of_span", "last"), [("1", None, 1000), ("7", 1003, 1003), ("7", 998, 1000)])
+async def test_an_older_database_keeps_the_latest_heartbeat(
+    postgres: PostgresServer, clock: Clock, version: str, of_span: float | None, last: float
+) -> None:
     attempt = Attempt(rollout_id="r", attempt_id="r-a1", sequence_id=1, start_time=1000.0, status="running")
     uri = postgres.uri_of(postgres.create())
     engine = create_engine(uri.replace("postgresql:", "postgresql+psycopg:"))
     with engine.begin() as connection:
-        migrations.upgrade(connection, "1")
+        migrations.upgrade(connection, version)
         connection.execute(text(FIRST))
-        for n in range(2):
-            connection.execute(
-                text("SELECT leyden_add_span(1000, 'r', 'r-a1', 't', :span, NULL, 'chat', 1, NULL, :body)"),
-                {"span": span_of(attempt, f"b{n}").span_id, "body": RecentCalls().row(span_of(attempt)).body},
-            )
+        body = RecentCalls().row(span_of(attempt)).body
+        for n in (1, 2):
+            connection.execute(text(SPAN), {"number": n, "span": span_of(attempt, f"b{n}").span_id, "body": body})
+        if of_span is not None:
+            connection.execute(text("UPDATE spans SET heartbeat_time = :at WHERE sequence_id = 2"), {"at": of_span})
     engine.dispose()
     got = AttemptedRollout(rollout_id="r", input=1, start_time=1000.0, attempt=attempt)
-    await keeps_what_it_had(uri, clock, got)
+    await keeps_what_it_had(uri, clock, got, last)

@@ -1,18 +1,16 @@
 """Advantage pipeline: turns trajectories into weighted transitions, by credit first and then by advantages."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from leyden.core.advantage.base import AdvantageEstimator, CreditedRollout
 from leyden.core.algorithm.account import Account, account_of
-from leyden.core.algorithm.policy_partition import split_by_policy
 from leyden.core.credit.base import Credit, CreditAssigner, roles_of
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 from leyden.core.errors import TrainingError
-from leyden.core.policy.critic.value_loss import ValueTarget
 from leyden.core.policy.update.entries import WeightedTransition
 
 
@@ -25,33 +23,8 @@ class WeightedBatch:
     """Number of groups that give no training signal, by the reason why."""
     uncredited: int
     """Number of transitions of rewarded rollouts that the credit scheme leaves out."""
-    value_targets: list[ValueTarget] = field(default_factory=list[ValueTarget])
-    """What a critic learns from the batch; empty without a critic."""
-    unvalued: int = 0
-    """Number of calls left out because the critic could not read them."""
-    account: Account = field(default_factory=Account)
+    account: Account
     """Account of every rollout and call of the batch."""
-
-    def counts(self) -> dict[str, int]:
-        """Return the numbers of calls left out, as metrics for a log."""
-        return {"transitions_uncredited": self.uncredited, "transitions_unvalued": self.unvalued}
-
-    def by_policy(self, policies: Collection[str]) -> dict[str, "PolicyShare"]:
-        """Return for each policy the transitions of its own calls, and the value targets of its own critic.
-
-        A policy without a transition to learn from is left out.
-        """
-        transitions = split_by_policy(self.transitions, policies, lambda item: item.transition)
-        targets = split_by_policy(self.value_targets, policies, lambda target: target.call)
-        return {name: PolicyShare(own, targets.get(name, [])) for name, own in transitions.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyShare:
-    """The part of a batch that one policy learns from."""
-
-    transitions: list[WeightedTransition]
-    value_targets: list[ValueTarget]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +60,7 @@ def weigh(groups: Sequence[TrajectoryGroup], credit: CreditAssigner, advantage: 
         dropped=[estimate.dropped for estimate in estimates],
         unmoved=[item.transition.span_id for item in weighted if item.advantage == 0.0],
     )
-    return WeightedBatch(weighted, dropped, uncredited, account=account)
+    return WeightedBatch(weighted, dropped, uncredited, account)
 
 
 def absent_roles(credit: CreditAssigner, groups: Sequence[TrajectoryGroup]) -> list[str]:

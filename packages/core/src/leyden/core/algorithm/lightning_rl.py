@@ -6,15 +6,15 @@ collecting runs ahead: see `algorithm.staleness`.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from leyden.core.advantage.registry import ADVANTAGE
-from leyden.core.algorithm.advantage_pipeline import PolicyShare, WeightedBatch, absent_roles, weigh
+from leyden.core.algorithm.advantage_pipeline import WeightedBatch, absent_roles, weigh
 from leyden.core.algorithm.base import Context
 from leyden.core.algorithm.critic_targets import check_critic, unvalued, value_targets, valued
 from leyden.core.algorithm.learner import Batch, Learner, LearnerOptions, collected_numbers
-from leyden.core.algorithm.policy_partition import critic_by_policy, owner
+from leyden.core.algorithm.policy_partition import critic_by_policy, owner, split_by_policy
 from leyden.core.algorithm.staleness import Loop, LoopKind, staleness
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.scheme import SchemeSettings
@@ -24,8 +24,10 @@ from leyden.core.policy.critic.options import CRITICS
 from leyden.core.policy.update.config import update_config
 
 if TYPE_CHECKING:
+    from leyden.core.policy.critic.value_loss import ValueTarget
     from leyden.core.policy.critic.value_update import ActorCriticReport
     from leyden.core.policy.model import PolicyModel
+    from leyden.core.policy.update.entries import WeightedTransition
     from leyden.core.policy.update.updater import Updater, UpdateReport
 
 log = logging.getLogger(__name__)
@@ -58,6 +60,15 @@ class LightningRLConfig(LearnerOptions, frozen=True, kw_only=True, forbid_unknow
         """Return how far collecting may run ahead; raises UsageError for a combination that cannot work."""
         accounts_for_age = self.make_loss().reads_ratios or self.correction is not None
         return LoopKind.of(self.loop, self.max_staleness, accounts_for_age=accounts_for_age)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyShare:
+    """The part of a batch that one policy learns from."""
+
+    transitions: "list[WeightedTransition]"
+    value_targets: "list[ValueTarget]"
+    """What the policy's critic learns; empty without a critic."""
 
 
 class LightningRL(Learner[LightningRLConfig, PolicyShare]):
@@ -108,24 +119,32 @@ class LightningRL(Learner[LightningRLConfig, PolicyShare]):
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
     ) -> Batch[PolicyShare]:
         """Return each policy's own calls, with credit and advantages that were computed over whole attempts."""
-        weighted = await self.weighted_batch(context, updaters, groups)
+        groups = await self._with_values(context, updaters, groups)
+        weighted = self.weigh(groups)
+        targets = [] if self.critic is None else value_targets(groups, self.credit)
+        own_targets = split_by_policy(targets, updaters, lambda target: target.call)
+        own_calls = split_by_policy(weighted.transitions, updaters, lambda item: item.transition)
         numbers: dict[str, Any] = {}
         if weighted.transitions:
             ages = staleness([item.transition for item in weighted.transitions], context.step)
-            numbers = {**collected_numbers(groups, tuple(updaters)), "groups": len(groups), **ages, **weighted.counts()}
+            left_out = {"transitions_uncredited": weighted.uncredited, "transitions_unvalued": unvalued(groups)}
+            numbers = {**collected_numbers(groups, tuple(updaters)), "groups": len(groups), **ages, **left_out}
         return Batch(
-            parts=weighted.by_policy(updaters), numbers=numbers, dropped=weighted.dropped, accounts=(weighted.account,)
+            parts={name: PolicyShare(calls, own_targets.get(name, [])) for name, calls in own_calls.items()},
+            numbers=numbers,
+            dropped=weighted.dropped,
+            accounts=(weighted.account,),
         )
 
-    async def weighted_batch(
+    async def _with_values(
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
-    ) -> WeightedBatch:
-        """Return the weighted transitions of `groups`; with a critic, the values of their states are computed first."""
+    ) -> list[TrajectoryGroup]:
+        """Return `groups` with the critic's value on each call; without a critic, they are returned unchanged."""
         from leyden.core.policy.critic.value_update import ActorCritic
 
         critics = {name: updater for name, updater in updaters.items() if isinstance(updater, ActorCritic)}
         if not critics:
-            return self.weigh(groups)
+            return groups
 
         def readable(call: Transition) -> bool:
             return critics[owner(call, critics)].readable(call)
@@ -137,7 +156,7 @@ class LightningRL(Learner[LightningRLConfig, PolicyShare]):
                 "skipped %d calls that the critic cannot read: their prompts are empty, or longer than the context",
                 left_out,
             )
-        return replace(self.weigh(groups), value_targets=value_targets(groups, self.credit), unvalued=left_out)
+        return groups
 
     def update(self, updater: "Updater", part: PolicyShare) -> "UpdateReport | ActorCriticReport":
         """Take one step of the policy, of the critic, or of both, and return its report."""

@@ -6,10 +6,11 @@ only one side acts, it takes the same steps from the same rollouts as it would a
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -110,15 +111,11 @@ class SideBySideConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SidePart:
-    """What one side learns from a batch, and the learner that does it."""
-
-    learner: Learner[Any, Any]
-    part: Any
+UpdateSide: TypeAlias = "Callable[[Updater], Report]"
+"""The update of one side from a batch, by the side's own learner."""
 
 
-class SideBySide(BatchLoop[SidePart]):
+class SideBySide(BatchLoop[UpdateSide]):
     """Gives every batch to every side, and counts their updates as one step."""
 
     name = "side_by_side"
@@ -189,13 +186,13 @@ class SideBySide(BatchLoop[SidePart]):
 
     async def batch(
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
-    ) -> Batch[SidePart]:
+    ) -> Batch[UpdateSide]:
         """Return what every side learns from `groups`; nothing if no acting side has anything to learn."""
         found: dict[str, Batch[Any]] = {}
         for name, learner in self._learners.items():
             found[name] = await learner.batch(context, {name: updaters[name]}, attributed_to(groups, name))
         parts = {
-            name: SidePart(learner=self._learners[name], part=batch.parts[name])
+            name: partial(self._learners[name].update, part=batch.parts[name])
             for name, batch in found.items()
             if batch.parts
         }
@@ -208,9 +205,9 @@ class SideBySide(BatchLoop[SidePart]):
             accounts=tuple(_account(name, batch, is_used=is_used) for name, batch in found.items()),
         )
 
-    def update(self, updater: "Updater", part: SidePart) -> Report:
+    def update(self, updater: "Updater", part: UpdateSide) -> Report:
         """Train one side's policy with the side's own learner, and return its report."""
-        return part.learner.update(updater, part.part)
+        return part(updater)
 
     async def after_update(self, context: Context, updaters: "Mapping[str, Updater]") -> dict[str, float]:
         """Return further metrics of every side, prefixed with its name."""

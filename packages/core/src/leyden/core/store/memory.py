@@ -15,7 +15,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from leyden.core.data.rollout import FINISHED_ATTEMPT
-from leyden.core.store.common.local import LocalStore
+from leyden.core.store.common.local import LocalStore, after_health_check
 from leyden.core.store.common.rows import (
     AttemptKey,
     AttemptRow,
@@ -67,12 +67,12 @@ class MemoryStore(LocalStore):
         """Neither durable nor shared between processes."""
         return {"durable": False, "multi_process": False, "otlp_traces": False}
 
-    async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:
+    async def _transact(self, work: Callable[[Rows], T], *, write: bool, small: bool) -> T:
         rows = self._rows
         with self._lock:
             rows.now, rows.topics = self._clock(), set()
             try:
-                return work(rows)
+                return after_health_check(rows, work)
             finally:
                 self._notifier.notify(rows.topics)
                 if rows.span_bytes > self._evict_above:

@@ -31,7 +31,7 @@ def outcomes_by_call(spans: Sequence[Span]) -> dict[str, tuple[Outcome, ...]]:
     """
     by_id = {span.span_id: span for span in spans}
     calls = read_calls(spans, by_id)
-    tools = tool_outcomes(spans).by_call
+    tools = tool_outcomes(spans, calls).by_call
     found = {call.span.span_id: [*_answers(call), *map(_tool, tools[call.span.span_id])] for call in calls}
     for span in sorted(filter(_is_operation, spans), key=lambda span: (span.start_time, span.span_id)):
         call = _followed(span, calls, spans_above(span, by_id))

@@ -43,8 +43,8 @@ class Outcomes:
     """Tools that no recorded call requested."""
 
 
-def tool_outcomes(spans: Sequence[Span]) -> Outcomes:
-    """Return the outcomes of the tools in the `spans` of one attempt.
+def tool_outcomes(spans: Sequence[Span], calls: Sequence[RecordedCall] | None = None) -> Outcomes:
+    """Return the outcomes of the tools in the `spans` of one attempt; `calls` are its recorded calls, if already read.
 
     A tool belongs to the call that wrote its call id; if ids repeat, to the latest before it. Without a known id, it
     belongs to a call that began before it and shares the innermost span with it. A call that requested it by name is
@@ -52,7 +52,7 @@ def tool_outcomes(spans: Sequence[Span]) -> Outcomes:
     taken. The result of a requested tool without a span is read from the conversation of later calls.
     """
     by_id = {span.span_id: span for span in spans}
-    calls = read_calls(spans, by_id)
+    calls = read_calls(spans, by_id) if calls is None else calls
     tools = sorted((span for span in spans if _is_tool(span)), key=lambda span: (span.start_time, span.span_id))
     found: dict[str, list[ToolOutcome]] = {call.span.span_id: [] for call in calls}
     unrequested: list[ToolOutcome] = []

@@ -3,7 +3,8 @@
 Spans that arrive within one turn of an event loop are stored on that loop's own thread, where that is possible at once.
 For a single caller, a switch to another thread and back costs more than the transaction. With many callers, the two
 threads would slow each other down. After several turns with a single caller, its spans are stored without waiting for
-the end of the turn. Large batches, and those that must wait for another writer, go to the store's writing thread.
+the end of the turn. Large batches, and those that must wait for another writer or a server, go to a writing thread of
+the store.
 """
 
 import asyncio
@@ -49,10 +50,13 @@ class GroupCommit:
     """Thread-safe, for any number of event loops.
 
     `store_here` gets several callers' spans and their approximate size in bytes. It stores them on the calling thread,
-    or returns None where that is not possible at once. `store` may wait; `submit` runs it on the writing thread.
+    or returns None where that is not possible at once; without it, all are stored by `store`, which may wait. `submit`
+    runs it on a writing thread.
     """
 
-    def __init__(self, store: Store, store_here: StoreHere, submit: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(
+        self, store: Store, store_here: StoreHere | None, submit: Callable[[Callable[[], None]], object]
+    ) -> None:
         self._store, self._store_here, self._submit = store, store_here, submit
         self._lock = threading.Lock()
         self._new: list[_Waiting] = []
@@ -113,7 +117,7 @@ class GroupCommit:
 
     def _stored_here(self, batches: Sequence[Sequence[Span]], size: int) -> list[Answer] | None:
         """Store on the calling thread; return None where that would take too long, or is not possible at once."""
-        if size > MOST_BYTES_HERE or sum(map(len, batches)) > MOST_HERE:
+        if self._store_here is None or size > MOST_BYTES_HERE or sum(map(len, batches)) > MOST_HERE:
             return None
         try:
             return self._store_here(batches, size)

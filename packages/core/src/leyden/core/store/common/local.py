@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FEW = 8
-"""Up to this many rollouts count as a small write, which `_write_small` handles."""
+"""Up to this many rollouts count as a small write."""
 _SOONEST = 0.001
 """Shortest wait in seconds, which prevents a busy loop after a deadline that has just passed."""
 
@@ -66,8 +66,12 @@ class LocalStore(LocalRecords, ReadingStore):
         self._recent_calls = RecentCalls()
 
     @abstractmethod
-    async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:
-        """Run `work` in a transaction, then notify its topics. Without `write`, changes by `work` must be discarded."""
+    async def _transact(self, work: Callable[[Rows], T], *, write: bool, small: bool) -> T:
+        """Run `work` in a transaction after the health check, then notify its topics.
+
+        Without `write`, `work` makes no changes. `small` work reads and writes few rows; a switch of threads may cost
+        more than that.
+        """
 
     @abstractmethod
     async def _release(self) -> None:
@@ -80,26 +84,13 @@ class LocalStore(LocalRecords, ReadingStore):
             self._notifier.notify_all()
             await self._release()
 
-    async def _write(self, work: Callable[[Rows], T]) -> T:
+    async def _write(self, work: Callable[[Rows], T], *, small: bool = False) -> T:
         self._check_open()
-        return await self._transact(lambda rows: after_health_check(rows, work), write=True)
+        return await self._transact(work, write=True, small=small)
 
-    async def _write_small(self, work: Callable[[Rows], T]) -> T:
-        """Like `_write`, for work on a few rows that every rollout or attempt needs."""
-        return await self._write(work)
-
-    async def _write_batched(self, work: Callable[[Rows], T]) -> T:
-        """Like `_write_small`, for work that many callers need at once; it may share their transaction."""
-        return await self._write_small(work)
-
-    async def _read(self, work: Callable[[Rows], T]) -> T:
+    async def _read(self, work: Callable[[Rows], T], *, small: bool = False) -> T:
         self._check_open()
-        found = await self._transact(unless_due(work), write=False)
-        return await self._write(work) if found is None else found[0]
-
-    async def _read_small(self, work: Callable[[Rows], T]) -> T:
-        """Like `_read`, for work on a few rows that every wait needs."""
-        return await self._read(work)
+        return await self._transact(work, write=False, small=small)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -128,7 +119,9 @@ class LocalStore(LocalRecords, ReadingStore):
 
         Raises CallRefused where the attempt of the first call is no longer open or the latest.
         """
-        made = await self._write_small(lambda rows: idempotent_attempts(rows, request_id, lambda rows: [work(rows)]))
+        made = await self._write(
+            lambda rows: idempotent_attempts(rows, request_id, lambda rows: [work(rows)]), small=True
+        )
         if not made:
             raise CallRefused(f"the attempt that request {request_id} began has ended, or is no longer the latest")
         return made[0]
@@ -153,8 +146,7 @@ class LocalStore(LocalRecords, ReadingStore):
         for request in rollouts:
             check_text(resources_id=request.resources_id)
             check_ids(rollout_id=request.rollout_id)
-        write = self._write_small if len(rollouts) <= _FEW else self._write
-        return await write(lambda rows: lifecycle.enqueue(rows, rollouts))
+        return await self._write(lambda rows: lifecycle.enqueue(rows, rollouts), small=len(rollouts) <= _FEW)
 
     async def dequeue_rollout(
         self, worker_id: str | None = None, request_id: str | None = None
@@ -172,19 +164,19 @@ class LocalStore(LocalRecords, ReadingStore):
     ) -> list[AttemptedRollout]:
         """Claim rollouts, waiting for the first one."""
         check_ids(worker_id=worker_id, request_id=request_id)
-        write = self._write_small if limit <= _FEW else self._write
+        small = limit <= _FEW
 
         def claim(rows: Rows) -> list[AttemptedRollout]:
             return idempotent_attempts(rows, request_id, lambda rows: lifecycle.claim(rows, limit, worker_id))
 
-        claimed = await write(claim)
+        claimed = await self._write(claim, small=small)
         if claimed or limit <= 0 or timeout <= 0:
             return claimed
 
         async def look() -> list[AttemptedRollout] | None:
-            if not await self._read_small(lambda rows: rows.head(1)):
+            if not await self._read(lambda rows: rows.head(1), small=True):
                 return None
-            return await write(claim) or None
+            return await self._write(claim, small=small) or None
 
         return await self._wait(look, {lifecycle.QUEUE}, timeout) or []
 
@@ -218,7 +210,7 @@ class LocalStore(LocalRecords, ReadingStore):
             changes["config"] = encode(config, "the config of a rollout")
         if metadata is not UNSET:
             changes["metadata"] = encode(metadata or {}, "the metadata of a rollout")
-        return await self._write_small(lambda rows: lifecycle.update_rollout(rows, rollout_id, dict(changes)))
+        return await self._write(lambda rows: lifecycle.update_rollout(rows, rollout_id, dict(changes)), small=True)
 
     async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
         """Wait until all are finished."""
@@ -252,7 +244,7 @@ class LocalStore(LocalRecords, ReadingStore):
                 left = None if end is None else end - time.monotonic()
                 if found is not None or (left is not None and left <= 0):
                     return found
-                due = await self._read_small(lambda rows: rows.next_deadline())
+                due = await self._read(lambda rows: rows.next_deadline(), small=True)
                 until_due = None if due is None else max(due - self._clock(), _SOONEST)
                 await waiter.wait(min((s for s in (left, until_due, self._recheck) if s is not None), default=None))
 
@@ -273,8 +265,8 @@ class LocalStore(LocalRecords, ReadingStore):
         changes = _given(status=_not_none(status=status), worker_id=worker_id, last_heartbeat_time=last_heartbeat_time)
         if metadata is not UNSET:
             changes["metadata"] = encode(metadata or {}, "the metadata of an attempt")
-        return await self._write_batched(
-            lambda rows: lifecycle.update_attempt(rows, rollout_id, attempt_id, dict(changes))
+        return await self._write(
+            lambda rows: lifecycle.update_attempt(rows, rollout_id, attempt_id, dict(changes)), small=True
         )
 
     # --- Spans

@@ -83,12 +83,6 @@ class Database:
         parameters: dict[str, Any] = {**_ALIVE, **self.engine.dialect.create_connect_args(self.engine.url)[1]}
         return psycopg.connect(**parameters, autocommit=True)
 
-    def connect_to_write(self) -> "psycopg.Connection[Any]":
-        """Return a new connection for the caller only, with the settings for durable writes; raises psycopg.Error."""
-        connection = self.connect()
-        _configure(connection)
-        return connection
-
     def run(
         self, work: Callable[[PostgresRows], T], payload: Callable[[PostgresRows], str | None], *, writes: bool
     ) -> tuple[T, PostgresRows]:

@@ -8,7 +8,7 @@ process. They survive a power cut where the server writes to its disk as it does
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 from uuid import uuid4
@@ -19,16 +19,15 @@ from msgspec.structs import replace
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Span
 from leyden.core.store.common.attempt_cache import RecentAttempts
-from leyden.core.store.common.group_commit import Answer, one_by_one
+from leyden.core.store.common.group_commit import Answer, GroupCommit, one_by_one
 from leyden.core.store.common.lifecycle import CLOCK, check_health
 from leyden.core.store.common.local import LocalStore, unless_due
 from leyden.core.store.common.reading import finding_attempt
-from leyden.core.store.common.rows import AttemptKey, Rows
+from leyden.core.store.common.rows import Rows
 from leyden.core.store.postgres import opening
 from leyden.core.store.postgres.database import CHANNEL, PATIENCE, CommitUnknown, Database
 from leyden.core.store.postgres.listener import Listener
 from leyden.core.store.postgres.rows import PostgresRows
-from leyden.core.store.postgres.spans import SpanConnections, StoreFunctions
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -38,7 +37,6 @@ RECHECK = 5.0
 _RECENT_SECONDS = 0.5
 """Seconds for which a cached attempt may be out of date after a change by another process."""
 _WRITERS, _READERS = 4, 2
-_MOST_RUNNING = 10_000
 _CHECKED_SECONDS = 2.0
 """Seconds for which overdue rollouts that other transactions have locked are waited for."""
 _MOST_PAYLOAD_BYTES = 7000
@@ -71,13 +69,8 @@ class PostgresStore(LocalStore):
         """Id by which the store recognises its own notifications."""
         self._listening = threading.Lock()
         self._listener: Listener | None = None
-        functions = StoreFunctions(
-            clock, database.connect_to_write, self._store_spans, self._settle_spans, self._note_begun
-        )
-        self._spans = SpanConnections(functions, self._recent_calls, self._writers)
+        self._spans = GroupCommit(self._store_spans, None, self._writers.submit)
         self._recent = RecentAttempts(_RECENT_SECONDS)
-        self._begun_attempts: set[AttemptKey] = set()
-        """Attempts that are known to have begun to run."""
 
     @classmethod
     async def open(
@@ -106,17 +99,9 @@ class PostgresStore(LocalStore):
     def __repr__(self) -> str:
         return f"PostgresStore({self._database.name!r})"
 
-    async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:
+    async def _transact(self, work: Callable[[Rows], T], *, write: bool, small: bool) -> T:
         threads = self._writers if write else self._readers
         return await asyncio.wrap_future(threads.submit(self._run_healthy, work, write))
-
-    async def _write(self, work: Callable[[Rows], T]) -> T:
-        self._check_open()
-        return await self._transact(work, write=True)
-
-    async def _read(self, work: Callable[[Rows], T]) -> T:
-        self._check_open()
-        return await self._transact(work, write=False)
 
     def _run_healthy(
         self, work: Callable[[Rows], T], write: bool, ahead: Callable[[PostgresRows], None] | None = None
@@ -185,7 +170,7 @@ class PostgresStore(LocalStore):
         return await self._recent.find((rollout_id, attempt_id), lambda: self._read(looking))
 
     async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
-        """Store spans in one transaction with those of all other waiting callers of the event loop."""
+        """Store spans in one transaction with those of all other waiting callers."""
         self._check_open()
         return await self._spans.add(spans)
 
@@ -196,21 +181,9 @@ class PostgresStore(LocalStore):
         try:
             return self._run_healthy(lambda rows: self._add(rows, batches), True, lambda rows: rows.expect_spans(keys))
         except CommitUnknown:
-            return self._settle_spans(batches)
+            return [self._settled(batch) for batch in batches]
         except Exception as error:
             return one_by_one(batches, error, self._store_spans)
-
-    def _note_begun(self, keys: Set[AttemptKey]) -> None:
-        """Record that attempts have begun to run, and remove cached rollouts of those that were not recorded before."""
-        if keys <= self._begun_attempts:
-            return
-        self._recent.forget({rollout_id for rollout_id, _ in keys - self._begun_attempts})
-        if len(self._begun_attempts) >= _MOST_RUNNING:
-            self._begun_attempts.clear()
-        self._begun_attempts |= keys
-
-    def _settle_spans(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
-        return [self._settled(batch) for batch in batches]
 
     def _settled(self, batch: Sequence[Span]) -> Answer:
         """Find out whether spans were stored before their connection was lost; store them if not."""
@@ -225,7 +198,6 @@ class PostgresStore(LocalStore):
         return [replace(span, sequence_id=numbers[key]) for key, span in spans]
 
     async def _release(self) -> None:
-        await self._spans.close()
         await asyncio.to_thread(self._shut_down)
 
     def _shut_down(self) -> None:

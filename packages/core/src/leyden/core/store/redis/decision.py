@@ -50,9 +50,8 @@ class TransactionResult(Generic[T]):
 class PreparedCommit(Generic[T]):
     """A commit that is ready to be sent."""
 
-    script: str
     arguments: Sequence[bytes | str]
-    """Arguments of the script."""
+    """Arguments of the script `COMMIT`."""
     result: T
     """Result for the caller after the commit."""
     settle: Callable[[int], None]

@@ -246,34 +246,6 @@ return answer
 """
 )
 
-# One more span of a running attempt: what `COMMIT` could do too, in half the time. Arguments: keys of the deadlines and
-# the last commit of this store; number of the commit; current time; the rollout's key; its expected version and its new
-# version; the attempt's field and value; number of the span; keys of the set of ids, of the spans and of the counts;
-# the member for the span; the span; whether to answer if the file is not yet written.
-INSERT_SPAN = (
-    _WAITS
-    + """
-local last = redis.call('GET', ARGV[2])
-if last and tonumber(string.match(last, '^%d+')) >= tonumber(ARGV[3]) then
-    return 'wait 0'
-end
-if #redis.call('ZRANGEBYSCORE', ARGV[1], '-inf', ARGV[4], 'LIMIT', 0, 1) > 0 then
-    return 'due'
-end
-if redis.call('HGET', ARGV[5], 'v') ~= ARGV[6] or redis.call('SADD', ARGV[11], ARGV[14]) == 0 then
-    return 'stale'
-end
-redis.call('HSET', ARGV[5], 'v', ARGV[7], ARGV[8], ARGV[9], 'counter', ARGV[10], 'tail', ARGV[10])
-redis.call('RPUSH', ARGV[12], ARGV[15])
-redis.call('HINCRBY', ARGV[13], 'spans', 1)
-redis.call('SET', ARGV[2], ARGV[3] .. ' 0', 'EX', 3600)
-if ARGV[16] == '1' and waits() then
-    return 'wait 0'
-end
-return 'done 0'
-"""
-)
-
 FIRST_ARGUMENT = 9
 """Index of the first argument of a commit's commands, counted from 1."""
 MOST_ARGUMENTS = 1000

@@ -36,11 +36,10 @@ from leyden.core.store.redis.cache import RedisCache
 from leyden.core.store.redis.changes import message, update_cache
 from leyden.core.store.redis.connection import Outage, RedisAddress, RedisLink, address_of, connected
 from leyden.core.store.redis.decision import EmptySource, LinkSource, NotCached, PreparedCommit, TransactionResult
-from leyden.core.store.redis.fast_insert import single_span_insert
 from leyden.core.store.redis.notifier import Listener
 from leyden.core.store.redis.opening import check_server, claim_namespace, is_durable
 from leyden.core.store.redis.rows import RedisRows
-from leyden.core.store.redis.scripts import COMMIT, INSERT_SPAN, CommitMessage, HealthCheckDue, RedisKeys, StaleData
+from leyden.core.store.redis.scripts import COMMIT, CommitMessage, HealthCheckDue, RedisKeys, StaleData
 
 T = TypeVar("T")
 
@@ -89,7 +88,7 @@ class RedisStore(LocalStore):
         self._writer = WritingThread()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="leyden-store-read")
         self._write_link, self._idle_links = self._link(), [self._link() for _ in range(_READERS)]
-        self._write_link.load(COMMIT, INSERT_SPAN)
+        self._write_link.load(COMMIT)
         self._listener = Listener(address, self._channel, self._name, self._notifier, self._closing)
         self._write_lock = threading.Lock()
         """Held by the writer, on any thread."""
@@ -122,18 +121,15 @@ class RedisStore(LocalStore):
     def _link(self) -> RedisLink:
         return RedisLink(self._address, self._outage, self._closing)
 
-    async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:
-        if write:
-            return await asyncio.wrap_future(self._writer.submit(self._write_now, work))
-        return await asyncio.wrap_future(self._readers.submit(self._read_now, work))
+    async def _transact(self, work: Callable[[Rows], T], *, write: bool, small: bool) -> T:
+        """Run `work`; a small write runs on the calling thread where Redis is near.
 
-    async def _write(self, work: Callable[[Rows], T]) -> T:
-        self._check_open()
-        return await self._transact(work, write=True)  # the health check runs where the commit finds it due
-
-    async def _read(self, work: Callable[[Rows], T]) -> T:
-        self._check_open()
-        return await self._transact(work, write=False)
+        The health check runs where the commit finds it due.
+        """
+        if not write:
+            return await asyncio.wrap_future(self._readers.submit(self._read_now, work))
+        done = self._on_calling_thread(lambda: self._from_cache(work), work) if small else None
+        return await asyncio.wrap_future(self._writer.submit(self._write_now, work)) if done is None else done.result
 
     def _read_now(self, work: Callable[[Rows], T]) -> T:
         link = self._idle_links.pop()
@@ -250,7 +246,7 @@ class RedisStore(LocalStore):
             self._recent.forget(transaction_result.rows.changed)
             self._notifier.notify(transaction_result.rows.topics)
 
-    # --- Fast paths for every model call
+    # --- Small changes, on the calling thread
 
     def _on_calling_thread(
         self, decide: Callable[[], PreparedCommit[T] | None], name: object
@@ -277,25 +273,14 @@ class RedisStore(LocalStore):
         if not transaction_result.keeps or transaction_result.message.ahead:
             return None
         return PreparedCommit(
-            COMMIT,
             transaction_result.message.arguments,
             cast("T", transaction_result.result),
             partial(self._settle, transaction_result),
         )
 
-    def _insert_single_span(self, batches: Sequence[Sequence[Span]], size: int) -> PreparedCommit[list[Answer]] | None:
-        now, number = self._clock(), str(self._commits + 1)
-        added = single_span_insert(self._cache, self._recent_calls, batches, size, now, f"{self._name}.{number}")
-        if added is None:
-            return None
-        self._commits += 1
-        first = (self._keys.deadlines, self._keys.last + self._name, number, repr(now))
-        arguments = [*first, *added.arguments(self._keys), "1" if self._asks_file else "0"]
-        return PreparedCommit(INSERT_SPAN, arguments, [[added.span]], lambda _base: self._cache.keep(added.new))
-
     def _commit_soon(self, prepared: PreparedCommit[Any], name: object) -> bool:
         began = time.monotonic()
-        answer = self._write_link.run_soon(_SOON_SECONDS, prepared.script, *prepared.arguments)
+        answer = self._write_link.run_soon(_SOON_SECONDS, COMMIT, *prepared.arguments)
         if answer is None or answer.startswith(b"wait"):
             self._unfinished = (name, prepared, answer)
             if answer is None:
@@ -317,17 +302,11 @@ class RedisStore(LocalStore):
             return
         name, prepared, answer = unfinished
         try:
-            answer = answer or self._write_link.run(prepared.script, *prepared.arguments)
+            answer = answer or self._write_link.run(COMMIT, *prepared.arguments)
             prepared.settle(self._committed(self._write_link, answer))
         except (HealthCheckDue, StaleData):
             return  # it was not made, and is decided again
         self._finished_commit = (name, prepared.result)
-
-    async def _write_small(self, work: Callable[[Rows], T]) -> T:
-        """Write on the calling thread where Redis is near: a switch of threads costs more than a few rows."""
-        self._check_open()
-        done = self._on_calling_thread(lambda: self._from_cache(work), work)
-        return await self._write(work) if done is None else done.result
 
     async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
         """Return an attempt with its rollout; from a cache where it was looked up recently."""
@@ -343,12 +322,7 @@ class RedisStore(LocalStore):
     def _store_spans_here(self, batches: Sequence[Sequence[Span]], size: int) -> list[Answer] | None:
         if size > _SMALL_BYTES:
             return None
-        done = self._on_calling_thread(
-            lambda: (
-                self._insert_single_span(batches, size) or self._from_cache(lambda rows: self._add(rows, batches, size))
-            ),
-            batches,
-        )
+        done = self._on_calling_thread(lambda: self._from_cache(lambda rows: self._add(rows, batches, size)), batches)
         return None if done is None else done.result
 
     def _store_spans(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:

@@ -69,12 +69,10 @@ class SqlRows(SqlRecords):
     def __init__(self, connection: Connection, driver: Any, now: float, *, assumes_new_spans: bool = False) -> None:
         """`driver` is the driver's own connection of `connection`.
 
-        With `assumes_new_spans`, several spans are assumed to be new; an insert of a stored one raises an error.
+        With `assumes_new_spans`, spans are assumed to be new; an insert of a stored one raises an error.
         """
         super().__init__(now)
         self._connection, self._driver, self._assumes_new_spans = connection, driver, assumes_new_spans
-        self._preparing: set[AttemptKey] = set()
-        """Attempts that were read as preparing; no time of their spans serves as a heartbeat."""
         self.changed: set[str] = set()
         """Rollouts that were changed, or whose attempts were, in other fields than `_HEARTBEAT_FIELDS`."""
 
@@ -185,7 +183,6 @@ class SqlRows(SqlRecords):
         """Select by the unique index."""
         rows = structs_of(AttemptRow, self._by_keys(sql.ATTEMPTS_BY_KEY, keys))
         found = {(row.rollout_id, row.attempt_id): row for row in rows}
-        self._preparing.update(key for key, row in found.items() if row.status == "preparing")
         return {key: found[key] for key in keys if key in found}
 
     def latest_attempts(self, rows: Sequence[RolloutRow]) -> dict[str, AttemptRow]:
@@ -209,16 +206,11 @@ class SqlRows(SqlRecords):
         self._insert(schema.attempts, [row])
 
     def update_attempt(self, key: AttemptKey, changes: Changes) -> None:
-        """Update only the changed columns, and the last span's heartbeat time where it is later."""
+        """Update only the changed columns."""
         if not _HEARTBEAT_FIELDS.issuperset(changes):
             self.changed.add(key[0])
         if changes:
             self._run_compiled(sql.update_attempt(tuple(changes)), **_renamed(changes), key=key[0], second_key=key[1])
-        latest_heartbeat = changes.get("last_heartbeat_time")
-        if latest_heartbeat is not None and key not in self._preparing:
-            self._run_compiled(sql.OUTDATE_LAST_SPAN, key=key[0], second_key=key[1], now=latest_heartbeat)
-        if "status" in changes:
-            self._preparing.discard(key)
 
     def open_attempt_of(self, worker_id: str) -> AttemptRow | None:
         """Select by the index of workers' attempts."""
@@ -248,26 +240,6 @@ class SqlRows(SqlRecords):
         """Update all with one statement."""
         self._by_keys(sql.RECORD_HEARTBEATS, keys, now=self.now)
 
-    def add_to_running(self, row: SpanRow) -> int | None:
-        """Store a span of a running attempt, the usual case, with one statement; return its number.
-
-        Returns None where the span, its attempt or its rollout is no usual case; then nothing was stored.
-        """
-        # all rows, since the statement is committed only then
-        stored = self._run_compiled(sql.ADD_SPAN, now=self.now, **asdict(row)).fetchall()
-        return stored[0][0] if stored else None
-
-    def begin_to_run(self, key: AttemptKey) -> bool:
-        """Set a claimed attempt and its rollout to running, and return True.
-
-        Returns False, without a change, where they are no usual case.
-        """
-        begun = self._run_compiled(sql.BEGIN_ATTEMPT, key=key[0], second_key=key[1], now=self.now).rowcount == 1
-        if begun:
-            self._run_compiled(sql.BEGIN_ROLLOUT, key=key[0])
-            self.changed.add(key[0])
-        return begun
-
     def span_counters(self, rollout_ids: Sequence[str]) -> dict[str, int]:
         """Select with one statement, by the index of spans in order."""
         return dict(self._run_compiled(sql.SPAN_COUNTERS, keys=json.dumps(rollout_ids)).fetchall())
@@ -277,11 +249,8 @@ class SqlRows(SqlRecords):
         self._run_compiled(sql.SET_COUNTERS, counters=json.dumps(counters))
 
     def stored_spans(self, keys: Sequence[SpanKey]) -> set[SpanKey]:
-        """Select by the unique index, with one statement.
-
-        With `assumes_new_spans`, only a single span is looked up: it comes here when `add_to_running` did not store it.
-        """
-        if self._assumes_new_spans and len(keys) > 1:
+        """Select by the unique index, with one statement."""
+        if self._assumes_new_spans:
             return set()
         wanted = [(rollout_id, span_id, attempt_id) for rollout_id, attempt_id, span_id in keys]
         return {(row[0], row[1], row[2]) for row in self._by_keys(sql.STORED_SPANS, wanted)}
@@ -292,9 +261,8 @@ class SqlRows(SqlRecords):
         self._driver.executemany(text, list(map(attrgetter(*(name for name, _ in wanted)), rows)))
 
     def delete_spans(self, rollout_id: str) -> int:
-        """Delete by the index of spans in order, and keep the heartbeats in the attempts."""
+        """Delete by the index of spans in order."""
         count = self._run_compiled(sql.COUNT_SPANS, key=rollout_id).fetchone()[0]
-        self._run_compiled(sql.KEEP_HEARTBEATS, key=rollout_id)
         self._run_compiled(sql.DELETE_SPANS, key=rollout_id)
         return count
 

@@ -19,10 +19,16 @@ from sqlalchemy import (
 from sqlalchemy import Text as AnyText
 from sqlalchemy import literal_column as sql
 
-VERSION = 7
+VERSION = 8
 """Version of the schema, stored with the data, and the newest of `migrations`; newer stores are refused."""
-WITH_HEARTBEATS = 3
-"""First version in which spans have the column `heartbeat_time`."""
+KEEP_HEARTBEATS = """
+UPDATE attempts SET last_heartbeat_time = {last}
+WHERE status = 'running' AND last_heartbeat_time < {last}
+""".format(
+    last="(SELECT heartbeat_time FROM spans WHERE spans.rollout_id = attempts.rollout_id"
+    " AND spans.attempt_id = attempts.attempt_id ORDER BY sequence_id DESC LIMIT 1)"
+)
+"""For stores of versions 3 to 7: there, the time of a running attempt's last span may be its last heartbeat."""
 
 Text = AnyText().with_variant(AnyText(collation="C"), "postgresql")
 """Text that is sorted by its bytes, whatever the locale of a PostgreSQL server."""
@@ -100,8 +106,6 @@ spans = Table(
     Column("name", Text, nullable=False),
     Column("start_time", Float, nullable=False),
     Column("end_time", Float),
-    # Time of storing, for a span that is its attempt's latest heartbeat without a write to the attempt.
-    Column("heartbeat_time", Float),
     Column("body", LargeBinary, nullable=False),
     UniqueConstraint("rollout_id", "span_id", "attempt_id"),
 )

@@ -18,14 +18,11 @@ from sqlalchemy import (
     Text,
     Update,
     bindparam,
-    case,
     delete,
-    exists,
     func,
     insert,
     literal_column,
     select,
-    type_coerce,
     update,
 )
 from sqlalchemy.dialects import sqlite
@@ -48,28 +45,8 @@ def _new(names: Iterable[str]) -> dict[str, BindParameter[Any]]:
 _rollouts, _attempts, _spans, _queue = schema.rollouts.c, schema.attempts.c, schema.spans.c, schema.queue.c
 _resources, _workers = schema.resources.c, schema.workers.c
 _others = schema.rollouts.alias("others").c
-_RUNNING = literal_column("'running'", Text)
-_IS_RUNNING = _attempts.status == _RUNNING
-# Where a span's own time serves as heartbeat, numbers only grow. The attempt's last heartbeat is then the time of the
-# span with the highest number.
-_LAST_OF_ATTEMPT = (
-    select(_spans.heartbeat_time)
-    .where((_spans.rollout_id == _attempts.rollout_id) & (_spans.attempt_id == _attempts.attempt_id))
-    .order_by(_spans.sequence_id.desc())
-    .limit(1)
-    .correlate(schema.attempts)
-    .scalar_subquery()
-)
-_NOTED = _attempts.last_heartbeat_time
-HEARTBEAT = type_coerce(
-    case((_IS_RUNNING & _NOTED.is_not(None), greatest(_NOTED, func.coalesce(_LAST_OF_ATTEMPT, _NOTED))), else_=_NOTED),
-    Float,
-)
-"""Time of an attempt's last heartbeat: as recorded, or by the last span that was stored while it ran."""
 ROLLOUT = _columns(schema.rollouts, RolloutRow)
-ATTEMPT = [
-    HEARTBEAT.label(column.name) if column is _NOTED else column for column in _columns(schema.attempts, AttemptRow)
-]
+ATTEMPT = _columns(schema.attempts, AttemptRow)
 SPAN, RESOURCES = _columns(schema.spans, SpanRow), _columns(schema.resources, ResourcesRow)
 WORKER = _columns(schema.workers, WorkerRow)
 
@@ -98,9 +75,6 @@ STORED_SPANS = (
     _EVERY_STORED_SPAN.where(tuples_among(_spans.rollout_id, _spans.span_id, _spans.attempt_id)),
 )
 COUNT_SPANS = select(func.count()).select_from(schema.spans).where(_spans.rollout_id == _KEY)
-KEEP_HEARTBEATS = (
-    update(schema.attempts).where((_attempts.rollout_id == _KEY) & _IS_RUNNING).values(last_heartbeat_time=HEARTBEAT)
-)
 DELETE_SPANS = delete(schema.spans).where(_spans.rollout_id == _KEY)
 SPANS_IN_ORDER = select(*SPAN).where(_spans.rollout_id == _KEY).order_by(_spans.sequence_id, schema.spans.c.id)
 _THIS_ATTEMPT = (_attempts.rollout_id == _KEY) & (_attempts.attempt_id == _SECOND_KEY)
@@ -137,21 +111,10 @@ _EVERY_TARGET = select(
 ).join_from(schema.attempts, schema.rollouts, _attempts.rollout_id == _rollouts.rollout_id)
 TARGETS = _EVERY_TARGET.where(_THIS_ATTEMPT), _EVERY_TARGET.where(_THESE_ATTEMPTS)
 _NOW = bindparam("now", type_=Float)
-_RECORD_HEARTBEATS = update(schema.attempts).values(last_heartbeat_time=greatest(func.coalesce(HEARTBEAT, _NOW), _NOW))
+_RECORD_HEARTBEATS = update(schema.attempts).values(
+    last_heartbeat_time=greatest(func.coalesce(_attempts.last_heartbeat_time, _NOW), _NOW)
+)
 RECORD_HEARTBEATS = _RECORD_HEARTBEATS.where(_THIS_ATTEMPT), _RECORD_HEARTBEATS.where(_THESE_ATTEMPTS)
-_LAST_SPAN_OF_ATTEMPT = (
-    select(schema.spans.c.id)
-    .where((_spans.rollout_id == _KEY) & (_spans.attempt_id == _SECOND_KEY))
-    .order_by(_spans.sequence_id.desc())
-    .limit(1)
-    .scalar_subquery()
-)
-OUTDATE_LAST_SPAN = (
-    update(schema.spans)
-    .where((schema.spans.c.id == _LAST_SPAN_OF_ATTEMPT) & (_spans.heartbeat_time > _NOW))
-    .values(heartbeat_time=None)
-)
-"""For a recorded heartbeat before the time of the attempt's last span, whose time must no longer count."""
 _COUNTERS = func.json_each(bindparam("counters", type_=Text)).table_valued("key", "value")
 SET_COUNTERS = (
     update(schema.rollouts).where(_rollouts.rollout_id == _COUNTERS.c.key).values(span_counter=_COUNTERS.c.value)
@@ -166,48 +129,6 @@ RETIRE_RESOURCES = (
 )
 WORKER_BY_ID = select(*WORKER).where(_workers.worker_id == _KEY)
 PUT_WORKER = update(schema.workers).where(_workers.worker_id == _KEY).values(_new(WorkerRow.__struct_fields__))
-_OF_ROLLOUT, _OF_ATTEMPT = bindparam("rollout_id", type_=Text), bindparam("attempt_id", type_=Text)
-_PREPARING = literal_column("'preparing'", Text)
-_NOTHING_DUE = ~exists(literal_column("1")).where(_others.deadline <= _NOW)
-_WAITING = exists(literal_column("1")).where(
-    (_rollouts.rollout_id == _attempts.rollout_id) & (_rollouts.status == _PREPARING),
-    _rollouts.attempts == _attempts.sequence_id,
-)
-BEGIN_ATTEMPT = (
-    update(schema.attempts)
-    .where(_THIS_ATTEMPT & (_attempts.status == _PREPARING) & _WAITING & _NOTHING_DUE)
-    .values(status=_RUNNING, last_heartbeat_time=greatest(func.coalesce(_NOTED, _NOW), _NOW))
-)
-BEGIN_ROLLOUT = update(schema.rollouts).where(_rollouts.rollout_id == _KEY).values(status=_RUNNING)
-"""Set an attempt, and then its rollout, to running: the usual effect of an attempt's first span.
-
-Only for the latest attempt, which was claimed. The deadline stays and may be too early; the health check moves it.
-"""
-_NEXT_NUMBER = (
-    select(_SPAN_COUNTER + literal_column("1", Integer))
-    .join_from(schema.rollouts, schema.attempts, _attempts.rollout_id == _rollouts.rollout_id)
-    .where(
-        (_rollouts.rollout_id == _OF_ROLLOUT) & (_rollouts.status == _RUNNING),
-        (_attempts.attempt_id == _OF_ATTEMPT) & _IS_RUNNING & _NOTED.is_not(None),
-        func.coalesce(_LAST_OF_ATTEMPT, _NOW) <= _NOW,
-        _NOTHING_DUE,
-    )
-    .scalar_subquery()
-)
-ADD_SPAN = (
-    insert(schema.spans)
-    .prefix_with("OR IGNORE", dialect="sqlite")
-    .values({name: bindparam(name) for name in SpanRow.__struct_fields__ if name != "sequence_id"})
-    .values(sequence_id=_NEXT_NUMBER, heartbeat_time=_NOW)
-    .returning(_spans.sequence_id)
-)
-"""Stores a span in the usual case: a new span without a number, of a running attempt, while nothing is overdue.
-
-Other spans are ignored, since the required number is NULL or the span exists already; the general rules then handle
-them. The attempt is not written: the span's own time is the heartbeat, unless the clock has gone back since the last
-one.
-"""
-
 SQLITE: Dialect = sqlite.dialect()
 """Shared by all stores, so that cached compiled statements do not keep a closed store's engine alive."""
 
@@ -234,11 +155,5 @@ def update_rollout(names: tuple[str, ...]) -> Update:
 
 @cache
 def update_attempt(names: tuple[str, ...]) -> Update:
-    """Return a statement that updates these fields of one attempt.
-
-    A new status is written with the last heartbeat, since times of spans count only while the attempt runs.
-    """
-    values: dict[str, ColumnElement[Any]] = dict(_new(names))
-    if "status" in names:
-        values.setdefault("last_heartbeat_time", HEARTBEAT)
-    return update(schema.attempts).where(_THIS_ATTEMPT).values(values)
+    """Return a statement that updates these fields of one attempt."""
+    return update(schema.attempts).where(_THIS_ATTEMPT).values(_new(names))

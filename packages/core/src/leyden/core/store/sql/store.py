@@ -20,7 +20,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from msgspec.structs import replace
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -30,11 +29,9 @@ from leyden.core.errors import StoreError, UsageError
 from leyden.core.store.common.attempt_cache import RecentAttempts
 from leyden.core.store.common.group_commit import Answer, GroupCommit, one_by_one
 from leyden.core.store.common.lifecycle import CLOCK
-from leyden.core.store.common.little_writes import WriteBatcher
 from leyden.core.store.common.local import LocalStore, after_health_check, unless_due
 from leyden.core.store.common.reading import finding_attempt
 from leyden.core.store.common.rows import AttemptRow, RolloutRow, Rows, to_attempt, to_rollout
-from leyden.core.store.common.span_ingest import problem
 from leyden.core.store.common.writing_thread import WritingThread
 from leyden.core.store.sql import file_notifier, schema
 from leyden.core.store.sql.file_notifier import FileListener
@@ -82,7 +79,6 @@ class SqlStore(LocalStore):
         self._makes_checkpoint = False
         """Whether a checkpoint is being made; two at once would keep each other from restarting the log."""
         self._spans = GroupCommit(self._store_spans, self._store_spans_here, self._writer.submit)
-        self._write_batcher = WriteBatcher[Callable[[Rows], Any], Any](self._write_all_here)
         self._recent = RecentAttempts(recheck)
 
     @classmethod
@@ -102,7 +98,21 @@ class SqlStore(LocalStore):
         """Durable, and shared between processes of one machine."""
         return {"durable": True, "multi_process": True, "otlp_traces": False}
 
-    async def _transact(self, work: Callable[[Rows], T], *, write: bool) -> T:
+    async def _transact(self, work: Callable[[Rows], T], *, write: bool, small: bool) -> T:
+        if not write:
+            found = await self._in_transaction(unless_due(work), write=False, small=small)
+            if found is not None:
+                return found[0]
+        return await self._in_transaction(lambda rows: after_health_check(rows, work), write=True, small=small)
+
+    async def _in_transaction(self, work: Callable[[SqlRows], T], *, write: bool, small: bool) -> T:
+        """Run `work` on a thread of the store; small work on the calling thread, where no other writer is active."""
+        if small and write:
+            self._count_written(_SMALL_BYTES)
+        if small and not (write and self._writer.is_busy):
+            done = self._on_calling_thread(lambda rows: (work(rows),), write=write)
+            if done is not None:
+                return done[0]
         submit = self._writer.submit if write else self._readers.submit
         return await asyncio.wrap_future(submit(self._run, work, write))
 
@@ -148,32 +158,6 @@ class SqlStore(LocalStore):
                     )
         return await super()._wait(look, topics, timeout)
 
-    async def _write_small(self, work: Callable[[Rows], T]) -> T:
-        """Write on the calling thread where no other writer is active: a switch of threads costs more than few rows."""
-        self._check_open()
-        self._count_written(_SMALL_BYTES)
-        if not self._writer.is_busy:
-            done = self._on_calling_thread(lambda rows: (after_health_check(rows, work),), write=True)
-            if done is not None:
-                return done[0]
-        return await self._write(work)
-
-    async def _write_batched(self, work: Callable[[Rows], T]) -> T:
-        """Write in one transaction with the other work of the same turn of the event loop."""
-        self._check_open()
-        self._count_written(_SMALL_BYTES)
-        if not self._writer.is_busy:
-            done: tuple[T] | None = await self._write_batcher.do(work)
-            if done is not None:
-                return done[0]
-        return await self._write(work)
-
-    def _write_all_here(self, works: Sequence[Callable[[Rows], Any]]) -> list[Any] | None:
-        """Do all in one transaction on the calling thread; None where that is not possible, or one of them fails."""
-        return self._on_calling_thread(
-            lambda rows: after_health_check(rows, lambda rows: [work(rows) for work in works]), write=True
-        )
-
     async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
         """Return an attempt with its rollout; from a cache where it was looked up within `recheck` seconds."""
         self._check_open()
@@ -187,12 +171,6 @@ class SqlStore(LocalStore):
         if found is None:
             return await self._read(finding_attempt(rollout_id, attempt_id))
         return to_rollout(*found), to_attempt(found[1])
-
-    async def _read_small(self, work: Callable[[Rows], T]) -> T:
-        """Read on the calling thread where that is possible at once."""
-        self._check_open()
-        done = self._on_calling_thread(unless_due(work), write=False)
-        return done[0] if done else await self._read(work)
 
     async def _add_spans(self, spans: Sequence[Span]) -> list[Span]:
         """Store spans in one transaction with those of all other waiting callers."""
@@ -212,51 +190,12 @@ class SqlStore(LocalStore):
         self._count_written(size)
         if self._writer.is_busy:
             return None
-        if (
-            len(batches) == 1 == len(batches[0])
-            and (answer := self._add_single_span_nowait(batches[0], size)) is not None
-        ):
-            return [answer]
         return self._on_calling_thread(self._span_work(batches, size), write=True)
 
     def _span_work(
         self, batches: Sequence[Sequence[Span]], size: int | None = None
     ) -> Callable[[SqlRows], list[Answer]]:
-        """Return work that stores several callers' spans.
-
-        A single span in the usual case is stored by a statement of its own, all others together.
-        """
-
-        def work(rows: SqlRows) -> list[Answer]:
-            several = len(batches) > 1
-            answers = [
-                (self._add_single_span(rows, batch, size) if several else None)
-                or self._add_single_span(rows, batch, size, begins=True)
-                for batch in batches
-            ]
-            left = [batch for batch, answer in zip(batches, answers, strict=True) if answer is None]
-            rest = iter(after_health_check(rows, lambda rows: self._add(rows, left, size)) if left else ())
-            return [next(rest) if answer is None else answer for answer in answers]
-
-        return work
-
-    def _add_single_span(
-        self, rows: SqlRows, batch: Sequence[Span], size: int | None, *, begins: bool = False
-    ) -> list[Span] | None:
-        """Store a single span, of an attempt that is running, or that it `begins`, by the fastest way.
-
-        Returns None where the span is no usual case.
-        """
-        if len(batch) != 1:
-            return None
-        (span,) = batch
-        key = span.rollout_id, span.attempt_id
-        if span.sequence_id or problem(batch, {key}, size) is not None:
-            return None
-        if begins and not rows.begin_to_run(key):
-            return None
-        number = rows.add_to_running(self._recent_calls.row(span))
-        return None if number is None else [replace(span, sequence_id=number)]
+        return lambda rows: after_health_check(rows, lambda rows: self._add(rows, batches, size))
 
     def _count_written(self, size: int) -> None:
         """Count the bytes written on callers' own threads, and start a checkpoint when it is due."""
@@ -295,14 +234,6 @@ class SqlStore(LocalStore):
     def _on_calling_thread(self, work: Callable[[SqlRows], T | None], *, write: bool) -> T | None:
         """Run `work` on the calling thread; None where the writing thread must do it, which may wait and raise."""
         return self._run_nowait(lambda pair: self._work_on(*pair, work, write))
-
-    def _add_single_span_nowait(self, batch: Sequence[Span], size: int) -> list[Span] | None:
-        """Store a single span on the calling thread, by a statement that is a transaction by itself."""
-
-        def store(pair: _ConnectionPair) -> list[Span] | None:
-            return self._add_single_span(SqlRows(*pair, self._clock()), batch, size)
-
-        return self._run_nowait(store)
 
     def _run_nowait(self, work: Callable[[_ConnectionPair], T | None]) -> T | None:
         if not self._nowait_lock.acquire(blocking=False):
@@ -426,8 +357,8 @@ def _migrate(connection: Connection, path: Path) -> None:
     if version == 0 and inspect(connection).get_table_names():
         raise UsageError(f"{path} is a database, but not a store of Leyden")
     schema.metadata.create_all(connection)  # creates the tables that an older store lacks
-    if 0 < version < schema.WITH_HEARTBEATS:
-        connection.exec_driver_sql("ALTER TABLE spans ADD COLUMN heartbeat_time FLOAT")
+    if "heartbeat_time" in {column["name"] for column in inspect(connection).get_columns("spans")}:
+        connection.exec_driver_sql(schema.KEEP_HEARTBEATS)
     connection.exec_driver_sql(f"PRAGMA user_version={schema.VERSION}")
 
 

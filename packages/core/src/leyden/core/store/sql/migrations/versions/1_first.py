@@ -1,4 +1,7 @@
-"""The first tables. SQLite files have had them from the start, and are made without migrations."""
+"""The first tables, without the function for storing a span, which the eighth version dropped.
+
+SQLite files have had the tables from the start, and are made without migrations.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -7,42 +10,6 @@ revision = "1"
 down_revision = None
 
 Text = sa.Text(collation="C")
-
-ADD_SPAN = """
-CREATE FUNCTION leyden_add_span(
-    at float8, of_rollout text, of_attempt text, trace text, span text, parent text, named text,
-    started float8, ended float8, rest bytea
-) RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-    number bigint;
-BEGIN
-    IF EXISTS (SELECT FROM rollouts WHERE deadline <= at) THEN
-        RETURN NULL;
-    END IF;
-    SELECT span_counter INTO number FROM rollouts
-        WHERE rollout_id = of_rollout AND status = 'running' FOR NO KEY UPDATE;
-    IF NOT FOUND
-        OR NOT EXISTS (
-            SELECT FROM attempts WHERE rollout_id = of_rollout AND attempt_id = of_attempt AND status = 'running'
-        )
-        OR EXISTS (SELECT FROM spans WHERE rollout_id = of_rollout AND span_id = span AND attempt_id = of_attempt)
-    THEN
-        RETURN NULL;
-    END IF;
-    -- A statement of its own, which sees what was committed while this one waited for the row.
-    SELECT 1 + greatest(number, coalesce(max(sequence_id), 0)) INTO number FROM spans WHERE rollout_id = of_rollout;
-    INSERT INTO spans (
-        rollout_id, attempt_id, sequence_id, trace_id, span_id, parent_id, name, start_time, end_time, body
-    ) VALUES (of_rollout, of_attempt, number, trace, span, parent, named, started, ended, rest);
-    UPDATE attempts SET last_heartbeat_time = at WHERE rollout_id = of_rollout AND attempt_id = of_attempt;
-    RETURN number;
-END $$
-"""
-"""Stores a span as nearly all come: a new one, without a number, of an attempt that runs while nothing is overdue.
-
-Returns its number, or NULL for any other span, with which it does nothing. It spares what a model call has to wait for
-most of its statements; what becomes of all other spans is decided where the rules are.
-"""
 
 
 def upgrade() -> None:
@@ -95,7 +62,6 @@ def upgrade() -> None:
         postgresql_where=sa.text("status IN ('preparing', 'running')"),
     )
     _make_spans()
-    op.execute(ADD_SPAN)
     op.create_table(
         "resources",
         sa.Column("id", sa.BigInteger, primary_key=True),

@@ -1,6 +1,6 @@
-"""An attempt's heartbeat is the time of its last span, so that storing one writes nothing else.
+"""A span may have the time of its attempt's last heartbeat; the eighth version drops the column again.
 
-The sixth version makes the functions that store spans. SQLite files are changed by `store.sql.store`.
+SQLite files are changed by `store.sql.store`.
 """
 
 import sqlalchemy as sa
@@ -11,5 +11,5 @@ down_revision = "2"
 
 
 def upgrade() -> None:
-    """Give spans a heartbeat of their own."""
+    """Add the column."""
     op.add_column("spans", sa.Column("heartbeat_time", sa.Float))
