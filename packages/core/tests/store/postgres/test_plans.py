@@ -65,8 +65,8 @@ def rows_of(plan: str) -> int:
     return most
 
 
-SPANS_COME = ("SET status=", "greatest(", "INSERT INTO spans (")
-"""Parts of statements with which spans are stored."""
+SPANS_COME = ("SET status=", "array_agg((", "INSERT INTO spans (")
+"""Parts of statements with which spans are stored: by the rules, and within the function on the server."""
 MANY = """
 INSERT INTO rollouts (rollout_id, input, start_time, status, config, metadata, attempts, span_counter, deadline)
     SELECT 'o' || n, '', 1, 'succeeded', '', '', 1, 0, nullif(n % 3, 0) * 1e12 FROM generate_series(1, 20000) n;

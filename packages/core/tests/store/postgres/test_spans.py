@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
 import psycopg
 import pytest
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from leyden.core.data.rollout import AttemptedRollout, EnqueueRollout, RolloutConfig
 from leyden.core.data.span import Span
 from leyden.core.errors import StoreError, UsageError
+from leyden.core.store.postgres.database import Database
 from leyden.core.store.postgres.rows import PostgresRows
 from leyden.core.store.postgres.store import PostgresStore
 from leyden.core.testing.servers.postgres_server import PostgresServer
@@ -34,17 +36,22 @@ async def store(uri: str) -> AsyncGenerator[PostgresStore]:
 
 
 @pytest.fixture
-def transactions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The name of the thread of each transaction."""
-    names: list[str] = []
-    begin = PostgresRows.begin
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """For each change of the database: `statement` for one that is a transaction by itself, else `transaction`."""
+    found: list[str] = []
+    begin, run_statement = PostgresRows.begin, Database.run_statement
 
-    def noted(rows: PostgresRows) -> None:
-        names.append(threading.current_thread().name)
+    def noted_transaction(rows: PostgresRows) -> None:
+        found.append("transaction")
         begin(rows)
 
-    monkeypatch.setattr(PostgresRows, "begin", noted)
-    return names
+    def noted_statement(database: Database, statement: str, values: Sequence[Any]) -> Any:
+        found.append("statement")
+        return run_statement(database, statement, values)
+
+    monkeypatch.setattr(PostgresRows, "begin", noted_transaction)
+    monkeypatch.setattr(Database, "run_statement", noted_statement)
+    return found
 
 
 async def names(store: PostgresStore, got: AttemptedRollout) -> list[str]:
@@ -72,16 +79,27 @@ async def test_the_first_span_sets_an_attempt_to_running(store: PostgresStore) -
     assert worker is not None and (worker.status, worker.current_rollout_id) == ("busy", several[-1].rollout_id)
 
 
-async def test_callers_share_transactions(store: PostgresStore, transactions: list[str]) -> None:
+async def test_spans_in_the_usual_case_take_one_statement(store: PostgresStore, sent: list[str]) -> None:
+    got, other = await claimed(store), await claimed(store)
+    sent.clear()
+    assert taken_span(await store.add_span(span_of(got.attempt, "a"))).sequence_id == 1
+    several = [span_of(got.attempt, "b"), span_of(other.attempt, "a"), span_of(got.attempt, "c")]
+    assert [span.sequence_id for span in await store.add_many_spans(several)] == [2, 1, 3]
+    assert sent == ["statement", "statement"]
+    assert await store.add_span(span_of(got.attempt, "a")) is None
+    assert sent == ["statement"] * 3 + ["transaction"]
+
+
+async def test_callers_share_statements(store: PostgresStore, sent: list[str]) -> None:
     got = await claimed(store)
-    transactions.clear()
+    sent.clear()
 
     async def write(name: str) -> list[int]:
         return [taken_span(await store.add_span(span_of(got.attempt, f"{name}{n}"))).sequence_id for n in range(10)]
 
     numbers = [number for some in await asyncio.gather(*map(write, "abcdef12")) for number in some]
     assert sorted(numbers) == list(range(1, 81))
-    assert len(transactions) < 60, "each of 80 spans has a transaction of its own"
+    assert len(sent) < 60, "each of 80 spans has a statement of its own"
 
 
 async def test_what_is_read_is_what_was_given(store: PostgresStore) -> None:

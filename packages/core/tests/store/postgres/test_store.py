@@ -17,7 +17,6 @@ from sqlalchemy import create_engine
 from leyden.core.data.rollout import EnqueueRollout, RolloutConfig
 from leyden.core.errors import StoreError
 from leyden.core.store.postgres import rows
-from leyden.core.store.postgres.rows import PostgresRows
 from leyden.core.store.postgres.store import PostgresStore
 from leyden.core.store.sql import migrations, schema
 from leyden.core.testing.servers.postgres_server import PostgresServer
@@ -234,23 +233,6 @@ async def test_who_waits_is_told_when_the_store_closes(uri: str) -> None:
 
 
 # --- Statements
-
-
-async def test_concurrent_spans_share_transactions(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[bool] = []
-    begin = PostgresRows.begin
-
-    def counted(rows: PostgresRows) -> None:
-        begun.append(True)
-        begin(rows)
-
-    store = await PostgresStore.open(uri)
-    got = await claimed(store)
-    monkeypatch.setattr(PostgresRows, "begin", counted)
-    await asyncio.gather(*(store.add_span(span_of(got.attempt, f"{n:x}")) for n in range(100)))
-    assert 0 < len(begun) < 50
-    assert (await store.statistics())["total_spans"] == 100
-    await store.close()
 
 
 async def test_a_span_that_cannot_be_stored_harms_no_other(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,7 @@ async def test_an_older_database_is_brought_up_to_date_by_one_of_many(postgres: 
         await store.close()
 
 
-async def test_the_functions_of_an_older_database_are_dropped(postgres: PostgresServer) -> None:
+async def test_the_functions_of_an_older_database_are_replaced(postgres: PostgresServer) -> None:
     older = postgres.create()
     engine = create_engine(postgres.uri_of(older).replace("postgresql:", "postgresql+psycopg:"))
     with engine.begin() as connection:
@@ -129,8 +129,8 @@ async def test_the_functions_of_an_older_database_are_dropped(postgres: Postgres
     engine.dispose()
     await (await open_store(postgres.uri_of(older))).close()
     with postgres.connect(older) as connection:
-        found = connection.execute("SELECT proname FROM pg_proc WHERE proname LIKE 'leyden%'")
-        assert found.fetchall() == []
+        found = connection.execute("SELECT proname, pronargs FROM pg_proc WHERE proname LIKE 'leyden%'")
+        assert found.fetchall() == [("leyden_add_spans", 12)]
 
 
 async def test_a_newer_file_is_refused_and_left_alone(tmp_path: Path) -> None:

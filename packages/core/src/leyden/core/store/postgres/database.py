@@ -8,7 +8,7 @@ the result is unknown, and `CommitUnknown` is raised.
 import random
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -43,7 +43,8 @@ _PLANNED = "leyden_planned"
 """Key of a pool connection's `info`: the time since which it has kept its plans."""
 _PAUSE = 0.1
 """Seconds between two attempts to reach a server."""
-_ERRORS = (SQLAlchemyError, psycopg.Error)
+ERRORS = (SQLAlchemyError, psycopg.Error)
+"""The driver's errors, wrapped or not."""
 _ALIVE = {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 """Parameters of libpq with which a vanished server is detected within half a minute."""
 
@@ -100,19 +101,38 @@ class Database:
                 done = attempt()
                 self._away_since = None
                 return done
-            except _ERRORS as error:
+            except ERRORS as error:
                 if not self._may_go_again(error, tries):
                     raise StoreError(f"{self.name}: {first_line(error)}") from error
+
+    def run_statement(self, statement: str, values: Sequence[Any]) -> Any:
+        """Run one statement, which is a transaction by itself, and return the first column of its first row.
+
+        Raises CommitUnknown where the connection is lost, and the driver's own errors; it is not repeated.
+        """
+        with self._connection() as connection:
+            driver: Any = connection.connection.driver_connection
+            self._discard_plans(connection, driver)
+            try:
+                return driver.execute(statement, values, binary=True).fetchone()[0]
+            except psycopg.Error as error:
+                if driver.closed:
+                    connection.invalidate()
+                    raise CommitUnknown(self.name) from error
+                raise
+
+    def _discard_plans(self, connection: Connection, driver: Any) -> None:
+        now = time.monotonic()
+        if now - connection.info[_PLANNED] > PLANNED_SECONDS:
+            driver.execute("DISCARD PLANS", prepare=False)
+            connection.info[_PLANNED] = now
 
     def _run_transaction(
         self, work: Callable[[PostgresRows], T], payload: Callable[[PostgresRows], str | None], writes: bool
     ) -> tuple[T, PostgresRows]:
         with self._connection() as connection:
             driver: Any = connection.connection.driver_connection
-            now = time.monotonic()
-            if now - connection.info[_PLANNED] > PLANNED_SECONDS:
-                driver.execute("DISCARD PLANS", prepare=False)
-                connection.info[_PLANNED] = now
+            self._discard_plans(connection, driver)
             rows = PostgresRows(connection, driver, self._clock(), writes=writes)
             try:
                 rows.begin()
@@ -122,7 +142,7 @@ class Database:
                 raise
             try:
                 rows.commit(CHANNEL, payload(rows))
-            except _ERRORS as error:
+            except ERRORS as error:
                 lost = driver.closed
                 _undo(connection, rows, error)
                 if rows.committed:
@@ -171,9 +191,9 @@ def _undo(connection: Connection, rows: PostgresRows, error: BaseException) -> N
     After an error of the server, the connection is closed, since the driver cannot tell which of the sent statements
     were prepared.
     """
-    with suppress(*_ERRORS):
+    with suppress(*ERRORS):
         rows.roll_back()
-    if isinstance(error, _ERRORS):
+    if isinstance(error, ERRORS):
         connection.invalidate()
 
 

@@ -1,6 +1,7 @@
 """Statements that only a PostgreSQL store needs: locks, and rows in bulk."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -26,7 +27,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_or_else
 from sqlalchemy.types import TypeEngine
 
 from leyden.core.data.rollout import QUEUED
-from leyden.core.store.common.rows import SpanRow, WorkerRow
+from leyden.core.store.common.rows import AttemptKey, SpanRow, WorkerRow
 from leyden.core.store.sql import schema
 from leyden.core.store.sql import statements as sql
 from leyden.core.store.sql.dialects import among
@@ -91,6 +92,12 @@ NUMBERS = (
 )
 NOTIFY = select(func.pg_notify(_KEY, bindparam("payload", type_=Text)))
 
+_SPAN_TYPES = *["text"] * 2, *["int4"] * 2, *["text"] * 4, *["float8"] * 2, "bytea"
+ADD_SPANS = f"SELECT leyden_add_spans(%b::float8, {', '.join(f'%b::{name}[]' for name in _SPAN_TYPES)})"
+"""Calls the function of the migrations that stores spans in the usual case, which is a transaction by itself."""
+ADD_ONE_SPAN = f"SELECT leyden_add_spans(%b::float8, {', '.join(f'ARRAY[%b::{name}]' for name in _SPAN_TYPES)})"
+"""The same for one span; the driver encodes the single values in half of the time."""
+
 _TYPES: Mapping[type[TypeEngine[Any]], str] = {
     BigInteger: "int8",
     Boolean: "bool",
@@ -106,3 +113,23 @@ def copy_into(table: Table, names: tuple[str, ...]) -> tuple[str, list[str]]:
     """Return a COPY statement for rows of these fields, and PostgreSQL's types of the fields."""
     types = [_TYPES[type(table.c[name].type)] for name in names]
     return f"COPY {table.name} ({', '.join(names)}) FROM STDIN (FORMAT BINARY)", types
+
+
+def add_spans(now: float, rows: Sequence[SpanRow]) -> tuple[str, list[Any], list[tuple[int, int]]]:
+    """Return the statement that adds spans, its parameters, and for each span the index of its attempt and its rank.
+
+    Indexes count from 0; ranks among the spans of the same rollout count from 1.
+    """
+    indexes: dict[AttemptKey, int] = {}
+    seen = Counter[str]()
+    ranks: list[tuple[int, int]] = []
+    for row in rows:
+        seen[row.rollout_id] += 1
+        ranks.append((indexes.setdefault((row.rollout_id, row.attempt_id), len(indexes)), seen[row.rollout_id]))
+    of_attempts = [[key[n] for key in indexes] for n in (0, 1)]
+    of_spans = [[index + 1 for index, _ in ranks], [rank for _, rank in ranks]]
+    fields = ((r.trace_id, r.span_id, r.parent_id, r.name, r.start_time, r.end_time, r.body) for r in rows)
+    columns = [*of_attempts, *of_spans, *map(list, zip(*fields, strict=True))]
+    if len(rows) == 1:
+        return ADD_ONE_SPAN, [now, *(value for (value,) in columns)], ranks
+    return ADD_SPANS, [now, *columns], ranks

@@ -24,10 +24,12 @@ from leyden.core.store.common.lifecycle import CLOCK, check_health
 from leyden.core.store.common.local import LocalStore, unless_due
 from leyden.core.store.common.reading import finding_attempt
 from leyden.core.store.common.rows import Rows
+from leyden.core.store.common.span_ingest import problem
 from leyden.core.store.postgres import opening
-from leyden.core.store.postgres.database import CHANNEL, PATIENCE, CommitUnknown, Database
+from leyden.core.store.postgres.database import CHANNEL, ERRORS, PATIENCE, CommitUnknown, Database
 from leyden.core.store.postgres.listener import Listener
 from leyden.core.store.postgres.rows import PostgresRows
+from leyden.core.store.postgres.statements import add_spans
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -37,6 +39,8 @@ RECHECK = 5.0
 _RECENT_SECONDS = 0.5
 """Seconds for which a cached attempt may be out of date after a change by another process."""
 _WRITERS, _READERS = 4, 2
+_MOST_USUAL = 2000
+"""Largest number of spans that are stored by one statement; for more, COPY is faster."""
 _CHECKED_SECONDS = 2.0
 """Seconds for which overdue rollouts that other transactions have locked are waited for."""
 _MOST_PAYLOAD_BYTES = 7000
@@ -179,11 +183,34 @@ class PostgresStore(LocalStore):
         if not keys:
             return [[] for _ in batches]
         try:
+            answers = self._add_usual(batches)
+            if answers is not None:
+                return answers
             return self._run_healthy(lambda rows: self._add(rows, batches), True, lambda rows: rows.expect_spans(keys))
         except CommitUnknown:
             return [self._settled(batch) for batch in batches]
         except Exception as error:
             return one_by_one(batches, error, self._store_spans)
+
+    def _add_usual(self, batches: Sequence[Sequence[Span]]) -> list[Answer] | None:
+        """Store spans by one statement, in a tenth of the time of a transaction of several; None in unusual cases."""
+        spans = [span for batch in batches for span in batch]
+        attempts = {(span.rollout_id, span.attempt_id): None for span in spans}
+        if len(spans) > _MOST_USUAL or any(span.sequence_id for span in spans) or problem(spans, attempts) is not None:
+            return None
+        rows = self._recent_calls.rows((span, False) for span in spans)
+        statement, values, ranks = add_spans(self._clock(), rows)
+        try:
+            found = self._database.run_statement(statement, values)
+        except ERRORS:  # a span is stored already, a lock is not released, or no server answers
+            return None
+        if found is None:
+            return None
+        begins, *highest = found
+        if begins:
+            self._recent.forget({rollout_id for rollout_id, _ in attempts})
+        stored = iter([replace(s, sequence_id=highest[n] + rank) for s, (n, rank) in zip(spans, ranks, strict=True)])
+        return [[next(stored) for _ in batch] for batch in batches]
 
     def _settled(self, batch: Sequence[Span]) -> Answer:
         """Find out whether spans were stored before their connection was lost; store them if not."""

@@ -1,4 +1,4 @@
-"""Changed the functions with which spans were stored, which the eighth version dropped: there is nothing left to do."""
+"""Changed the functions with which spans were stored, which the eighth version replaces: nothing is left to do."""
 
 revision = "4"
 down_revision = "3"
