@@ -263,7 +263,7 @@ async def test_a_blocked_event_loop_is_no_silence_of_the_server(
 ) -> None:
     """An agent blocks the loop for longer than the client waits for a connection, and for all its patience."""
     monkeypatch.setattr("leyden.core.store.http.connection.CONNECT_SECONDS", 0.1)
-    monkeypatch.setattr("leyden.core.store.http.loop_delay.TICK_SECONDS", 0.01)
+    monkeypatch.setattr("leyden.core.store.http.connection.TICK_SECONDS", 0.01)
     async with through(server.add(MemoryStore()), patience=1.5) as store:
         call = asyncio.create_task(store.enqueue_rollout(1))
         for _ in range(20):
