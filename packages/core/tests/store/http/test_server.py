@@ -1,11 +1,13 @@
 """What server and client promise beyond the contract: refusals, lost answers, callers that have gone."""
 
 import asyncio
+import inspect
 import time
 from abc import ABC
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import httpx
@@ -14,7 +16,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from leyden.core.data.resources import LLM
-from leyden.core.data.rollout import EnqueueRollout
+from leyden.core.data.rollout import AttemptedRollout, EnqueueRollout
 from leyden.core.errors import NotFound, StoreError, UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.http.admission import ServerLimits
@@ -45,6 +47,49 @@ async def post(url: str, body: bytes, token: str = TOKEN) -> tuple[int, str]:
 def test_every_method_can_be_called() -> None:
     public = {name for name in set(dir(LightningStore)) - set(dir(ABC)) if not name.startswith("_")}
     assert public - set(methods()) == {"capabilities", "close", "otlp_traces_endpoint", "add_otel_span"}
+
+
+@pytest.mark.parametrize("name", [*methods(), "add_otel_span"])
+def test_the_clients_methods_are_called_as_those_of_the_interface(name: str) -> None:
+    own, interface = (inspect.signature(getattr(kind, name)).parameters for kind in (HttpStore, LightningStore))
+    assert [(p.name, p.kind, p.default) for p in own.values()] == [
+        (p.name, p.kind, p.default) for p in interface.values()
+    ]
+    assert inspect.iscoroutinefunction(getattr(HttpStore, name))
+
+
+async def test_wrong_arguments_are_refused_before_anything_is_sent(unused_tcp_port: int) -> None:
+    async with through(f"http://127.0.0.1:{unused_tcp_port}") as store:
+        calls: Any = store
+        for call, said in (
+            (calls.get_rollout_by_id("a", "b"), "get_rollout_by_id: too many positional arguments"),
+            (calls.get_rollout_by_id(), "get_rollout_by_id: missing a required argument: 'rollout_id'"),
+            (calls.statistics(of="all"), "statistics: got an unexpected keyword argument 'of'"),
+            (calls.query_rollouts(["running"]), "query_rollouts: too many positional arguments"),
+            (calls.get_worker_by_id(1), "worker_id is 1, a int; it must be text"),
+        ):
+            with pytest.raises(TypeError) as raised:
+                await call
+            assert str(raised.value) == said
+
+
+async def test_a_call_gets_a_request_id_unless_it_has_one(server: StoreServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    behind = MemoryStore()
+    sent: list[str | None] = []
+    start = behind.start_rollout
+
+    async def start_rollout(request_id: str | None, **named: Any) -> AttemptedRollout:
+        sent.append(request_id)
+        return await start(request_id=request_id, **named)
+
+    monkeypatch.setattr(behind, "start_rollout", start_rollout)
+    async with through(server.add(behind)) as store:
+        await store.start_rollout("task", request_id="own")
+        await store.start_rollout("task", None, None, None, None, None, "own too")
+        await store.start_rollout("task")
+        await store.start_rollout("task")
+    assert sent[:2] == ["own", "own too"]
+    assert all(sent) and len(set(sent)) == 4
 
 
 def test_which_methods_write() -> None:
@@ -263,7 +308,7 @@ async def test_a_blocked_event_loop_is_no_silence_of_the_server(
 ) -> None:
     """An agent blocks the loop for longer than the client waits for a connection, and for all its patience."""
     monkeypatch.setattr("leyden.core.store.http.connection.CONNECT_SECONDS", 0.1)
-    monkeypatch.setattr("leyden.core.store.http.loop_delay.TICK_SECONDS", 0.01)
+    monkeypatch.setattr("leyden.core.store.http.connection.TICK_SECONDS", 0.01)
     async with through(server.add(MemoryStore()), patience=1.5) as store:
         call = asyncio.create_task(store.enqueue_rollout(1))
         for _ in range(20):

@@ -113,9 +113,12 @@ class Method:
         return not self.name.startswith(_READS)
 
     def encode_call(self, *arguments: Any, **named: Any) -> bytes:
-        """Return the arguments of a call as MessagePack; raises UsageError for one that cannot be encoded."""
-        bound = self.signature.bind(*arguments, **named).arguments
-        given = {name: value for name, value in bound.items() if value is not msgspec.UNSET}
+        """Return the arguments of a call as MessagePack; raises UsageError for one that cannot be encoded.
+
+        Names are not checked where all arguments are given by name, which is faster; the server checks them.
+        """
+        by_name = self.signature.bind(*arguments, **named).arguments if arguments else named
+        given = {name: value for name, value in by_name.items() if value is not msgspec.UNSET}
         try:
             return msgspec.msgpack.encode(given)
         except UnicodeEncodeError as error:

@@ -61,9 +61,13 @@ def _checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     async def call(self: object, *args: Any, **named: Any) -> Any:
         plan = _plan(name)
-        if plan.takes_text_alone and not named and all(type(arg) is str for arg in args):
+        is_complete = not named and len(args) == len(plan.checks)
+        if plan.takes_text_alone and is_complete and all(type(arg) is str for arg in args):
             return await function(self, *args)  # the case of every model call
-        given = plan.signature.bind(*args, **named).arguments
+        try:
+            given = plan.signature.bind(*args, **named).arguments
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}") from error
         try:
             checked = plan.check(given, QUICK)
         except OverLimits:

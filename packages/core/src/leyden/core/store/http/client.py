@@ -3,53 +3,65 @@
 A request without an answer is sent again under the same id, and the server returns its first answer.
 """
 
+import inspect
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 from uuid import uuid4
 
 import msgspec
 
-from leyden.core.data.page import Page
-from leyden.core.data.resources import NamedResources, ResourcesUpdate
-from leyden.core.data.rollout import (
-    Attempt,
-    AttemptedRollout,
-    AttemptStatus,
-    EnqueueRollout,
-    Rollout,
-    RolloutConfig,
-    RolloutMode,
-    RolloutStatus,
-    Task,
-)
-from leyden.core.data.worker import Worker, WorkerStatus
-from leyden.core.errors import CallRefused, StoreError
-from leyden.core.store.arguments import UNSET, FilterLogic, SortOrder, Unset
+from leyden.core.data.rollout import AttemptedRollout, EnqueueRollout, Rollout, RolloutConfig, RolloutMode, Task
+from leyden.core.data.span import Span
+from leyden.core.errors import REFUSALS, CallRefused, StoreError
 from leyden.core.store.base import LightningStore
+from leyden.core.store.common.argument_types import ArgumentChecks
 from leyden.core.store.common.lifecycle import new_rollout_id
-from leyden.core.store.http.claims import UnansweredClaims
-from leyden.core.store.http.client_records import HttpRecords
-from leyden.core.store.http.client_spans import HttpSpans
+from leyden.core.store.common.span_entry import encoded
 from leyden.core.store.http.connection import PATIENCE, Connection
-from leyden.core.store.rpc import LONGEST_WAIT, StoreFailure, methods
+from leyden.core.store.rpc import LONGEST_WAIT, StoreFailure, methods, numbered
 
 if TYPE_CHECKING:
-    pass
+    from opentelemetry.sdk.trace import ReadableSpan
 
 P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 _FINAL = frozenset({400, 403, 413})
 """Statuses of calls that would be refused again."""
 _FAILURE = msgspec.msgpack.Decoder(StoreFailure)
+_NUMBERS = msgspec.msgpack.Decoder(list[int])
+_encoded = msgspec.msgpack.encode
+"""Encoded forms are compared, since NaN equals itself only there."""
+_MOST_CLAIMS = 1024
+"""Largest number of workers whose unanswered claims are recorded."""
 
 
 def _new_id() -> str:
     return uuid4().hex
 
 
-class HttpStore(HttpRecords, HttpSpans):
+def _sent(method: F) -> F:
+    """Return a method of `HttpStore` that sends a call of `method`, which is one of the interface, to the server.
+
+    A method with a `request_id` gets a new one where the caller gives none, so that a repeated request has the same.
+    """
+    has_request_id = "request_id" in inspect.signature(method).parameters
+
+    @wraps(method, updated=())  # without the attribute that marks it as abstract
+    async def send(self: "HttpStore", *args: Any, **named: Any) -> Any:
+        if has_request_id:  # by name, as `ArgumentChecks` gives all arguments of such a method
+            named["request_id"] = named.get("request_id") or _new_id()
+        # it becomes a method of the class
+        return await self._call(method, *args, **named)  # pyright: ignore[reportPrivateUsage]
+
+    return cast("F", send)
+
+
+class HttpStore(ArgumentChecks, LightningStore):
     """The store behind the server at `url`. Any number of threads and event loops may use it.
 
     Requests to an unreachable server are repeated for `patience` seconds, then StoreError is raised.
@@ -103,23 +115,15 @@ class HttpStore(HttpRecords, HttpSpans):
         line = body[:500].decode("utf-8", "replace").strip()
         raise (CallRefused if status in _FINAL else StoreError)(f"{name}: {line or f'the store answered {status}'}")
 
-    async def statistics(self) -> dict[str, Any]:
-        """Return the counts of the server's store."""
-        return await self._call(LightningStore.statistics)
+    statistics = _sent(LightningStore.statistics)
 
-    async def start_rollout(
-        self,
-        input: Task,
-        mode: RolloutMode | None = None,
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
-        worker_id: str | None = None,
-        request_id: str | None = None,
-    ) -> AttemptedRollout:
-        """Create a rollout with its first attempt, without queueing it."""
-        request = mode, resources_id, config, metadata, worker_id, request_id or _new_id()
-        return await self._call(LightningStore.start_rollout, input, *request)
+    # --- Rollouts and the queue
+
+    start_rollout = _sent(LightningStore.start_rollout)
+    start_attempt = _sent(LightningStore.start_attempt)
+    query_rollouts = _sent(LightningStore.query_rollouts)
+    get_rollout_by_id = _sent(LightningStore.get_rollout_by_id)
+    update_rollout = _sent(LightningStore.update_rollout)
 
     async def enqueue_rollout(
         self,
@@ -173,60 +177,6 @@ class HttpStore(HttpRecords, HttpSpans):
             if claimed or limit <= 0 or time.monotonic() >= end:
                 return claimed
 
-    async def start_attempt(
-        self, rollout_id: str, worker_id: str | None = None, request_id: str | None = None
-    ) -> AttemptedRollout:
-        """Start a further attempt manually, in any state of the rollout; ignores `max_attempts`."""
-        return await self._call(LightningStore.start_attempt, rollout_id, worker_id, request_id or _new_id())
-
-    async def query_rollouts(
-        self,
-        *,
-        status_in: Sequence[RolloutStatus] | None = None,
-        rollout_id_in: Sequence[str] | None = None,
-        rollout_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-        status: Sequence[RolloutStatus] | None = None,
-        rollout_ids: Sequence[str] | None = None,
-    ) -> Page[Rollout]:
-        """Return rollouts: `AttemptedRollout` with the latest attempt, or `Rollout` where there is none."""
-        return await self._call(
-            LightningStore.query_rollouts,
-            status_in=status_in,
-            rollout_id_in=rollout_id_in,
-            rollout_id_contains=rollout_id_contains,
-            filter_logic=filter_logic,
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-            status=status,
-            rollout_ids=rollout_ids,
-        )
-
-    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
-        """Return one rollout in the form of `query_rollouts`, or None."""
-        return await self._call(LightningStore.get_rollout_by_id, rollout_id)
-
-    async def update_rollout(
-        self,
-        rollout_id: str,
-        input: Task | Unset = UNSET,
-        mode: RolloutMode | Unset | None = UNSET,
-        resources_id: str | Unset | None = UNSET,
-        status: RolloutStatus | Unset = UNSET,
-        config: RolloutConfig | Unset = UNSET,
-        metadata: dict[str, Any] | Unset | None = UNSET,
-    ) -> Rollout:
-        """Change fields. `requeuing` puts the rollout back in the queue; `metadata` is replaced, not merged."""
-        return await self._call(
-            LightningStore.update_rollout, rollout_id, input, mode, resources_id, status, config, metadata
-        )
-
     async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
         """Wait until all are finished; return those that are finished within `timeout` seconds.
 
@@ -242,110 +192,109 @@ class HttpStore(HttpRecords, HttpSpans):
             if not missing or not (await self.query_rollouts(rollout_id_in=missing, limit=0)).total:
                 return finished
 
-    async def query_attempts(
-        self,
-        rollout_id: str,
-        *,
-        sort_by: str | None = "sequence_id",
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> Page[Attempt]:
-        """Return the attempts of a rollout."""
-        return await self._call(
-            LightningStore.query_attempts,
-            rollout_id,
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
+    # --- Attempts
 
-    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        """Return the attempt with the highest sequence id, or None."""
-        return await self._call(LightningStore.get_latest_attempt, rollout_id)
+    query_attempts = _sent(LightningStore.query_attempts)
+    get_latest_attempt = _sent(LightningStore.get_latest_attempt)
+    update_attempt = _sent(LightningStore.update_attempt)
 
-    async def update_attempt(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        status: AttemptStatus | Unset = UNSET,
-        worker_id: str | Unset = UNSET,
-        last_heartbeat_time: float | Unset = UNSET,
-        metadata: dict[str, Any] | Unset = UNSET,
-    ) -> Attempt:
-        """Change fields of an attempt (`"latest"` is accepted); the rollout follows its latest attempt."""
-        return await self._call(
-            LightningStore.update_attempt, rollout_id, attempt_id, status, worker_id, last_heartbeat_time, metadata
-        )
+    # --- Spans
 
-    async def add_resources(self, resources: NamedResources, request_id: str | None = None) -> ResourcesUpdate:
-        """Store resources under a new id; they become the latest."""
-        return await self._call(LightningStore.add_resources, resources, request_id or _new_id())
+    get_next_span_sequence_id = _sent(LightningStore.get_next_span_sequence_id)
+    get_many_span_sequence_ids = _sent(LightningStore.get_many_span_sequence_ids)
+    query_spans = _sent(LightningStore.query_spans)
+    drop_spans = _sent(LightningStore.drop_spans)
 
-    async def update_resources(
-        self, resources_id: str, resources: NamedResources, request_id: str | None = None
-    ) -> ResourcesUpdate:
-        """Store a new version under an existing or new id; it becomes the latest."""
-        name = request_id or _new_id()
-        return await self._call(LightningStore.update_resources, resources_id, resources, name)
+    async def add_span(self, span: Span) -> Span | None:
+        """Store a span, which also counts as a heartbeat; return None when it is an exact duplicate."""
+        return next(iter(await self._add("add_span", [span], lambda spans: spans[0])), None)
 
-    async def query_resources(
-        self,
-        *,
-        resources_id: str | None = None,
-        resources_id_contains: str | None = None,
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> Page[ResourcesUpdate]:
-        """Return the current version under each id; unsorted results come in the order in which they were stored."""
-        return await self._call(
-            LightningStore.query_resources,
-            resources_id=resources_id,
-            resources_id_contains=resources_id_contains,
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
+    async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
+        """Store spans of any attempts in one transaction; return the stored spans without duplicates."""
+        return await self._add("add_many_spans", spans, lambda spans: spans)
 
-    async def get_resources_by_id(self, resources_id: str, version: int | None = None) -> ResourcesUpdate | None:
-        """Return the current version under an id, or the given version, or None."""
-        return await self._call(LightningStore.get_resources_by_id, resources_id, version)
+    async def _add(self, name: str, spans: Sequence[Span], argument: Callable[[Sequence[Span]], Any]) -> list[Span]:
+        """Store spans by the method `name`, whose argument `argument` makes from the spans.
 
-    async def get_latest_resources(self) -> ResourcesUpdate | None:
-        """Return the resources added or updated last, or None."""
-        return await self._call(LightningStore.get_latest_resources)
+        The server returns only the spans' numbers.
+        """
+        spans, call = await encoded(spans, lambda spans: methods()[name].encode_call(argument(spans)))
+        body, was_sent_again = await self._answer(name, call)
+        try:
+            numbers = _NUMBERS.decode(body)
+            if was_sent_again:
+                numbers = [number or await self._own_number(span) for span, number in zip(spans, numbers, strict=True)]
+            return numbered(spans, numbers)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise StoreError(f"the store's answer to {name} cannot be read: {error}") from error
 
-    async def query_workers(
-        self,
-        *,
-        status_in: Sequence[WorkerStatus] | None = None,
-        worker_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> Page[Worker]:
-        """Return the workers that have claimed a rollout or sent a heartbeat."""
-        return await self._call(
-            LightningStore.query_workers,
-            status_in=status_in,
-            worker_id_contains=worker_id_contains,
-            filter_logic=filter_logic,
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
+    async def _own_number(self, span: Span) -> int:
+        """Return the number of a stored span if it equals `span`, so that this call has stored it; otherwise 0.
 
-    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        """Return one worker, or None."""
-        return await self._call(LightningStore.get_worker_by_id, worker_id)
+        The answer of the first request may be lost, and so may the server that had recorded it.
+        """
+        found = await self.query_spans(span.rollout_id, span.attempt_id, span_id=span.span_id, limit=1)
+        number = found.items[0].sequence_id if found.items else 0
+        same = number and _encoded(found.items[0]) == _encoded(msgspec.structs.replace(span, sequence_id=number))
+        return number if same else 0
 
-    async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
-        """Record a heartbeat; status is derived from attempts and cannot be set."""
-        return await self._call(LightningStore.update_worker, worker_id, heartbeat_stats)
+    async def add_otel_span(
+        self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None
+    ) -> Span | None:
+        """Store a span of the OpenTelemetry SDK."""
+        from leyden.core.store.sdk_spans import span_from_otel
+
+        return await self.add_span(span_from_otel(readable_span, rollout_id, attempt_id, sequence_id or 0))
+
+    # --- Resources
+
+    add_resources = _sent(LightningStore.add_resources)
+    update_resources = _sent(LightningStore.update_resources)
+    query_resources = _sent(LightningStore.query_resources)
+    get_resources_by_id = _sent(LightningStore.get_resources_by_id)
+    get_latest_resources = _sent(LightningStore.get_latest_resources)
+
+    # --- Workers
+
+    query_workers = _sent(LightningStore.query_workers)
+    get_worker_by_id = _sent(LightningStore.get_worker_by_id)
+    update_worker = _sent(LightningStore.update_worker)
+
+    # --- Runs, metrics and policy versions
+
+    add_run = _sent(LightningStore.add_run)
+    update_run = _sent(LightningStore.update_run)
+    rewind_run = _sent(LightningStore.rewind_run)
+    query_runs = _sent(LightningStore.query_runs)
+    get_run_by_id = _sent(LightningStore.get_run_by_id)
+    add_metrics = _sent(LightningStore.add_metrics)
+    query_metrics = _sent(LightningStore.query_metrics)
+    add_policy_versions = _sent(LightningStore.add_policy_versions)
+    update_policy_version = _sent(LightningStore.update_policy_version)
+    query_policy_versions = _sent(LightningStore.query_policy_versions)
+
+
+class UnansweredClaims:
+    """Ids of claims, with which a client gets the rollouts of a claim whose answer was lost.
+
+    Thread-safe if each worker makes one claim at a time. Parallel claims of one worker get ids of their own.
+    """
+
+    def __init__(self) -> None:
+        self._unanswered: dict[str | None, tuple[str, int]] = {}
+        """By worker: the claim that the server may have granted, and the number of rollouts that it requested."""
+
+    @contextmanager
+    def named(self, worker_id: str | None, limit: int, name: str | None) -> Generator[str]:
+        """Return the id of a claim: `name`, the id of the worker's last claim if its answer was lost, or a new one."""
+        before = self._unanswered.pop(worker_id, None) if name is None else None
+        if before is not None and before[1] > limit:  # the server may have granted more than `limit`
+            self._unanswered[worker_id] = before
+            before = None
+        used = name or (_new_id() if before is None else before[0])
+        try:
+            yield used
+        except BaseException as error:  # also when cancelled, since the server may have received the request
+            if not isinstance(error, REFUSALS) and len(self._unanswered) < _MOST_CLAIMS and name is None:
+                self._unanswered.setdefault(worker_id, (used, max(limit, 0)))
+            raise

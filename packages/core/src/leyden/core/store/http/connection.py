@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 import aiohttp
 
 from leyden.core.errors import StoreError
-from leyden.core.store.http.loop_delay import LoopDelay
 from leyden.core.store.http.request_batching import LARGEST, RequestBatcher, ServerAnswer
 from leyden.core.store.rpc import CAPABILITIES, MINIMAL, PREFER, REQUEST_ID, SMALL, writes
 
@@ -21,6 +20,8 @@ PATIENCE = 15.0
 """Seconds for which requests to an unreachable server are repeated, without the time the event loop was blocked."""
 CONNECT_SECONDS = 10.0
 """Seconds after which connecting is given up."""
+TICK_SECONDS = 0.25
+"""Interval at which blocking of the event loop is measured; a shorter delay may not be measured."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _IDLE = 3.0
 """Seconds for which an unused connection is kept; servers commonly close theirs after five."""
@@ -39,6 +40,47 @@ _LARGE = 1 << 20
 """Bytes of a body that is sent in pieces."""
 
 _Session = tuple[aiohttp.ClientSession, AsyncGenerator[aiohttp.ClientSession]]
+
+
+class LoopDelay:
+    """Measures how long one event loop was blocked inside `with` blocks, which may overlap.
+
+    A timer of asyncio fires after its time, even where the loop was blocked and has not read an answer in its socket.
+    Such a timeout is no evidence about the server.
+    """
+
+    def __init__(self) -> None:
+        self._measured = 0.0
+        self._due = 0.0
+        self._open = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of delay measured so far."""
+        return self._measured + self._late()
+
+    def __enter__(self) -> None:
+        self._open += 1
+        if self._timer is None:
+            self._tick_later()
+
+    def __exit__(self, *_: object) -> None:
+        self._open -= 1
+        if not self._open and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> float:
+        return 0.0 if self._timer is None else max(time.monotonic() - self._due, 0.0)
+
+    def _tick_later(self) -> None:
+        self._due = time.monotonic() + TICK_SECONDS
+        self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+
+    def _tick(self) -> None:
+        self._measured += self._late()
+        self._tick_later()
 
 
 class Connection:
