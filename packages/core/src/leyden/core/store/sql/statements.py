@@ -166,6 +166,8 @@ RETIRE_RESOURCES = (
 )
 WORKER_BY_ID = select(*WORKER).where(_workers.worker_id == _KEY)
 PUT_WORKER = update(schema.workers).where(_workers.worker_id == _KEY).values(_new(WorkerRow.__struct_fields__))
+ANSWER = select(schema.requests.c.answer).where(schema.requests.c.request_id == _KEY)
+FORGET_ANSWERS = delete(schema.requests).where(schema.requests.c.time < bindparam("before", type_=Float))
 _OF_ROLLOUT, _OF_ATTEMPT = bindparam("rollout_id", type_=Text), bindparam("attempt_id", type_=Text)
 _PREPARING = literal_column("'preparing'", Text)
 _NOTHING_DUE = ~exists(literal_column("1")).where(_others.deadline <= _NOW)
