@@ -8,15 +8,17 @@ import heapq
 import logging
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from leyden.core.data.rollout import FINISHED_ATTEMPT
 from leyden.core.store.common.local import LocalStore, after_health_check
 from leyden.core.store.common.rows import (
+    KEPT_SECONDS,
     AttemptKey,
     AttemptRow,
     Changes,
@@ -28,8 +30,16 @@ from leyden.core.store.common.rows import (
     SpanTarget,
     WorkerRow,
 )
+from leyden.core.store.common.run_record_rows import (
+    BY_STEP,
+    R,
+    RecordKey,
+    RecordRow,
+    RunRow,
+    StepRow,
+    VersionRow,
+)
 from leyden.core.store.health_check import latest_heartbeat
-from leyden.core.store.memory_records import MemoryRecords
 from leyden.core.store.query import Query, evaluate
 from leyden.core.store.state_rules import OPEN_ATTEMPT
 
@@ -93,11 +103,11 @@ class MemoryStore(LocalStore):
         self._rows = MemoryRows()
 
 
-class MemoryRows(MemoryRecords):
+class MemoryRows(Rows):
     """Rows in dicts, which keep the order of creation."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(now=0.0)
         self._rollouts: dict[str, RolloutRow] = {}
         self._attempts: dict[str, dict[str, AttemptRow]] = {}
         self._spans: dict[str, list[SpanRow]] = {}
@@ -106,6 +116,8 @@ class MemoryRows(MemoryRecords):
         self._resources: dict[str, list[ResourcesRow]] = {}
         self._latest_resources: ResourcesRow | None = None
         self._workers: dict[str, WorkerRow] = {}
+        self._records: dict[type[RecordRow], dict[RecordKey, Any]] = {RunRow: {}, StepRow: {}, VersionRow: {}}
+        self._answers: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
         self._queue: dict[str, None] = {}
         self._open: dict[str, dict[AttemptKey, int]] = {}
         self._serials: dict[AttemptKey, int] = {}
@@ -324,3 +336,40 @@ class MemoryRows(MemoryRecords):
     def select_workers(self, query: Query) -> tuple[list[WorkerRow], int]:
         """Evaluate the query over all workers."""
         return evaluate(self._workers.values(), query)
+
+    # --- Records of runs, and results of requests with an id
+
+    def records(self, kind: type[R], keys: Sequence[RecordKey]) -> dict[RecordKey, R]:
+        """Return the rows found."""
+        stored = self._records[kind]
+        return {key: stored[key] for key in keys if key in stored}
+
+    def insert_records(self, rows: Sequence[RecordRow]) -> None:
+        """Append the rows."""
+        for row in rows:
+            self._records[type(row)][row.key] = row
+
+    def replace_records(self, rows: Sequence[RecordRow]) -> None:
+        """Replace the rows."""
+        self.insert_records(rows)
+
+    def select_records(self, kind: type[R], query: Query) -> tuple[list[R], int]:
+        """Evaluate the query over the rows of one run, or of all."""
+        rows, run_id = self._records[kind].items(), query.within.get("run_id")
+        return evaluate((row for key, row in rows if run_id in (None, key[0])), query)
+
+    def forget_after(self, run_id: str, step: int) -> None:
+        """Remove the rows of later steps."""
+        for kind in BY_STEP:
+            rows = self._records[kind].items()
+            self._records[kind] = {key: row for key, row in rows if key[0] != run_id or key[-1] <= step}
+
+    def recorded_answer(self, request_id: str) -> bytes | None:
+        """Return the recorded result, or None."""
+        return self._answers.get(request_id, (0.0, None))[1]
+
+    def record_answer(self, request_id: str, answer: bytes) -> None:
+        """Record the result, and remove those older than `KEPT_SECONDS`."""
+        self._answers[request_id] = (self.now, answer)
+        while next(iter(self._answers.values()))[0] < self.now - KEPT_SECONDS:
+            self._answers.popitem(last=False)

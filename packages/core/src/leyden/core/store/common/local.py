@@ -29,11 +29,11 @@ from leyden.core.errors import CallRefused, StoreError
 from leyden.core.store.arguments import UNSET, Unset
 from leyden.core.store.common import lifecycle, span_ingest
 from leyden.core.store.common.group_commit import Answer, result_of
-from leyden.core.store.common.local_records import LocalRecords
 from leyden.core.store.common.named_requests import idempotent_attempts, idempotent_resources
 from leyden.core.store.common.notifier import Notifier
-from leyden.core.store.common.reading import ReadingStore, to_rollouts
+from leyden.core.store.common.reading import to_rollouts
 from leyden.core.store.common.rows import Changes, ResourcesRow, Rows, encode, to_resources, to_worker
+from leyden.core.store.common.run_records import LocalRunRecords
 from leyden.core.store.common.span_codec import RecentCalls
 from leyden.core.store.common.span_entry import MENDABLE, entered, mended
 from leyden.core.store.state_rules import check_config, check_mode
@@ -50,7 +50,7 @@ _SOONEST = 0.001
 """Shortest wait in seconds, which prevents a busy loop after a deadline that has just passed."""
 
 
-class LocalStore(LocalRecords, ReadingStore):
+class LocalStore(LocalRunRecords):
     """A store whose rows this process reads and writes itself.
 
     `clock` returns Unix seconds. `recheck` is the number of seconds after which a waiting caller looks for writes of

@@ -22,7 +22,7 @@ from leyden.core.data.rollout import (
 )
 from leyden.core.data.worker import Worker, WorkerStatus
 from leyden.core.errors import UsageError
-from leyden.core.store.common.record_rows import RecordRows
+from leyden.core.store.common.run_record_rows import RecordRows
 from leyden.core.store.query import Query
 from leyden.core.store.text import NO_CHARACTER
 

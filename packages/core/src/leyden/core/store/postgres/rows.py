@@ -15,7 +15,6 @@ import msgspec
 from msgspec.structs import asdict, astuple
 from sqlalchemy import ClauseElement, Connection, Table
 
-from leyden.core.store.common.record_rows import RunRow
 from leyden.core.store.common.rows import AttemptKey, Changes, RolloutRow, SpanKey, SpanRow, SpanTarget, WorkerRow
 from leyden.core.store.postgres import statements as postgres
 from leyden.core.store.sql import schema
@@ -39,6 +38,8 @@ class PostgresRows(SqlRows):
     def __init__(self, connection: Connection, driver: Any, now: float, *, writes: bool) -> None:
         super().__init__(connection, driver, now)
         self._writes = writes
+        if writes:
+            self._record_by_key = postgres.RECORD_BY_KEY
         self._piped = ExitStack()
         self._due: Any = None
         """Pending result of the query for the next deadline."""
@@ -217,13 +218,7 @@ class PostgresRows(SqlRows):
         """Insert all in one round trip, or two."""
         self._insert(schema.spans, rows)
 
-    # --- Runs and workers
-
-    def run(self, run_id: str) -> RunRow | None:
-        """Select the row; a writing transaction locks it."""
-        if not self._writes:
-            return super().run(run_id)
-        return next(iter(self._compiled_rows(RunRow, postgres.LOCKED_RUN, key=run_id)), None)
+    # --- Workers
 
     def worker(self, worker_id: str) -> WorkerRow | None:
         """Select the row; a writing transaction locks its id, whether the row exists or not."""

@@ -28,10 +28,11 @@ from sqlalchemy.types import TypeEngine
 
 from leyden.core.data.rollout import QUEUED
 from leyden.core.store.common.rows import AttemptKey, SpanRow, WorkerRow
+from leyden.core.store.common.run_record_rows import RunRow
 from leyden.core.store.sql import schema
 from leyden.core.store.sql import statements as sql
 from leyden.core.store.sql.dialects import among
-from leyden.core.store.sql.records import RUN_BY_ID
+from leyden.core.store.sql.run_records import BY_KEY
 
 DIALECT: Dialect = psycopg.dialect(paramstyle="format")
 """Shared by all stores, so that cached compiled statements do not keep a closed store's engine alive."""
@@ -45,9 +46,9 @@ _rollouts, _queue = schema.rollouts.c, schema.queue.c
 _KEY, _KEYS = bindparam("key", type_=Text), bindparam("keys", type_=Text)
 
 
-def _locked(statement: Any, *, skip: bool = False) -> Any:
-    """Add a lock for updates that do not change keys, which is sufficient for rollouts."""
-    return statement.with_for_update(of=schema.rollouts, key_share=True, skip_locked=skip)
+def _locked(statement: Any, table: Table = schema.rollouts, *, skip: bool = False) -> Any:
+    """Add a lock for updates that do not change keys, which is sufficient for rollouts and runs."""
+    return statement.with_for_update(of=table, key_share=True, skip_locked=skip)
 
 
 _EVERY_LOCK = select(literal_column("1", Integer)).select_from(schema.rollouts)
@@ -72,7 +73,12 @@ HEAD = _locked(
     .limit(bindparam("limit", type_=Integer)),
     skip=True,
 )
-LOCKED_RUN = RUN_BY_ID.with_for_update(key_share=True)
+_run, _runs = BY_KEY[RunRow]
+RECORD_BY_KEY = {
+    **BY_KEY,
+    RunRow: (_locked(_run, schema.runs), _locked(_runs.order_by(schema.runs.c.run_id), schema.runs)),
+}
+"""For a writing transaction, which locks runs."""
 LOCK_WORKER = select(func.pg_advisory_xact_lock(func.hashtextextended(_KEY, literal_column("1", Integer))))
 """A lock by name, since the row may not exist yet."""
 _listed = (

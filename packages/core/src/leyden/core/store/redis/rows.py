@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from leyden.core.store.common.rows import (
+    KEPT_SECONDS,
     AttemptKey,
     AttemptRow,
     Changes,
@@ -26,7 +27,7 @@ from leyden.core.store.redis.codec import (
     read_span,
     read_worker,
 )
-from leyden.core.store.redis.records import RedisRecords
+from leyden.core.store.redis.run_records import RedisRunRecords
 from leyden.core.store.redis.scripts import chunks
 from leyden.core.store.redis.select import page_of_rollouts
 
@@ -34,7 +35,7 @@ _HEARTBEAT_FIELDS = frozenset({"last_heartbeat_time", "deadline"})
 """Fields that change with every span and do not concern the status."""
 
 
-class RedisRows(RedisRecords):
+class RedisRows(RedisRunRecords):
     """Rows in Redis: reads through `query`, and collects writes for one commit."""
 
     def counts(self) -> dict[str, int]:
@@ -294,6 +295,18 @@ class RedisRows(RedisRecords):
         keys = self.keys
         (found,) = self.query(("EACH", "0", "-1", keys.worker, keys.workers, "HGET", "row"))
         return evaluate([read_worker(packed) for _, packed in found], query)
+
+    # --- Results of requests with an id
+
+    def recorded_answer(self, request_id: str) -> bytes | None:
+        """Read the result's key."""
+        (found,) = self.query(("GET", self.keys.request + request_id))
+        return found
+
+    def record_answer(self, request_id: str, answer: bytes) -> None:
+        """Set the result's key, with an expiry time."""
+        key, seconds = self.keys.request + request_id, str(round(KEPT_SECONDS))
+        self.record_changes.append(("SET", key, answer, "EX", seconds))
 
 
 def _newness(position: int) -> tuple[bool, int]:

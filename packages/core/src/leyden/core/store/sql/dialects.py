@@ -2,7 +2,19 @@
 
 from typing import Any
 
-from sqlalchemy import BindParameter, Column, ColumnElement, Integer, Text, bindparam, literal_column, select, tuple_
+from sqlalchemy import (
+    BindParameter,
+    Column,
+    ColumnElement,
+    Integer,
+    Subquery,
+    Text,
+    bindparam,
+    cast,
+    literal_column,
+    select,
+    tuple_,
+)
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -60,6 +72,20 @@ def tuples_among(*columns: Column[Any]) -> ColumnElement[bool]:
     listed = _elements(keys).table_valued("value")
     parts = [_part(listed.c.value, literal_column(str(position))) for position in range(len(columns))]
     return tuple_(*columns).in_(select(*parts).limit(_all(keys)))
+
+
+def listed(*columns: Column[Any]) -> Subquery:
+    """Return a subquery: a row, with columns like these, for each of the lists of values in the JSON parameter `keys`.
+
+    In a join, SQLite looks up each row by a whole index; for `tuples_among`, it may use the first column only.
+    """
+    keys = bindparam("keys", type_=Text)
+    elements = _elements(keys).table_valued("value")
+    parts: list[ColumnElement[Any]] = []
+    for position, column in enumerate(columns):
+        part = _part(elements.c.value, literal_column(str(position)))
+        parts.append((part if isinstance(column.type, Text) else cast(part, column.type)).label(column.name))
+    return select(*parts).limit(_all(keys)).subquery()
 
 
 def holds(column: Column[Any], text: str) -> ColumnElement[bool]:

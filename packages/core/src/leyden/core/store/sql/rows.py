@@ -1,6 +1,7 @@
 """`SqlRows`: the rows of a store in SQL tables, within one transaction of one connection."""
 
 import json
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -23,23 +24,26 @@ from sqlalchemy import (
 )
 
 from leyden.core.store.common.rows import (
+    KEPT_SECONDS,
     AttemptKey,
     AttemptRow,
     Changes,
     ResourcesRow,
     RolloutRow,
+    Rows,
     SpanKey,
     SpanRow,
     SpanTarget,
     WorkerRow,
 )
+from leyden.core.store.common.run_record_rows import RecordKey, RecordRow
 from leyden.core.store.query import Condition, Query
-from leyden.core.store.sql import schema
+from leyden.core.store.sql import run_records, schema
 from leyden.core.store.sql import statements as sql
 from leyden.core.store.sql.dialects import among, holds
-from leyden.core.store.sql.records import SqlRecords
 
 R = TypeVar("R", bound=msgspec.Struct)
+Record = TypeVar("Record", bound=RecordRow)
 
 
 def _renamed(changes: Changes) -> Changes:
@@ -59,12 +63,15 @@ def _count(table: FromClause) -> Select[int]:
 
 _HEARTBEAT_FIELDS = frozenset({"last_heartbeat_time", "deadline"})
 """Fields that change with every span and do not concern the status."""
+_FORGETTING = 1 / 256
+"""Probability with which a write also deletes old results, since two such deletions at once wait for each other."""
 
 
-class SqlRows(SqlRecords):
+class SqlRows(Rows):
     """Rows in SQL tables. Table rows are inserted in the order of creation, so `id` gives that order."""
 
     _dialect = sql.SQLITE
+    _record_by_key = run_records.BY_KEY
 
     def __init__(self, connection: Connection, driver: Any, now: float, *, assumes_new_spans: bool = False) -> None:
         """`driver` is the driver's own connection of `connection`.
@@ -87,7 +94,7 @@ class SqlRows(SqlRecords):
     def _compiled_rows(self, kind: type[R], statement: ClauseElement, **parameters: Any) -> list[R]:
         return structs_of(kind, self._run_compiled(statement, **parameters))
 
-    def _by_keys(self, pair: tuple[ClauseElement, ClauseElement], keys: Sequence[tuple[str, ...]], **more: Any) -> Any:
+    def _by_keys(self, pair: tuple[ClauseElement, ClauseElement], keys: Sequence[RecordKey], **more: Any) -> Any:
         """Run the first statement for a single key, the usual case, which is cheaper than a list; else the second."""
         one, several = pair
         if len(keys) == 1:
@@ -305,6 +312,48 @@ class SqlRows(SqlRecords):
     def select_workers(self, query: Query) -> tuple[list[WorkerRow], int]:
         """Select the page of workers."""
         return self._page(WorkerRow, sql.WORKER, query)
+
+    # --- Records of runs, and results of requests with an id
+
+    def records(self, kind: type[Record], keys: Sequence[RecordKey]) -> dict[RecordKey, Record]:
+        """Select all with one statement, by the unique index."""
+        found = structs_of(kind, self._by_keys(self._record_by_key[kind], keys)) if keys else []
+        return {row.key: row for row in found}
+
+    def insert_records(self, rows: Sequence[RecordRow]) -> None:
+        """Insert the rows."""
+        if rows:
+            self._insert(run_records.TABLES[type(rows[0])], rows)
+
+    def replace_records(self, rows: Sequence[RecordRow]) -> None:
+        """Update each by the unique index."""
+        for row in rows:
+            self._run_compiled(run_records.REPLACE[type(row)], **_named(row.key), **_renamed(asdict(row)))
+
+    def select_records(self, kind: type[Record], query: Query) -> tuple[list[Record], int]:
+        """Select the page of the table."""
+        return self._page(kind, run_records.COLUMNS[kind], query)
+
+    def forget_after(self, run_id: str, step: int) -> None:
+        """Delete by the unique indexes."""
+        for statement in run_records.FORGET:
+            self._run_compiled(statement, key=run_id, last=step)
+
+    def recorded_answer(self, request_id: str) -> bytes | None:
+        """Select by the unique index."""
+        found = self._run_compiled(sql.ANSWER, key=request_id).fetchone()
+        return None if found is None else bytes(found[0])
+
+    def record_answer(self, request_id: str, answer: bytes) -> None:
+        """Insert the result; occasionally, delete old results."""
+        row = {"request_id": request_id, "time": self.now, "answer": answer}
+        self._run_compiled(sql.insert_into(schema.requests, tuple(row)), **row)
+        if random.random() < _FORGETTING:
+            self._run_compiled(sql.FORGET_ANSWERS, before=self.now - KEPT_SECONDS)
+
+
+def _named(key: RecordKey) -> dict[str, Any]:
+    return dict(zip(sql.KEY_NAMES, key, strict=False))
 
 
 def _spans_in_order(rollout_id: str) -> Query:

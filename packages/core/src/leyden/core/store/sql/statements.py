@@ -129,6 +129,9 @@ RETIRE_RESOURCES = (
 )
 WORKER_BY_ID = select(*WORKER).where(_workers.worker_id == _KEY)
 PUT_WORKER = update(schema.workers).where(_workers.worker_id == _KEY).values(_new(WorkerRow.__struct_fields__))
+ANSWER = select(schema.requests.c.answer).where(schema.requests.c.request_id == _KEY)
+FORGET_ANSWERS = delete(schema.requests).where(schema.requests.c.time < bindparam("before", type_=Float))
+
 SQLITE: Dialect = sqlite.dialect()
 """Shared by all stores, so that cached compiled statements do not keep a closed store's engine alive."""
 
