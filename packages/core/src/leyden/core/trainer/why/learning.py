@@ -85,7 +85,7 @@ def joined(reasons: Iterable[tuple[str, str]]) -> str | None:
 
 
 def _has_all_steps(folder: RunFolder, learned: Iterable[LearnedLine]) -> bool:
-    """Whether each step in the metrics has a line in `learned`; older versions wrote none, and may have begun the run."""
+    """Whether each step in the metrics has a line in `learned`; steps of an older version have none."""
     taken = {line["step"] for line in folder.metrics() if "held_out" not in line and "alert" not in line}
     return taken <= {line.step for line in learned}
 
