@@ -119,7 +119,7 @@ async def test_an_older_database_is_brought_up_to_date_by_one_of_many(postgres: 
         await store.close()
 
 
-@pytest.mark.parametrize("version", ["1", "2", "3", "4", "5"])
+@pytest.mark.parametrize("version", ["1", "2", "3", "4", "5", "6"])
 async def test_an_older_database_has_the_functions_of_a_new_one(postgres: PostgresServer, version: str) -> None:
     older, newer = postgres.create(), postgres.create()
     engine = create_engine(postgres.uri_of(older).replace("postgresql:", "postgresql+psycopg:"))
