@@ -5,6 +5,7 @@
 
 import gzip
 import json
+import uuid
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -48,12 +49,12 @@ def restored_database(server: PostgresServer) -> str:
 
 
 def restored_keys(server: RedisServer) -> str:
-    """Make the keys under the name of the default namespace, in which they were written."""
-    uri = server.uri()
+    """Make the keys in a namespace of their own."""
+    namespace = f"older-{uuid.uuid4()}"
+    uri = server.uri(namespace)
     client: Any = Redis(unix_socket_path=uri.removeprefix("redis+unix://").partition("?")[0])
-    client.flushall()
-    for command in msgspec.msgpack.decode(unpacked("redis.msgpack")):
-        client.execute_command(*command)
+    for name, key, *values in msgspec.msgpack.decode(unpacked("redis.msgpack")):
+        client.execute_command(name, key.replace(b"leyden:default:", f"leyden:{namespace}:".encode()), *values)
     client.close()
     return uri
 
