@@ -43,8 +43,10 @@ def test_steps_that_are_taken_again_are_forgotten(folder: RunFolder) -> None:
 def test_steps_that_were_rolled_back_are_known(folder: RunFolder) -> None:
     aside = folder.path / "set_aside" / "1"
     aside.mkdir(parents=True)
+    (aside / "metrics.jsonl").write_bytes(b'{"step":3,"reward":0.5}\n')
     (aside / LEARNED).write_bytes(b'{"step":3,"account":{"trained":["x"]}}\n')
-    assert Learning.of(folder).rolled_back == {"x": LearnedStep(3)}
+    found = Learning.of(folder)
+    assert (found.rolled_back, found.is_recorded) == ({"x": LearnedStep(3)}, True)
 
 
 def test_a_run_that_took_steps_without_a_record_is_known_as_one(folder: RunFolder) -> None:
@@ -55,6 +57,24 @@ def test_a_run_that_took_steps_without_a_record_is_known_as_one(folder: RunFolde
     assert not Learning.of(folder).is_recorded
     folder.append_learned(1, [Account(trained=["a"])])
     assert Learning.of(folder).is_recorded
+
+
+def test_a_run_that_an_older_version_began_is_known_as_one(folder: RunFolder) -> None:
+    folder.append_metrics({"step": 1, "reward": 0.5})
+    folder.append_metrics({"step": 2, "reward": 0.5})
+    folder.append_learned(2, [Account(trained=["a"])])
+    found = Learning.of(folder)
+    assert (found.is_recorded, found.steps) == (False, {"a": [LearnedStep(2)]})
+
+
+def test_a_run_whose_older_steps_were_rolled_back_is_known_as_one(folder: RunFolder) -> None:
+    aside = folder.path / "set_aside" / "1"
+    aside.mkdir(parents=True)
+    (aside / "metrics.jsonl").write_bytes(b'{"step":1,"reward":0.5}\n')
+    folder.learned_file.touch()  # a rollback writes it
+    assert not Learning.of(folder).is_recorded
+    (aside / LEARNED).touch()
+    assert not Learning.of(folder).is_recorded
 
 
 def test_reasons_of_sides_are_joined() -> None:

@@ -186,7 +186,11 @@ TABLE = (
         "the run was stopped or killed before it ended",
         "resume the run: it continues from its last checkpoint",
     ),
-    Reason(NOT_RECORDED_WHY, "rollout", "the run keeps no record of what its steps learned from"),
+    Reason(
+        NOT_RECORDED_WHY,
+        "rollout",
+        "an older version of Leyden, or a custom algorithm, took steps without recording what they learned from",
+    ),
     Reason(
         TOO_FEW_REWARDS,
         "group",

@@ -51,7 +51,7 @@ def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
         console.print(as_it_is(f"ended before its first step: {failure}"))
         console.print(f"outcome of each rollout: {folder.command('why')}", highlight=False, markup=False)
     else:
-        console.print(as_it_is(f"not finished; continue with: leyden train --resume {folder.path.name}"))
+        console.print(as_it_is(f"not finished; continue with: {folder.command('train --resume')}"), soft_wrap=True)
 
 
 def _steps_table(name: str, experiment: str | None, metrics: list[dict[str, Any]]) -> Any:

@@ -15,6 +15,7 @@ import msgspec
 from leyden.core.data import semconv
 from leyden.core.data.encoding.tokens import LogProbs, TokenIds, unpack_ids, unpack_log_probs
 from leyden.core.data.production import CAPTURE, COMPLETE, INCOMPLETE
+from leyden.core.data.reasons import NOT_RECORDED_WHY
 from leyden.core.data.rollout import Attempt, AttemptedRollout, Rollout
 from leyden.core.data.span import Attributes, Span
 from leyden.core.data.transition import Trajectory
@@ -319,8 +320,10 @@ def captured(attempt: Attempt) -> str | None:
 
 
 def _steps(found: RolloutFate | CallFate | None) -> list[int] | None:
-    """Return the steps that learned from a rollout or call; None if the outcome is unknown or the span is no call."""
-    return None if found is None else list(dict.fromkeys(step.step for step in found.steps))
+    """Return the steps that learned from a rollout or call; None if that is not recorded, or the span is no call."""
+    if found is None or found.reason == NOT_RECORDED_WHY:
+        return None
+    return list(dict.fromkeys(step.step for step in found.steps))
 
 
 def _json(value: object) -> str:

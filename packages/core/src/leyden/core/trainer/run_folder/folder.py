@@ -234,7 +234,7 @@ class RunFolder:
 
     def learned(self) -> list["LearnedLine"]:
         """Return all complete lines of `learned.jsonl`."""
-        return read_learned(self.learned_file)
+        return [msgspec.json.decode(line, type=LearnedLine) for line in _whole_lines(self.learned_file)]
 
     def rewind_metrics(self, step: int, *, evaluations: bool = True) -> None:
         """Remove the lines after `step` from `metrics.jsonl` and `learned.jsonl`: these steps will be repeated.
@@ -272,11 +272,6 @@ def _readable(value: Any) -> bytes:
 def is_free(path: Path) -> bool:
     """Whether `path` can become a run's folder: it does not exist, or its run ended before the first step."""
     return not path.exists() or RunFolder(path).failed_file.exists()
-
-
-def read_learned(file: Path) -> list[LearnedLine]:
-    """Return all complete lines of a `learned.jsonl`; empty if the file does not exist."""
-    return [msgspec.json.decode(line, type=LearnedLine) for line in _whole_lines(file)]
 
 
 def _append(path: Path, lines: Sequence[bytes]) -> None:

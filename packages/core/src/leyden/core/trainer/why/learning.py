@@ -3,11 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 
-from leyden.core.trainer.run_folder.folder import LEARNED, LearnedLine, RunFolder, read_learned
+from leyden.core.trainer.run_folder.folder import LearnedLine, RunFolder
 from leyden.core.trainer.run_folder.move_journal import SET_ASIDE
 
 
@@ -27,7 +26,7 @@ class Learning:
     """What became of the rollouts in a run's batches."""
 
     is_recorded: bool = False
-    """Whether the run records this. Older versions did not, and a custom algorithm may omit it."""
+    """Whether every step has recorded this. Older versions did not, and a custom algorithm may omit it."""
     steps: dict[str, list[LearnedStep]] = field(default_factory=dict[str, list[LearnedStep]])
     """By rollout: the steps that learned from one of its calls."""
     reasons: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
@@ -42,12 +41,15 @@ class Learning:
     @classmethod
     def of(cls, folder: RunFolder) -> "Learning":
         """Read what the run in `folder` has recorded so far."""
-        steps_taken = any("held_out" not in line and "alert" not in line for line in folder.metrics())
-        found = cls(is_recorded=folder.learned_file.exists() or not steps_taken)
-        for line in folder.learned():
+        learned = folder.learned()
+        found = cls(is_recorded=_has_all_steps(folder, learned))
+        for line in learned:
             found._add(line)
-        for file in sorted(folder.path.glob(f"{SET_ASIDE}/[!.]*/{LEARNED}")):
-            found.rolled_back.update(_trained_in(file))
+        for path in sorted(folder.path.glob(f"{SET_ASIDE}/[!.]*")):
+            aside = RunFolder(path)
+            lines = aside.learned()
+            found.is_recorded = found.is_recorded and _has_all_steps(aside, lines)
+            found.rolled_back.update(_trained_in(lines))
         return found
 
     def of_call(self, rollout_id: str, span_id: str) -> list[LearnedStep]:
@@ -82,6 +84,11 @@ def joined(reasons: Iterable[tuple[str, str]]) -> str | None:
     return "; ".join(f"{side}: {reason}" for reason, sides in by_reason.items() for side in sides)
 
 
-def _trained_in(file: Path) -> dict[str, LearnedStep]:
-    lines = read_learned(file)
+def _has_all_steps(folder: RunFolder, learned: Iterable[LearnedLine]) -> bool:
+    """Whether each step in the metrics has a line in `learned`; steps of an older version have none."""
+    taken = {line["step"] for line in folder.metrics() if "held_out" not in line and "alert" not in line}
+    return taken <= {line.step for line in learned}
+
+
+def _trained_in(lines: Iterable[LearnedLine]) -> dict[str, LearnedStep]:
     return {name: LearnedStep(line.step, line.account.side or "") for line in lines for name in line.account.trained}

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from leyden.core.data.message_counts import CountedMessage
-from leyden.core.data.reasons import reason_of
+from leyden.core.data.reasons import NOT_RECORDED_WHY, reason_of
 from leyden.core.trainer.why.fates import CallFate, RolloutFate
 from leyden.core.trainer.why.summary import ReasonCount, Summary
 
@@ -12,22 +12,22 @@ from leyden.core.trainer.why.summary import ReasonCount, Summary
 def summary_lines(summary: Summary) -> Iterable[str]:
     """Yield the lines for a run."""
     yield f"Run {summary.run} ({summary.state})" + (f": {summary.ended}" if summary.ended else "")
-    left_out = summary.rollouts - summary.rollouts_trained
     trained = f"{summary.rollouts_trained:,} trained"
     trained += f" in {_plural(summary.steps, 'step')}" if summary.rollouts_trained else ""
-    yield f"{_plural(summary.rollouts, 'training rollout')}: {trained}, {left_out:,} not"
+    rest = _rest(summary.rollouts - summary.rollouts_trained, summary.rollouts_left_out)
+    yield f"{_plural(summary.rollouts, 'training rollout')}: {trained}, {rest}"
     if summary.held_out:
         yield f"{_plural(summary.held_out, 'held-out rollout')}: they measure the policy and are not trained on"
     if summary.calls:
         unmoved = f" ({summary.calls_unmoved:,} of them with advantage 0)" if summary.calls_unmoved else ""
-        rest = summary.calls - summary.calls_trained
-        yield f"{_plural(summary.calls, 'model call')}: {summary.calls_trained:,} trained{unmoved}, {rest:,} not"
+        rest = _rest(summary.calls - summary.calls_trained, summary.calls_left_out)
+        yield f"{_plural(summary.calls, 'model call')}: {summary.calls_trained:,} trained{unmoved}, {rest}"
     for title, counted in (
         ("Rollouts that were not trained", summary.rollouts_left_out),
         ("Calls that were not trained", summary.calls_left_out),
     ):
         if counted:
-            yield from ("", title)
+            yield from ("", title + (", or of which that is not recorded" if _unknown(counted) else ""))
             for one in counted:
                 yield from _reason_lines(one)
     if summary.held_out_failures:
@@ -55,6 +55,16 @@ def rollout_lines(fate: RolloutFate, show: str) -> Iterable[str]:
         yield from ("", _plural(len(fate.calls), "model call"))
         yield from map(_call_line, fate.calls)
     yield from ("", f"to see it: {show}")
+
+
+def _rest(count: int, reasons: Iterable[ReasonCount]) -> str:
+    """Return how many of `count` were not trained, and of how many that is not recorded."""
+    unknown = _unknown(reasons)
+    return f"{count - unknown:,} not" + (f", {unknown:,} not recorded" if unknown else "")
+
+
+def _unknown(reasons: Iterable[ReasonCount]) -> int:
+    return sum(one.count for one in reasons if one.reason == NOT_RECORDED_WHY)
 
 
 def _reason_lines(one: ReasonCount) -> Iterable[str]:
