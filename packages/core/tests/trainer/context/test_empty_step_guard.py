@@ -4,7 +4,7 @@ import pytest
 
 from leyden.core.algorithm.external_loop import TaskRequest, TaskUsage
 from leyden.core.errors import NothingToLearn
-from leyden.core.trainer.context.empty_step_guard import MOST_EMPTY, EmptyStepGuard
+from leyden.core.trainer.context.external_loop import MOST_EMPTY, EmptyStepGuard
 
 ASKED = TaskRequest(step=1, place=0, row=0, copies=2)
 NO_SPREAD = [TaskUsage(asked=ASKED, calls=0, tokens=0, group_dropped="no spread")] * 2

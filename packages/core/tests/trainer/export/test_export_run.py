@@ -22,8 +22,7 @@ from leyden.core.store.open import open_store
 from leyden.core.testing.factories import span
 from leyden.core.trainer.export import table_files
 from leyden.core.trainer.export.export import MANIFEST, TABLES, Exported, export_run
-from leyden.core.trainer.export.records import RECORDS
-from leyden.core.trainer.export.rows import COLUMNS
+from leyden.core.trainer.export.rows import COLUMNS, RECORDS
 from leyden.core.trainer.export.table_files import Format
 
 CALL: Attributes = {

@@ -1,6 +1,6 @@
 """Seconds outside every block, by a clock that is set by hand."""
 
-from leyden.core.trainer.rollouts.idle_timer import IdleTimer
+from leyden.core.trainer.rollouts.collector import IdleTimer
 
 
 def test_only_the_time_outside_every_block_is_idle() -> None:

@@ -15,7 +15,7 @@ from leyden.core.errors import UsageError
 from leyden.core.policy.repeatable import repeatable
 from leyden.core.testing.tiny_models import tiny_model
 from leyden.core.trainer.config import RunConfig, load_config, save_config
-from leyden.core.trainer.serving.determinism import engine_config
+from leyden.core.trainer.serving.serving import engine_config
 
 CONFIG = RunConfig(name="run", agent="agent.py:agent", policy="policy", deterministic=True)
 

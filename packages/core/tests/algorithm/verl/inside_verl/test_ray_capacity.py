@@ -1,6 +1,6 @@
 """What VERL waits for, in words."""
 
-from leyden.core.algorithm.verl.inside_verl.ray_capacity import missing_capacity
+from leyden.core.algorithm.verl.inside_verl.monitors import missing_capacity
 
 
 def test_nothing_is_waited_for() -> None:

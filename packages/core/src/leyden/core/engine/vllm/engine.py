@@ -21,7 +21,6 @@ from leyden.core.engine.vllm.client import ServerUnreachable, VllmClient
 from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.engine.vllm.remote_engine import RemoteEngine, SegmentServer
 from leyden.core.engine.vllm.server import BASE, VllmServer
-from leyden.core.engine.vllm.sleep import check_awake, put_to_sleep, wake_up
 from leyden.core.engine.vllm.weights import SharedWeights, write_policy
 from leyden.core.errors import EngineError, PolicyError, first_line
 
@@ -300,3 +299,33 @@ def _model_info(source: str, name: str, options: VllmOptions) -> ModelInfo:
         raise EngineError(f"{config.model_type} has no context length in its configuration; set context_length")
     # One position is reserved so that a full context can be scored: vLLM samples one more token when it scores.
     return ModelInfo(name=name, context_length=length - 1, vocab_size=int(config.vocab_size))
+
+
+logger = logging.getLogger(__name__)
+
+
+async def check_awake(client: VllmClient) -> None:
+    """Raise EngineError, in one line, for a server that cannot be put to sleep."""
+    await client.request("GET", "/is_sleeping")
+
+
+async def put_to_sleep(client: VllmClient) -> bool:
+    """Put the server to sleep, and return whether it sleeps; no call may be in flight."""
+    return await _post(client, "/sleep?level=1")
+
+
+async def wake_up(client: VllmClient) -> bool:
+    """Wake the server, and return whether it is awake; first returns the trainer's cached GPU memory."""
+    torch: Any = import_module("torch")
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return await _post(client, "/wake_up")
+
+
+async def _post(client: VllmClient, path: str) -> bool:
+    try:
+        await client.request("POST", path)
+    except EngineError as error:
+        logger.warning("The vLLM server did not change its sleep state: %s", error)
+        return False
+    return True

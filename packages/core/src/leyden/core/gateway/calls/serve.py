@@ -18,8 +18,7 @@ from leyden.core.engine.base import FinishReason, GenerateRequest, TokenChunk
 from leyden.core.errors import EngineError, GatewayError
 from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.calls.record import CallRecord
-from leyden.core.gateway.calls.replay import replay
-from leyden.core.gateway.calls.retry_cache import RetryCache, fingerprint
+from leyden.core.gateway.calls.retry_cache import RetryCache, fingerprint, replay
 from leyden.core.gateway.calls.seeds import CallSeeds
 from leyden.core.gateway.calls.served_policy import ServedPolicy, sampling_for, warn_of_untrainable
 from leyden.core.gateway.chat.format import answer_message

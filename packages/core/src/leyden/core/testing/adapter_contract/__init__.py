@@ -17,11 +17,15 @@ mode. Knows no framework.
 
 from leyden.core.testing.adapter_contract.captured import CaptureTests
 from leyden.core.testing.adapter_contract.concurrency import ConcurrencyTests
-from leyden.core.testing.adapter_contract.instrumenting import InstrumentingTests
 from leyden.core.testing.adapter_contract.plain import PlainTests
 from leyden.core.testing.adapter_contract.shared import API_KEY
 from leyden.core.testing.adapter_contract.structure import StructureTests
-from leyden.core.testing.adapter_contract.transparency import InProcessTests, RecognisingTests, TransparencyTests
+from leyden.core.testing.adapter_contract.transparency import (
+    InProcessTests,
+    InstrumentingTests,
+    RecognisingTests,
+    TransparencyTests,
+)
 
 __all__ = ["API_KEY", "AdapterContract", "ForeignContract", "PlainContract"]
 

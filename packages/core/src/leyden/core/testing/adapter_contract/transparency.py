@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from leyden.core.data import semconv
 from leyden.core.errors import TaskError
 from leyden.core.runner.adapters.base import Adapter
-from leyden.core.testing.adapter_contract.shared import PROVIDER, STREAMED, UNLUCKY, AdapterTests, AgentTests
+from leyden.core.testing.adapter_contract.shared import PROVIDER, STREAMED, UNLUCKY, AdapterTests, AgentTests, is_served
 from leyden.core.testing.gateway_bench import GatewayBench, only_this_machine, turns
 from leyden.core.tracing.context import open_attempt
-from leyden.core.tracing.spans.export import start_recording
+from leyden.core.tracing.spans.export import Recorder, start_recording
 from leyden.core.tracing.wire import gateway_pool, routing
 
 HEAVY = ("matplotlib", "plotext", "sqlalchemy", "torch", "transformers", "numpy", "starlette", "typer", "rich")
@@ -135,3 +136,22 @@ async def _outcome(work: Awaitable[Any]) -> Any:
         return await work
     except Exception as error:
         return error
+
+
+class InstrumentingTests(AdapterTests):
+    """`instrument` and `uninstrument`."""
+
+    async def test_instrumenting_twice_records_once_and_uninstrumenting_stops(
+        self, bench: GatewayBench, adapter: Adapter, recorder: Recorder
+    ) -> None:
+        agent = self.make_solver(PROVIDER, stream=False)
+        counts: list[int] = []
+        for change in (adapter.instrument, adapter.uninstrument, adapter.uninstrument, adapter.instrument):
+            change()
+            _, attempt = await self.run(bench, adapter, agent, "double 7")
+            await recorder.flush()
+            spans = [span for span in await bench.spans(attempt) if not is_served(span)]
+            counts.append(sum(semconv.FRAMEWORK in span.attributes for span in spans))
+        once = counts[0]
+        assert once >= 2  # the agent and a tool, at least
+        assert counts == [once, 0, 0, once]

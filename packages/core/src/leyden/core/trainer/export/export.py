@@ -19,8 +19,7 @@ from leyden.core.masking import mask_text
 from leyden.core.policy.checkpoints.atomic import remove_unfinished, replaced_folder, whole_folder
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
-from leyden.core.trainer.export.records import RECORDS, record_rows
-from leyden.core.trainer.export.rows import ROWS, RolloutOutcome, Table
+from leyden.core.trainer.export.rows import RECORDS, ROWS, RolloutOutcome, Table, record_rows
 from leyden.core.trainer.export.table_files import FORMATS, Format, RowFile, check_installed, open_files
 from leyden.core.trainer.rollouts.offline import locate, run_of
 from leyden.core.trainer.why.fates import RunFacts, fate_of

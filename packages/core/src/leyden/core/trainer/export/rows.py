@@ -1,10 +1,10 @@
-"""Export rows of rollouts: converts rollouts, spans and transitions into flat rows.
+"""Export rows: converts rollouts, spans, transitions and run records into flat rows.
 
 Data without a fixed structure is JSON text: tasks, metadata, remaining span attributes. All rows of a table therefore
 have the same columns. Token ids and log-probabilities are lists of numbers.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -17,8 +17,10 @@ from leyden.core.data.encoding.tokens import LogProbs, TokenIds, unpack_ids, unp
 from leyden.core.data.production import CAPTURE, COMPLETE, INCOMPLETE
 from leyden.core.data.reasons import NOT_RECORDED_WHY
 from leyden.core.data.rollout import Attempt, AttemptedRollout, Rollout
+from leyden.core.data.run import Run
 from leyden.core.data.span import Attributes, Span
 from leyden.core.data.transition import Trajectory
+from leyden.core.store.base import LightningStore
 from leyden.core.trainer.why.fates import CallFate, RolloutFate
 from leyden.core.trajectory.assemble import assemble, last_reward
 from leyden.core.trajectory.select import Selector
@@ -345,3 +347,48 @@ def _ids(attributes: Attributes, name: str) -> "TokenIds | None":
 def _log_probs(attributes: Attributes, name: str) -> "LogProbs | None":
     value = attributes.get(name)
     return unpack_log_probs(value) if isinstance(value, bytes) and len(value) % 4 == 0 else None
+
+
+RECORDS: tuple[Table, ...] = ("runs", "metrics", "policy_versions")
+"""Tables about the runs in a store, as opposed to its rollouts."""
+PAGE = 1000
+"""Number of rows per query."""
+
+
+async def record_rows(store: LightningStore, table: Table) -> AsyncGenerator[Row]:
+    """Yield every row of one table of `RECORDS`: runs in the order they were added, metrics by step."""
+    if table == "policy_versions":
+        async for row in _version_rows(store):
+            yield row
+        return
+    offset = 0
+    while page := (await store.query_runs(limit=PAGE, offset=offset)).items:
+        for run in page:
+            if table == "runs":
+                yield {**msgspec.structs.asdict(run), "config": _json(run.config), "metadata": _json(run.metadata)}
+            else:
+                async for row in _metrics_rows(store, run):
+                    yield row
+        offset += len(page)
+
+
+async def _metrics_rows(store: LightningStore, run: Run) -> AsyncGenerator[Row]:
+    """Yield a row for each number and each note of each step."""
+    offset = 0
+    while page := (await store.query_metrics(run.run_id, limit=PAGE, offset=offset)).items:
+        for found in page:
+            at = {"run_id": run.run_id, "step": found.step, "time": found.time}
+            for name, value in found.values.items():
+                yield {**at, "name": name, "value": value, "note": None}
+            for name, note in found.notes.items():
+                yield {**at, "name": name, "value": None, "note": note}
+        offset += len(page)
+
+
+async def _version_rows(store: LightningStore) -> AsyncGenerator[Row]:
+    offset = 0
+    while page := (await store.query_policy_versions(limit=PAGE, offset=offset)).items:
+        for version in page:
+            fields = msgspec.structs.asdict(version)
+            yield {**fields, "metrics": _json(version.metrics), "metadata": _json(version.metadata)}
+        offset += len(page)

@@ -3,7 +3,8 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +28,6 @@ from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.monitoring.display import Display
-from leyden.core.trainer.rollouts.idle_timer import IdleTimer
 from leyden.core.trainer.rollouts.interrupted import fatal_error, requeue
 from leyden.core.trainer.rollouts.selection import make_selector
 from leyden.core.trainer.rollouts.tasks import batch
@@ -320,3 +320,28 @@ def failure_text(rollout: Rollout) -> str:
 def _ignore(_finished: int) -> None:
     """Ignore the number of finished rollouts of one task: the display shows only whole steps."""
     return
+
+
+class IdleTimer:
+    """Adds up the time outside all `busy` blocks, which may overlap. Use it from one event loop only."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._open = 0
+        self._seconds, self._since = 0.0, clock()
+
+    @property
+    def seconds(self) -> float:
+        """Idle time so far, in seconds."""
+        return self._seconds + (0.0 if self._open else self._clock() - self._since)
+
+    @contextmanager
+    def busy(self) -> Generator[None]:
+        """Context manager that marks its block as activity."""
+        self._seconds = self.seconds
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            self._since = self._clock()

@@ -22,8 +22,11 @@ from leyden.core.trainer.event_loop import run_both
 from leyden.core.trainer.monitoring.run_metrics import RunMetrics
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.serving.address import RunAddress, open_gateway
-from leyden.core.trainer.serving.determinism import engine_config
 from leyden.core.trainer.serving.vllm import server_options, vllm_policy
+
+if TYPE_CHECKING:
+    from leyden.core.engine.embedded.engine import EmbeddedConfig
+    from leyden.core.trainer.config import RunConfig
 
 if TYPE_CHECKING:
     from leyden.core.engine.embedded.engine import EmbeddedConfig
@@ -272,3 +275,16 @@ class _EngineLog:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+
+
+def engine_config(config: "RunConfig") -> "EmbeddedConfig":
+    """Return the engine's configuration for this run.
+
+    A deterministic run decodes one sequence at a time and caches no prefixes. The number of rows of a matrix product,
+    and the position in the prompt where it starts, decide how each row is rounded.
+    """
+    from leyden.core.engine.embedded.engine import EmbeddedConfig
+
+    if not config.deterministic:
+        return EmbeddedConfig(threads=config.threads, seed=config.seed)
+    return EmbeddedConfig(threads=1, seed=config.seed, max_batch=1, prefix_cache_tokens=0, batch_wait_seconds=0.0)

@@ -5,7 +5,8 @@ These are lost parts of its queue, and missing capacity in Ray. The checks thems
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Set
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 
 log = logging.getLogger(__name__)
@@ -81,3 +82,29 @@ def _repeated(check: Callable[[], bool], every: float, what: str) -> Generator[N
     finally:
         done.set()
         thread.join(every)
+
+
+Resources = Mapping[str, float]
+COUNTED = ("CPU", "GPU")
+"""Resources whose numbers in the cluster are reported."""
+
+
+def missing_capacity(groups: Sequence[Sequence[Resources]], free: Resources, whole: Resources) -> str | None:
+    """Return a message about what VERL waits for; None if it waits for nothing.
+
+    `groups` holds the bundles of each group that has no room. `free` is the unused part of the cluster's resources
+    `whole`.
+    """
+    if not groups:
+        return None
+    asked = Counter(_listed(bundle) for bundles in groups for bundle in bundles)
+    wanted = ", ".join(f"{count} × ({bundle})" for bundle, count in sorted(asked.items()))
+    has = ", ".join(f"{name} {free.get(name, 0.0):g} of {whole.get(name, 0.0):g}" for name in COUNTED)
+    return (
+        f"VERL waits for free resources in the Ray cluster: it requests {wanted}, with each group on one node; free: "
+        f"{has}"
+    )
+
+
+def _listed(bundle: Resources) -> str:
+    return ", ".join(f"{name} {amount:g}" for name, amount in sorted(bundle.items()))

@@ -10,8 +10,7 @@ import torch
 from leyden.core.algorithm.external_loop import RunEndpoint
 from leyden.core.algorithm.verl.advantages import is_row, row_advantages
 from leyden.core.algorithm.verl.driver.launch import TOKEN, URL
-from leyden.core.algorithm.verl.inside_verl.monitors import report_repeated
-from leyden.core.algorithm.verl.inside_verl.ray_capacity import missing_capacity
+from leyden.core.algorithm.verl.inside_verl.monitors import missing_capacity, report_repeated
 from leyden.core.algorithm.verl.inside_verl.run_client import RunClient
 from leyden.core.algorithm.verl.inside_verl.trainer_hooks import ReportingColocated, ReportingSeparate, ReportingSync
 from leyden.core.algorithm.verl.inside_verl.verl_queue import stored_credit
