@@ -10,8 +10,8 @@ from rich.console import Console
 from leyden.core.cli.commands.run import _show  # pyright: ignore[reportPrivateUsage]  # what the command prints by
 from leyden.core.data.encoding.json_line import json_line
 from leyden.core.data.failure import Failure
-from leyden.core.data.message_counts import Tally
 from leyden.core.data.rollout import Attempt, Rollout
+from leyden.core.data.similar_messages import Tally
 from leyden.core.data.span import SpanStatus
 from leyden.core.masking import MaskingFilter
 from leyden.core.runner.attempts.error_text import described

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from leyden.core.engine.base import Engine, EngineRecord, ModelInfo
-from leyden.core.engine.vllm.engine import VllmEngine
+from leyden.core.engine.vllm.local_engine import VllmEngine
 from leyden.core.engine.vllm.replicas import ReplicaEngine
 from leyden.core.testing.engine_contract import EngineContract
 from leyden.core.testing.servers.vllm_double import CONTEXT, VOCAB, DoubleServer, VllmDouble

@@ -19,7 +19,7 @@ from leyden.core.data.identity import mint
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import Engine, EngineRecord, GenerateRequest, TokenChunk
 from leyden.core.engine.vllm.client import VllmClient
-from leyden.core.engine.vllm.engine import VllmEngine
+from leyden.core.engine.vllm.local_engine import VllmEngine
 from leyden.core.engine.vllm.options import PYTHON, VllmOptions
 from leyden.core.engine.vllm.server import VllmServer
 from leyden.core.errors import EngineError

@@ -11,7 +11,7 @@ import pytest
 
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest, TokenChunk
-from leyden.core.engine.vllm.engine import VllmEngine
+from leyden.core.engine.vllm.local_engine import VllmEngine
 from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.errors import EngineError
 from leyden.core.testing.engine_contract import chunks_of, ids_of, until

@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from leyden.core.data.message_counts import Tally
 from leyden.core.data.reasons import (
     FAILED,
     IN_NO_PAIR,
@@ -22,6 +21,7 @@ from leyden.core.data.reasons import (
     UNCREDITED,
     failed_by,
 )
+from leyden.core.data.similar_messages import Tally
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 
 FOUND_WHILE_LEARNING = frozenset({UNCREDITED, NO_VALUE, IN_NO_PAIR})

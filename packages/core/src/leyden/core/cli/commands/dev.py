@@ -25,7 +25,7 @@ from leyden.core.cli.options import (
 from leyden.core.data.encoding.json_line import json_line
 from leyden.core.data.failure import failure_of
 from leyden.core.data.isolation import check_isolation
-from leyden.core.data.message_counts import Tally
+from leyden.core.data.similar_messages import Tally
 from leyden.core.errors import UsageError
 from leyden.core.masking import printable
 

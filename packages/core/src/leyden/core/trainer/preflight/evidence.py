@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leyden.core.data import semconv
-from leyden.core.data.message_counts import Tally
+from leyden.core.data.similar_messages import Tally
 from leyden.core.data.span import Span
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 from leyden.core.trainer.config import RunConfig

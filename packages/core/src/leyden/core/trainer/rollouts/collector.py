@@ -11,7 +11,6 @@ from typing import Any
 from leyden.core.algorithm.external_loop import TaskRequest
 from leyden.core.data import semconv
 from leyden.core.data.failure import failure_of
-from leyden.core.data.message_counts import Tally
 from leyden.core.data.reasons import EARLIER_ATTEMPT
 from leyden.core.data.rollout import (
     Attempt,
@@ -23,6 +22,7 @@ from leyden.core.data.rollout import (
     Task,
 )
 from leyden.core.data.route import ANSWERED_BY
+from leyden.core.data.similar_messages import Tally
 from leyden.core.data.span import Span
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.store.base import LightningStore

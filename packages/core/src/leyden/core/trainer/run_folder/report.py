@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from leyden.core.data.message_counts import CountedMessage, Tally
+from leyden.core.data.similar_messages import CountedMessage, Tally
 from leyden.core.trainer.monitoring.as_it_is import CAPTION, TITLE, as_it_is
 from leyden.core.trainer.run_folder.versions import Evaluation, SideScores, reward_text
 

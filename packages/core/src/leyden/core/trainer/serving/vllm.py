@@ -31,7 +31,7 @@ async def vllm_policy(
 
     Raises UsageError, with a message of one line, if vLLM is not installed or cannot serve the source.
     """
-    from leyden.core.engine.vllm.engine import VllmEngine
+    from leyden.core.engine.vllm.local_engine import VllmEngine
     from leyden.core.engine.vllm.server import check_installed
     from leyden.core.gateway.calls.served_policy import ServedPolicy
     from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from leyden.core.data.message_counts import CountedMessage
 from leyden.core.data.reasons import NOT_RECORDED_WHY, reason_of
+from leyden.core.data.similar_messages import CountedMessage
 from leyden.core.trainer.why.fates import CallFate, RolloutFate
 from leyden.core.trainer.why.summary import ReasonCount, Summary
 

@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from leyden.core.data.message_counts import CountedMessage, Tally
 from leyden.core.data.reasons import HELD_OUT, reason_of
+from leyden.core.data.similar_messages import CountedMessage, Tally
 from leyden.core.errors import RunError
 from leyden.core.trainer.agents.local import agents_output
 from leyden.core.trainer.why.fates import NO_GATEWAY_WROTE, CallFate, RolloutFate

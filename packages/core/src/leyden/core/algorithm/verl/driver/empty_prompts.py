@@ -11,8 +11,8 @@ import msgspec
 from leyden.core.algorithm.account import failures, lacking
 from leyden.core.algorithm.learner import counts
 from leyden.core.algorithm.verl.rows import PromptRows
-from leyden.core.data.message_counts import CountedMessage, Tally
 from leyden.core.data.reasons import NO_REWARD, reason_of
+from leyden.core.data.similar_messages import CountedMessage, Tally
 from leyden.core.data.transition import TrajectoryGroup
 
 

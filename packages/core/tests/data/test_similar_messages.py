@@ -1,6 +1,6 @@
 import pytest
 
-from leyden.core.data.message_counts import LINE_CHARACTERS, CountedMessage, Tally, without_varying_words
+from leyden.core.data.similar_messages import LINE_CHARACTERS, CountedMessage, Tally, without_varying_words
 
 
 @pytest.mark.parametrize(

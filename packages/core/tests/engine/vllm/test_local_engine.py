@@ -14,7 +14,7 @@ import torch
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest, TokenChunk
 from leyden.core.engine.vllm.client import VllmClient
-from leyden.core.engine.vllm.engine import VllmEngine
+from leyden.core.engine.vllm.local_engine import VllmEngine
 from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.engine.vllm.weights import SharedWeights, write_policy
 from leyden.core.errors import EngineError, PolicyError
