@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disturbed_runs import trained_steps
+from disturbed_runs import recorded, trained_steps
 
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.store.open import open_store
@@ -112,18 +112,5 @@ async def finished_attempts(run: Path) -> dict[str, str]:
     try:
         rollouts = (await store.query_rollouts(status_in=["succeeded"])).items
         return {one.rollout_id: one.attempt.attempt_id for one in rollouts if isinstance(one, AttemptedRollout)}
-    finally:
-        await store.close()
-
-
-async def recorded(run: Path) -> tuple[str, list[int], list[int]]:
-    """Status, steps with metrics, and versions of the run's record in its store."""
-    store = await open_store(f"sqlite:///{run / 'store.db'}")
-    try:
-        (found,) = await store.query_runs()
-        metrics = await store.query_metrics(found.run_id)
-        versions = await store.query_policy_versions(run_id=found.run_id, sort_by="version")
-        steps = [one.step for one in metrics if "reward" in one.values]
-        return found.status, steps, [one.version for one in versions]
     finally:
         await store.close()

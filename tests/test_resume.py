@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from disturbed_runs import kill, trained_steps, wait_for_step
+from disturbed_runs import kill, recorded, trained_steps, wait_for_step
 from warm_process import Running
 
 from leyden.core.data.rollout import AttemptedRollout, Rollout
@@ -40,19 +40,6 @@ def assert_finished(run: Path, steps: int = STEPS) -> None:
     assert len(rollouts) % 16 == 0
     assert {rollout.status for rollout in rollouts} == {"succeeded"}
     assert asyncio.run(recorded(run)) == ("succeeded", list(range(1, steps + 1)), list(range(steps + 1)))
-
-
-async def recorded(run: Path) -> tuple[str, list[int], list[int]]:
-    """What the store says of the run: how it stands, the steps that it has numbers of, and its versions."""
-    store = await open_store(f"sqlite:///{run / 'store.db'}")
-    try:
-        (found,) = await store.query_runs()
-        metrics = await store.query_metrics(found.run_id)
-        versions = await store.query_policy_versions(run_id=found.run_id, sort_by="version")
-        steps = [one.step for one in metrics if "reward" in one.values]
-        return found.status, steps, [version.version for version in versions]
-    finally:
-        await store.close()
 
 
 async def stored_rollouts(run: Path) -> list[Rollout]:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from warm_process import Running
 
+from leyden.core.store.open import open_store
+
 
 def trained_steps(run: Path) -> list[int]:
     """The steps that a run's metrics tell of, whole lines only."""
@@ -29,3 +31,16 @@ def kill(process: Running) -> None:
     """Kill it outright."""
     process.send_signal(signal.SIGKILL)
     process.ended(10)
+
+
+async def recorded(run: Path) -> tuple[str, list[int], list[int]]:
+    """Status, steps with metrics, and versions of the run's record in its store."""
+    store = await open_store(f"sqlite:///{run / 'store.db'}")
+    try:
+        (found,) = await store.query_runs()
+        metrics = await store.query_metrics(found.run_id)
+        versions = await store.query_policy_versions(run_id=found.run_id, sort_by="version")
+        steps = [one.step for one in metrics if "reward" in one.values]
+        return found.status, steps, [version.version for version in versions]
+    finally:
+        await store.close()

@@ -24,11 +24,15 @@ from leyden.core.testing.store_contract.shared import claimed, span_of
 ATTEMPT = Attempt(rollout_id="ro", attempt_id="at", sequence_id=1, start_time=0.0, status="running")
 
 
+def row(latest: RecentCalls, span: Span) -> SpanRow:
+    return latest.rows([(span, False)])[0]
+
+
 def at_rest(spans: Sequence[Span], limit: int = 1 << 20) -> list[SpanRow]:
     latest = RecentCalls(limit)
     rows: list[SpanRow] = []
     for span in spans:
-        rows.append(latest.row(span))
+        rows.append(row(latest, span))
         latest.note([span])
     return rows
 
@@ -44,7 +48,7 @@ def test_a_conversation_costs_its_unique_tokens() -> None:
     tokens_and_messages = 8 * unique + len(str(spans[-1].attributes[semconv.INPUT_MESSAGES]))
     others = sum(len(row.body) for row in at_rest([replace(span, attributes={}) for span in spans]))
     assert sum(len(row.body) for row in rows) < 1.5 * tokens_and_messages + others
-    assert sum(len(row.body) for row in map(RecentCalls().row, spans)) > 8 * tokens_and_messages
+    assert sum(len(row(RecentCalls(), span).body) for span in spans) > 8 * tokens_and_messages
     assert whole_spans(rows, nothing) == spans
 
 
@@ -70,17 +74,17 @@ def test_beyond_the_limit_the_attempt_that_was_silent_for_longest_is_forgotten()
         attempt = Attempt(rollout_id=f"ro{n}", attempt_id="at", sequence_id=1, start_time=0.0, status="running")
         one, two = conversation(attempt, 2)
         latest.note([one])
-        assert len(latest.row(two).body) < len(RecentCalls().row(two).body)
+        assert len(row(latest, two).body) < len(row(RecentCalls(), two).body)
     forgotten = conversation(
         Attempt(rollout_id="ro0", attempt_id="at", sequence_id=1, start_time=0.0, status="running"), 2
     )[1]
-    assert latest.row(forgotten) == RecentCalls().row(forgotten)
+    assert row(latest, forgotten) == row(RecentCalls(), forgotten)
 
 
 def test_a_call_that_says_nothing_known_is_kept_as_it_is() -> None:
     other: Attributes = {semconv.PROMPT_IDS: pack_ids(range(5000, 5100)), semconv.TOOL_DEFINITIONS: "x" * 100}
     span = replace(span_of(ATTEMPT, "ff"), attributes=other)
-    assert at_rest([conversation(ATTEMPT, 1)[0], span])[1] == RecentCalls().row(span)
+    assert at_rest([conversation(ATTEMPT, 1)[0], span])[1] == row(RecentCalls(), span)
 
 
 def test_spans_that_are_named_are_looked_up_once_for_each_attempt() -> None:

@@ -223,6 +223,29 @@ async def test_a_row_that_is_never_let_go_is_a_store_error(
     await store.close()
 
 
+async def test_a_span_whose_rollout_is_never_let_go_waits_for_one_limit_only(
+    postgres: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leyden.core.store.postgres.database.LOCK_SECONDS", 0.1)
+    begun: list[PostgresRows] = []
+    begin = PostgresRows.begin
+
+    def noted(rows: PostgresRows) -> None:
+        begun.append(rows)
+        begin(rows)
+
+    store = await PostgresStore.open(postgres.uri_of(database))
+    got = await claimed(store)
+    with postgres.connect(database) as other, other.transaction():
+        other.execute("SELECT FROM rollouts FOR UPDATE")
+        monkeypatch.setattr(PostgresRows, "begin", noted)
+        with pytest.raises(StoreError, match="lock timeout"):
+            await store.add_span(span_of(got.attempt))
+        assert begun == [], "the transaction of several statements would wait for the same lock again"
+    assert await store.add_span(span_of(got.attempt)) is not None
+    await store.close()
+
+
 async def test_two_that_wait_for_each_other_both_succeed(postgres: PostgresServer, database: str) -> None:
     run(postgres, database, "ALTER SYSTEM SET deadlock_timeout = '1s'", "SELECT pg_reload_conf()")
     store = await PostgresStore.open(postgres.uri_of(database))

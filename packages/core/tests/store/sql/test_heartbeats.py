@@ -1,4 +1,4 @@
-"""Each span is a heartbeat of its attempt: what is read, also from SQL stores of versions that kept it elsewhere."""
+"""Each span is a heartbeat of its attempt: what is read, also from SQL stores that kept it with the span."""
 
 import sqlite3
 from collections.abc import AsyncGenerator, Sequence
@@ -211,7 +211,7 @@ async def test_an_older_database_keeps_the_latest_heartbeat(
     with engine.begin() as connection:
         migrations.upgrade(connection, version)
         connection.execute(text(FIRST))
-        body = RecentCalls().row(span_of(attempt)).body
+        body = RecentCalls().rows([(span_of(attempt), False)])[0].body
         for n in (1, 2):
             connection.execute(text(SPAN), {"number": n, "span": span_of(attempt, f"b{n}").span_id, "body": body})
         if of_span is not None:

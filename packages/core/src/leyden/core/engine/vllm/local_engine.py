@@ -301,7 +301,8 @@ def _model_info(source: str, name: str, options: VllmOptions) -> ModelInfo:
     return ModelInfo(name=name, context_length=length - 1, vocab_size=int(config.vocab_size))
 
 
-logger = logging.getLogger(__name__)
+# Sleep mode: at level 1, the server moves its weights and adapters to the machine's memory and drops its cache. This
+# needs its development endpoints, which need no key: every process that reaches this machine's loopback can use them.
 
 
 async def check_awake(client: VllmClient) -> None:

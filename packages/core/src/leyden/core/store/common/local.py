@@ -26,13 +26,13 @@ from leyden.core.data.rollout import (
 from leyden.core.data.span import Span
 from leyden.core.data.worker import Worker
 from leyden.core.errors import CallRefused, StoreError
-from leyden.core.store.arguments import UNSET, Unset
+from leyden.core.store.arguments import UNSET, Unset, given, not_none
 from leyden.core.store.common import lifecycle, span_ingest
 from leyden.core.store.common.group_commit import Answer, result_of
 from leyden.core.store.common.named_requests import idempotent_attempts, idempotent_resources
 from leyden.core.store.common.notifier import Notifier
 from leyden.core.store.common.reading import to_rollouts
-from leyden.core.store.common.rows import Changes, ResourcesRow, Rows, encode, to_resources, to_worker
+from leyden.core.store.common.rows import ResourcesRow, Rows, encode, to_resources, to_worker
 from leyden.core.store.common.run_records import LocalRunRecords
 from leyden.core.store.common.span_codec import RecentCalls
 from leyden.core.store.common.span_entry import MENDABLE, entered, mended
@@ -200,13 +200,14 @@ class LocalStore(LocalRunRecords):
     ) -> Rollout:
         """Change fields of a rollout."""
         check_text(rollout_id=rollout_id, resources_id=resources_id)
-        changes = _given(mode=mode, resources_id=resources_id, status=_not_none(status=status))
+        changes = given(mode=mode, resources_id=resources_id, **not_none(status=status))
         if mode is not UNSET:
             check_mode(mode)
         if input is not UNSET:
             changes["input"] = encode(input, "the input of a rollout")
         if config is not UNSET:
-            check_config(_not_none(config=config))
+            not_none(config=config)
+            check_config(config)
             changes["config"] = encode(config, "the config of a rollout")
         if metadata is not UNSET:
             changes["metadata"] = encode(metadata or {}, "the metadata of a rollout")
@@ -262,7 +263,7 @@ class LocalStore(LocalRunRecords):
         """Change fields of an attempt."""
         check_text(rollout_id=rollout_id, attempt_id=attempt_id)
         check_ids(worker_id=worker_id)
-        changes = _given(status=_not_none(status=status), worker_id=worker_id, last_heartbeat_time=last_heartbeat_time)
+        changes = given(**not_none(status=status), worker_id=worker_id, last_heartbeat_time=last_heartbeat_time)
         if metadata is not UNSET:
             changes["metadata"] = encode(metadata or {}, "the metadata of an attempt")
         return await self._write(
@@ -367,14 +368,3 @@ def after_health_check(rows: Rows, work: Callable[[Rows], T]) -> T:
     """Return the result of `work` after the health check of the rows."""
     lifecycle.check_health(rows)
     return work(rows)
-
-
-def _given(**fields: Any) -> Changes:
-    return {name: value for name, value in fields.items() if value is not UNSET}
-
-
-def _not_none(**field: T) -> T:
-    ((name, value),) = field.items()
-    if value is None:
-        raise CallRefused(f"{name} cannot be None; leave it out to keep it")
-    return value

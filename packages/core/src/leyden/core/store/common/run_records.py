@@ -15,7 +15,7 @@ from leyden.core.data.page import Page
 from leyden.core.data.route import POLICY
 from leyden.core.data.run import FINISHED_RUN, RUN_MOVES, PolicyVersion, Run, RunStatus, StepMetrics
 from leyden.core.errors import CallRefused, IllegalMove, NotFound
-from leyden.core.store.arguments import UNSET, FilterLogic, SortOrder, Unset
+from leyden.core.store.arguments import UNSET, FilterLogic, SortOrder, Unset, given, not_none
 from leyden.core.store.common.reading import ReadingStore
 from leyden.core.store.common.rows import Changes, Rows, encode
 from leyden.core.store.common.run_record_rows import (
@@ -81,7 +81,7 @@ class LocalRunRecords(ReadingStore):
     ) -> Run:
         """Change fields of a run."""
         check_text(run_id=run_id, name=name, experiment=experiment)
-        changes = _given(experiment=experiment, **_not_none(name=name, status=status, config=config))
+        changes = given(experiment=experiment, **not_none(name=name, status=status, config=config))
         if "config" in changes:
             changes["config"] = encode(config, "the config of a run")
         if metadata is not UNSET:
@@ -206,7 +206,7 @@ class LocalRunRecords(ReadingStore):
     ) -> PolicyVersion:
         """Change fields of a version."""
         check_text(run_id=run_id, policy=policy, path=path, note=note)
-        changes = _given(path=path, note=note)
+        changes = given(path=path, note=note)
         if metrics is not UNSET:
             changes["metrics"] = _encoded_metrics(metrics, version)
         if metadata is not UNSET:
@@ -315,14 +315,3 @@ def _check_finite(values: Mapping[str, float], where: str) -> None:
     for name, value in values.items():
         if not math.isfinite(value):
             raise CallRefused(f"{name} of {where} is {value}; leave out numbers that are not finite")
-
-
-def _given(**fields: Any) -> Changes:
-    return {name: value for name, value in fields.items() if value is not UNSET}
-
-
-def _not_none(**fields: Any) -> Changes:
-    for name, value in fields.items():
-        if value is None:
-            raise CallRefused(f"{name} cannot be None; leave it out to keep it")
-    return _given(**fields)

@@ -118,10 +118,6 @@ class RecentCalls:
                 _, oldest = self._attempts.popitem(last=False)
                 self._size -= oldest.size
 
-    def row(self, span: Span) -> SpanRow:
-        """Return the row of a span, without the part that an earlier call has."""
-        return self.rows([(span, False)])[0]
-
     def rows(self, spans: Iterable[tuple[Span, bool]]) -> list[SpanRow]:
         """Return the rows of spans of one transaction, each without the part that an earlier call has.
 

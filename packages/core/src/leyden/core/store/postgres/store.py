@@ -14,10 +14,12 @@ from typing import TypeVar
 from uuid import uuid4
 
 import msgspec
+import psycopg
 from msgspec.structs import replace
 
 from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Span
+from leyden.core.errors import StoreError
 from leyden.core.store.common.attempt_cache import RecentAttempts
 from leyden.core.store.common.group_commit import Answer, GroupCommit, one_by_one
 from leyden.core.store.common.lifecycle import CLOCK, check_health
@@ -26,7 +28,7 @@ from leyden.core.store.common.reading import finding_attempt
 from leyden.core.store.common.rows import Rows
 from leyden.core.store.common.span_ingest import problem
 from leyden.core.store.postgres import opening
-from leyden.core.store.postgres.database import CHANNEL, ERRORS, PATIENCE, CommitUnknown, Database
+from leyden.core.store.postgres.database import CHANNEL, ERRORS, PATIENCE, CommitUnknown, Database, first_line
 from leyden.core.store.postgres.listener import Listener
 from leyden.core.store.postgres.rows import PostgresRows
 from leyden.core.store.postgres.statements import add_spans
@@ -179,13 +181,13 @@ class PostgresStore(LocalStore):
         return await self._spans.add(spans)
 
     def _store_spans(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
-        keys = [(span.rollout_id, span.attempt_id, span.span_id) for batch in batches for span in batch]
-        if not keys:
+        if not any(batches):
             return [[] for _ in batches]
         try:
             answers = self._add_usual(batches)
             if answers is not None:
                 return answers
+            keys = [(span.rollout_id, span.attempt_id, span.span_id) for batch in batches for span in batch]
             return self._run_healthy(lambda rows: self._add(rows, batches), True, lambda rows: rows.expect_spans(keys))
         except CommitUnknown:
             return [self._settled(batch) for batch in batches]
@@ -193,7 +195,10 @@ class PostgresStore(LocalStore):
             return one_by_one(batches, error, self._store_spans)
 
     def _add_usual(self, batches: Sequence[Sequence[Span]]) -> list[Answer] | None:
-        """Store spans by one statement, in a tenth of the time of a transaction of several; None in unusual cases."""
+        """Store spans by one statement, which is faster than a transaction of several; return None in unusual cases.
+
+        Raises StoreError where another transaction holds a lock for longer than the limit.
+        """
         spans = [span for batch in batches for span in batch]
         attempts = {(span.rollout_id, span.attempt_id): None for span in spans}
         if len(spans) > _MOST_USUAL or any(span.sequence_id for span in spans) or problem(spans, attempts) is not None:
@@ -202,7 +207,9 @@ class PostgresStore(LocalStore):
         statement, values, ranks = add_spans(self._clock(), rows)
         try:
             found = self._database.run_statement(statement, values)
-        except ERRORS:  # a span is stored already, a lock is not released, or no server answers
+        except psycopg.errors.LockNotAvailable as error:
+            raise StoreError(f"{self._database.name}: {first_line(error)}") from error
+        except ERRORS:  # a span is stored already, or no server answers
             return None
         if found is None:
             return None

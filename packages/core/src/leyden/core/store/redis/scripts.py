@@ -164,23 +164,18 @@ end
 return {0, found}
 """
 
-# A plain search, since a pattern costs more than the rest of a small commit.
-_WAITS = """
-local function waits()
-    local found = redis.call('INFO', 'persistence')
-    local _, at = string.find(found, 'aof_pending_bio_fsync:', 1, true)
-    return at and string.sub(found, at + 1, at + 1) ~= '0'
-end
-"""
-
 # Arguments: keys of the deadlines, the serial and the last commit of this store; number of the commit; current time or
 # nothing; channel; message or nothing; head; then the arguments of all commands one after the other. Answers the
 # result: `due`, `stale`, `done`, or `wait` where it is done but the file is not yet written; the last two with the
 # first serial. Where the commit is not made, or was made before, the items that the same transaction appended to lists
 # are removed again.
-COMMIT = (
-    _WAITS
-    + """
+COMMIT = """
+-- A plain search, since a pattern costs more than the rest of a small commit.
+local function waits()
+    local found = redis.call('INFO', 'persistence')
+    local _, at = string.find(found, 'aof_pending_bio_fsync:', 1, true)
+    return at and string.sub(found, at + 1, at + 1) ~= '0'
+end
 local head = cmsgpack.unpack(ARGV[8])
 local function commit()
 local last = redis.call('GET', ARGV[3])
@@ -244,7 +239,6 @@ if not ran then
 end
 return answer
 """
-)
 
 FIRST_ARGUMENT = 9
 """Index of the first argument of a commit's commands, counted from 1."""

@@ -34,6 +34,10 @@ from leyden.core.trainer.rollouts.collector import Collected, Collector
 from leyden.core.trainer.run_folder.model_selection import VersionScores
 from leyden.core.trainer.serving.serving import Serving
 
+log = logging.getLogger(__name__)
+
+MOST_EMPTY = LearnerOptions().max_empty_batches
+"""Number of consecutive empty steps that end the run; the same as for batches of loops in the Leyden process."""
 USED = "used"
 """Key in a progress file: the trainable data of tasks that no step has used yet."""
 LEARNED = "learned"
@@ -257,12 +261,6 @@ def _plan(config: RunConfig) -> LoopPlan:
         checkpoint_every=config.checkpoint_every,
         keep_checkpoints=config.keep_checkpoints,
     )
-
-
-log = logging.getLogger(__name__)
-
-MOST_EMPTY = LearnerOptions().max_empty_batches
-"""Number of consecutive empty steps that end the run; the same as for batches of loops in the Leyden process."""
 
 
 class EmptyStepGuard:

@@ -17,6 +17,9 @@ ENOUGH = 2
 """Consecutive checks at which a part must be missing, because a single check may happen during a change."""
 EVERY_GROUP = 20.0
 """Seconds between two checks for missing capacity; a problem is reported if both find it."""
+Resources = Mapping[str, float]
+COUNTED = ("CPU", "GPU")
+"""Resources whose numbers in the cluster are reported."""
 
 
 def watch_parts(
@@ -84,14 +87,10 @@ def _repeated(check: Callable[[], bool], every: float, what: str) -> Generator[N
         thread.join(every)
 
 
-Resources = Mapping[str, float]
-COUNTED = ("CPU", "GPU")
-"""Resources whose numbers in the cluster are reported."""
-
-
 def missing_capacity(groups: Sequence[Sequence[Resources]], free: Resources, whole: Resources) -> str | None:
     """Return a message about what VERL waits for; None if it waits for nothing.
 
+    VERL requests bundles of processors and GPUs from Ray, one for each of its processes, and waits without a limit.
     `groups` holds the bundles of each group that has no room. `free` is the unused part of the cluster's resources
     `whole`.
     """
