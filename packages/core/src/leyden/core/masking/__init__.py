@@ -5,7 +5,13 @@ What a model reads and writes is never changed: conversations are recorded as th
 
 from leyden.core.masking.known import known_secrets, remember_secret, remember_words
 from leyden.core.masking.lines import LineMasker
-from leyden.core.masking.names import OWN_TOKENS, is_secret_name, without_own_tokens
+from leyden.core.masking.secret_variables import (
+    OWN_TOKENS,
+    PROVIDER_KEYS,
+    is_secret_name,
+    withheld,
+    without_own_tokens,
+)
 from leyden.core.masking.shapes import MASK, PASSWORD_IN_URL
 from leyden.core.masking.terminal import visible, visible_in_json
 from leyden.core.masking.text import (
@@ -22,6 +28,7 @@ __all__ = [
     "MASK",
     "OWN_TOKENS",
     "PASSWORD_IN_URL",
+    "PROVIDER_KEYS",
     "LineMasker",
     "MaskingFilter",
     "is_secret_name",
@@ -36,5 +43,6 @@ __all__ = [
     "remember_words",
     "visible",
     "visible_in_json",
+    "withheld",
     "without_own_tokens",
 ]

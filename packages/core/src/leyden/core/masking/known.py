@@ -8,7 +8,7 @@ import re
 from functools import lru_cache
 from urllib.parse import unquote
 
-from leyden.core.masking.names import is_secret_name
+from leyden.core.masking.secret_variables import is_secret_name
 from leyden.core.masking.shapes import MASK
 from leyden.core.masking.writings import any_of, as_base64, as_written
 

@@ -1,12 +1,12 @@
 """Health check: the rule that gives up an attempt which timed out or fell silent; the same for all backends.
 
-`state_rules.rollout_after_attempt` decides whether the rollout is tried again.
+`state_and_retry_rules.rollout_after_attempt` decides whether the rollout is tried again.
 """
 
 from dataclasses import dataclass
 
 from leyden.core.data.rollout import AttemptStatus, RolloutConfig, RolloutStatus
-from leyden.core.store.state_rules import OPEN_ATTEMPT
+from leyden.core.store.state_and_retry_rules import OPEN_ATTEMPT
 
 WATCHED_ROLLOUT: frozenset[RolloutStatus] = frozenset({"preparing", "running"})
 """The health check examines the latest attempt of rollouts in these states."""

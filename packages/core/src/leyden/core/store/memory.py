@@ -41,7 +41,7 @@ from leyden.core.store.common.run_record_rows import (
 )
 from leyden.core.store.health_check import latest_heartbeat
 from leyden.core.store.query import Query, evaluate
-from leyden.core.store.state_rules import OPEN_ATTEMPT
+from leyden.core.store.state_and_retry_rules import OPEN_ATTEMPT
 
 logger = logging.getLogger(__name__)
 

@@ -28,9 +28,9 @@ from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Span
 from leyden.core.data.transition import Outcome, Trajectory, Transition
-from leyden.core.trajectory.call_outcomes import outcomes_by_call
 from leyden.core.trajectory.calls import finish_reason, is_recorded_call
 from leyden.core.trajectory.choices import unused_choices
+from leyden.core.trajectory.outcomes import outcomes_by_call
 from leyden.core.trajectory.select import Selector
 
 

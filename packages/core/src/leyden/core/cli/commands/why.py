@@ -28,7 +28,7 @@ def why(
         found = asyncio.run(summarise(record))
         lines = summary_lines(found)
     else:
-        found = asyncio.run(record.fate(rollout))
+        found = asyncio.run(record.explanation(rollout))
         lines = rollout_lines(found, with_rollout(record.folder.command("show"), found.rollout_id))
     if json:
         sys.stdout.write(json_line(found))

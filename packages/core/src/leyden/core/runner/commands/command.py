@@ -16,12 +16,13 @@ import msgspec
 
 from leyden.core.data.rollout import Task
 from leyden.core.errors import AgentNotFound, TaskError, UsageError
-from leyden.core.masking import OWN_TOKENS, LineMasker, mask_text, remember_secret
+from leyden.core.masking import OWN_TOKENS, LineMasker, mask_text, remember_secret, withheld
 from leyden.core.runner.attempts.threads import in_thread
 from leyden.core.runner.commands.process import CommandProcess, Exit, Streams
 from leyden.core.runner.user_code.task_input import row_of
-from leyden.core.tracing.children.environment import command_environment, withheld
-from leyden.core.tracing.context import OpenAttempt
+from leyden.core.tracing.children.environment import with_gateway, with_hook
+from leyden.core.tracing.children.inherited import InheritedState
+from leyden.core.tracing.context import Caller, OpenAttempt
 from leyden.core.tracing.wire.unsupported_clients import COMMAND
 
 OUTPUT_BYTES = 1 << 20
@@ -152,7 +153,11 @@ def environment(
 
     `base` is by default this process's own environment. Secrets that `env` names stay.
     """
-    variables = command_environment(os.environ if base is None else base, attempt, env)
+    base = os.environ if base is None else base
+    secrets = withheld(base, env)
+    kept = {name: value for name, value in base.items() if name not in secrets}
+    variables = with_gateway(with_hook(kept, InheritedState.of(attempt, Caller(), fail_closed=True)), attempt)
+    variables |= {name: base[name] for name in env if name in base and name not in variables}
     variables |= {"LEYDEN_ROLLOUT_ID": attempt.rollout_id, "LEYDEN_ATTEMPT_ID": attempt.attempt_id}
     variables.pop("LEYDEN_TASK", None)
     text = task_json(task)

@@ -1,7 +1,7 @@
 """Changes of rollouts, attempts and workers, as steps within one transaction.
 
-Applies `store.state_rules` to rows. Every function checks its arguments before it writes the first row. An error
-therefore leaves a backend without rollback unchanged.
+Applies `store.state_and_retry_rules` to rows. Every function checks its arguments before it writes the first row. An
+error therefore leaves a backend without rollback unchanged.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from leyden.core.data.rollout import (
 )
 from leyden.core.data.worker import WorkerStatus
 from leyden.core.errors import NotFound
-from leyden.core.store import health_check, state_rules
+from leyden.core.store import health_check, state_and_retry_rules
 from leyden.core.store.common.rows import (
     EMPTY,
     AttemptRow,
@@ -91,7 +91,7 @@ def claim(rows: Rows, limit: int, worker_id: str | None) -> list[AttemptedRollou
 def start_attempt(rows: Rows, rollout_id: str, worker_id: str | None) -> AttemptedRollout:
     """Start a further attempt manually, which becomes the latest. Raises NotFound or IllegalMove."""
     row = require_rollout(rows, rollout_id)
-    state_rules.check_rollout_move(rollout_id, row.status, "preparing")
+    state_and_retry_rules.check_rollout_move(rollout_id, row.status, "preparing")
     begun = _begin_attempt(rows, row, worker_id)
     if worker_id:
         _settle_worker(rows, worker_id, "idle", {})
@@ -102,7 +102,7 @@ def update_rollout(rows: Rows, rollout_id: str, changes: Changes) -> Rollout:
     """Change fields manually; a new status updates the queue, but not the attempts. Raises NotFound or IllegalMove."""
     row = require_rollout(rows, rollout_id)
     status: RolloutStatus = changes.pop("status", row.status)
-    state_rules.check_rollout_move(rollout_id, row.status, status)
+    state_and_retry_rules.check_rollout_move(rollout_id, row.status, status)
     if "resources_id" in changes:
         changes["resources_version"] = _resources_version(rows, changes["resources_id"])
     latest = rows.latest_attempts([row]).get(rollout_id)
@@ -121,7 +121,7 @@ def update_attempt(rows: Rows, rollout_id: str, attempt_id: str, changes: Change
         attempt = rows.attempts([(rollout_id, attempt_id)]).get((rollout_id, attempt_id))
     if attempt is None:
         raise NotFound(f"rollout {rollout_id} has no attempt {attempt_id}")
-    state_rules.check_attempt_move(attempt.attempt_id, attempt.status, changes.get("status", attempt.status))
+    state_and_retry_rules.check_attempt_move(attempt.attempt_id, attempt.status, changes.get("status", attempt.status))
     return to_attempt(change_attempt(rows, row, attempt, changes))
 
 
@@ -157,11 +157,11 @@ def change_attempt(
         if rollout_status is None:
             rollout_status = row.status
             if moved:
-                rollout_status = state_rules.rollout_after_attempt(
+                rollout_status = state_and_retry_rules.rollout_after_attempt(
                     row.status, status, attempt.sequence_id, config_of(row)
                 )
         _move_rollout(rows, row, after, rollout_status, {})
-    stays_open = state_rules.OPEN_ATTEMPT.issuperset((attempt.status, status))
+    stays_open = state_and_retry_rules.OPEN_ATTEMPT.issuperset((attempt.status, status))
     if (moved and not stays_open) or after.worker_id != attempt.worker_id:
         for worker_id in {attempt.worker_id, after.worker_id} - {None, ""}:
             _settle_worker(rows, str(worker_id), _released(after, worker_id), {}, about=after)
@@ -193,8 +193,8 @@ def record_heartbeat(rows: Rows, worker_id: str, stats: bytes | None) -> WorkerR
 
 def _new_rollout(rows: Rows, rollout_id: str, request: EnqueueRollout, status: RolloutStatus) -> RolloutRow:
     config = request.config or RolloutConfig()
-    state_rules.check_config(config)
-    state_rules.check_mode(request.mode)
+    state_and_retry_rules.check_config(config)
+    state_and_retry_rules.check_mode(request.mode)
     resources_id = request.resources_id
     if resources_id is None and (latest := rows.resources(None)) is not None:
         resources_id = latest.resources_id
@@ -240,7 +240,7 @@ def _close_superseded(rows: Rows, row: RolloutRow, latest: int) -> None:
     if latest < 2:  # the usual case
         return
     for attempt in rows.attempts_of(row.rollout_id):
-        if attempt.sequence_id < latest and attempt.status in state_rules.OPEN_ATTEMPT:
+        if attempt.sequence_id < latest and attempt.status in state_and_retry_rules.OPEN_ATTEMPT:
             rows.update_attempt((attempt.rollout_id, attempt.attempt_id), {"status": "unresponsive"})
             closed = replace(attempt, status="unresponsive")
             if attempt.worker_id:
@@ -280,9 +280,9 @@ def _liveness(attempt: AttemptRow) -> health_check.Liveness:
 
 
 def _released(attempt: AttemptRow, worker_id: str | None) -> WorkerStatus:
-    if attempt.worker_id != worker_id or attempt.status in state_rules.OPEN_ATTEMPT:
+    if attempt.worker_id != worker_id or attempt.status in state_and_retry_rules.OPEN_ATTEMPT:
         return "idle"
-    return state_rules.worker_after_end(attempt.status)
+    return state_and_retry_rules.worker_after_end(attempt.status)
 
 
 def _settle_worker(
@@ -294,7 +294,7 @@ def _settle_worker(
     unchanged.
     """
     row = rows.worker(worker_id) or WorkerRow(worker_id=worker_id, heartbeat_stats=EMPTY)
-    closed = None if about is None or about.status in state_rules.OPEN_ATTEMPT else about.attempt_id
+    closed = None if about is None or about.status in state_and_retry_rules.OPEN_ATTEMPT else about.attempt_id
     if closed is not None and row.status == "busy" and row.current_attempt_id != closed:
         return
     held = rows.open_attempt_of(worker_id)

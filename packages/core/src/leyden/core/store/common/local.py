@@ -1,7 +1,7 @@
 """`LocalStore`: the whole store interface on top of transactions over rows, which a backend provides.
 
-The state rules are in `state_rules` and `lifecycle`. Waiting callers never poll. A commit notifies them. They also look
-again when the health check is next due, or when another process may have written.
+The state rules are in `state_and_retry_rules` and `lifecycle`. Waiting callers never poll. A commit notifies them. They
+also look again when the health check is next due, or when another process may have written.
 """
 
 import time
@@ -36,7 +36,7 @@ from leyden.core.store.common.rows import ResourcesRow, Rows, encode, to_resourc
 from leyden.core.store.common.run_records import LocalRunRecords
 from leyden.core.store.common.span_codec import RecentCalls
 from leyden.core.store.common.span_entry import MENDABLE, entered, mended
-from leyden.core.store.state_rules import check_config, check_mode
+from leyden.core.store.state_and_retry_rules import check_config, check_mode
 from leyden.core.store.text import check_ids, check_text, check_texts
 
 if TYPE_CHECKING:

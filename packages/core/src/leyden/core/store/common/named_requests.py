@@ -13,7 +13,7 @@ from leyden.core.data.resources import ResourcesUpdate
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.errors import CallRefused
 from leyden.core.store.common.rows import Rows, to_attempted_rollout, to_resources
-from leyden.core.store.state_rules import OPEN_ATTEMPT
+from leyden.core.store.state_and_retry_rules import OPEN_ATTEMPT
 
 T = TypeVar("T")
 

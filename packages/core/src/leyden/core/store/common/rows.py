@@ -1,7 +1,7 @@
 """`Rows`: the stored rows of a store, and the operations of one transaction on them.
 
 A row has scalar fields and MessagePack bytes, the same in every backend. The store therefore never shares objects with
-its callers. The state rules are in `state_rules`.
+its callers. The state rules are in `state_and_retry_rules`.
 """
 
 from abc import abstractmethod

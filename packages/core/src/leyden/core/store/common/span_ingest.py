@@ -11,7 +11,7 @@ from leyden.core.data.plain.spans import MOST_NUMBERS
 from leyden.core.data.rollout import FINISHED_ATTEMPT, FINISHED_ROLLOUT
 from leyden.core.data.span import MOST_BYTES, Span
 from leyden.core.errors import CallRefused, IllegalMove, NotFound
-from leyden.core.store import health_check, state_rules
+from leyden.core.store import health_check, state_and_retry_rules
 from leyden.core.store.common.lifecycle import change_attempt, missing_attempt, require_rollout
 from leyden.core.store.common.rows import AttemptKey, Changes, Rows, SpanKey, SpanTarget
 from leyden.core.store.common.span_codec import RecentCalls
@@ -116,7 +116,7 @@ def _is_moved_by_span(target: SpanTarget) -> bool:
     is_latest = target.sequence_id == target.attempts
     if not is_latest and target.rollout_status in FINISHED_ROLLOUT:
         return False  # another attempt has replaced it, and the rollout has finished
-    return state_rules.attempt_after_span(target.status) != target.status or (
+    return state_and_retry_rules.attempt_after_span(target.status) != target.status or (
         is_latest and target.rollout_status == "preparing"
     )
 
@@ -135,10 +135,12 @@ def _revive(rows: Rows, keys: Sequence[AttemptKey]) -> None:
             changes: Changes = {
                 "last_heartbeat_time": health_check.latest_heartbeat(attempt.last_heartbeat_time, rows.now)
             }
-            status = state_rules.attempt_after_span(attempt.status)
+            status = state_and_retry_rules.attempt_after_span(attempt.status)
             if status != attempt.status:
                 changes["status"] = status
-            change_attempt(rows, row, attempt, changes, state_rules.rollout_after_span(row.status, attempt.status))
+            change_attempt(
+                rows, row, attempt, changes, state_and_retry_rules.rollout_after_span(row.status, attempt.status)
+            )
         left = [key for key in left if turn[key[0]] != key]
 
 

@@ -21,7 +21,7 @@ from leyden.core.store.redis.codec import (
     read_worker,
 )
 from leyden.core.store.redis.scripts import Command, RedisKeys, StaleData
-from leyden.core.store.state_rules import OPEN_ATTEMPT
+from leyden.core.store.state_and_retry_rules import OPEN_ATTEMPT
 
 _NEWEST = 64
 """Number of a worker's newest open attempts that are read and cached; nearly always all of them."""

@@ -18,8 +18,7 @@ from leyden.core.testing.adapter_contract.shared import (
 from leyden.core.testing.gateway_bench import GatewayBench
 from leyden.core.tracing.context import open_attempt
 from leyden.core.tracing.spans.export import Recorder
-from leyden.core.trajectory.call_outcomes import outcomes_by_call
-from leyden.core.trajectory.outcomes import tool_outcomes
+from leyden.core.trajectory.outcomes import outcomes_by_call, tool_outcomes
 
 
 class StructureTests(AdapterTests):

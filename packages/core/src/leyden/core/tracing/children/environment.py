@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from leyden.core.masking import PASSWORD_IN_URL, is_secret_name, without_own_tokens
+from leyden.core.masking import PROVIDER_KEYS, without_own_tokens
 from leyden.core.tracing.children.inherited import ENVIRONMENT, InheritedState
-from leyden.core.tracing.context import Caller, OpenAttempt, current_attempt, is_outside
+from leyden.core.tracing.context import OpenAttempt, current_attempt, is_outside
 from leyden.core.tracing.wire import routing_decision
 from leyden.core.tracing.wire.unsupported_clients import PROGRAMS
 
@@ -28,19 +28,6 @@ log = logging.getLogger("leyden.routing")
 HOOK = str(Path(__file__).with_name("start_hook"))
 PYTHON_PATH = "PYTHONPATH"
 
-PROVIDER_KEYS = re.compile(
-    r"""
-    (AI21 | ANTHROPIC | AZURE | AZURE_OPENAI | CEREBRAS | CO | COHERE | DASHSCOPE | DATABRICKS | DEEPINFRA | DEEPSEEK |
-     FIREWORKS | FIREWORKS_AI | GEMINI | GOOGLE | GOOGLE_GENERATIVE_AI | GROQ | MINIMAX | MISTRAL | MOONSHOT | NVIDIA |
-     NVIDIA_NIM | OPENAI | OPENROUTER | PERPLEXITY | PERPLEXITYAI | REPLICATE | SAMBANOVA | TOGETHER | TOGETHERAI |
-     TOGETHER_AI | WATSONX | XAI | ZAI | ZHIPUAI)
-    _(API_KEY | APIKEY | API_TOKEN | ADMIN_KEY | AD_TOKEN | AUTH_TOKEN | TOKEN)
-    | AWS_BEARER_TOKEN_BEDROCK
-    | OPENAI_API_TYPE  # leads a client past its base URL
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
-"""Variables that never reach another program, because they give access to a provider."""
 _IGNORES_HOOK = re.compile(r"-[a-zA-Z]*[EIS]")
 """Options with which Python ignores its environment variables, or runs no `sitecustomize`."""
 
@@ -70,31 +57,6 @@ def child_environment(program: Sequence[str] | None, given: Mapping[Any, Any] | 
     if kept:
         _warn_once(name, ", ".join(kept))
     return with_gateway(hooked, attempt)
-
-
-def command_environment(base: Mapping[str, str], attempt: OpenAttempt, given: Sequence[str] = ()) -> dict[str, str]:
-    """Return the environment of a command that is the agent of `attempt`.
-
-    Secrets are removed, except those named in `given`.
-    """
-    secrets = withheld(base, given)
-    kept = {name: value for name, value in base.items() if name not in secrets}
-    kept = with_gateway(with_hook(kept, InheritedState.of(attempt, Caller(), fail_closed=True)), attempt)
-    return kept | {name: base[name] for name in given if name in base and name not in kept}
-
-
-def withheld(base: Mapping[str, str], given: Sequence[str] = ()) -> frozenset[str]:
-    """Return the names of variables in `base` that a command does not receive.
-
-    These are secrets by their name, and URLs with a password.
-    """
-    return frozenset(name for name, value in base.items() if name not in given and _is_secret(name, value))
-
-
-def _is_secret(name: str, value: str) -> bool:
-    if PROVIDER_KEYS.fullmatch(name) or is_secret_name(name):
-        return True
-    return PASSWORD_IN_URL.match(value) is not None and not name.lower().endswith("_proxy")
 
 
 def with_gateway(base: Mapping[str, str], attempt: OpenAttempt) -> dict[str, str]:

@@ -22,8 +22,8 @@ from leyden.core.store.open import open_store
 from leyden.core.trainer.export.rows import RECORDS, ROWS, RolloutOutcome, Table, record_rows
 from leyden.core.trainer.export.table_files import FORMATS, Format, RowFile, check_installed, open_files
 from leyden.core.trainer.rollouts.offline import locate, run_of
-from leyden.core.trainer.why.fates import RunFacts, fate_of
 from leyden.core.trainer.why.reading import run_facts_of
+from leyden.core.trainer.why.trained_or_reason import RunFacts, explain
 
 MANIFEST = "export.json"
 """File name that marks a folder as an export, which may be replaced."""
@@ -168,5 +168,5 @@ async def _outcome(store: LightningStore, rollout: Rollout, tables: Sequence[Tab
     spans = (await store.query_spans(rollout_id, name=name)).items
     attempts = (await store.query_attempts(rollout_id)).items
     return RolloutOutcome(
-        rollout=rollout, attempts=attempts, spans=spans, fate=fate_of(rollout, attempts, spans, facts)
+        rollout=rollout, attempts=attempts, spans=spans, explanation=explain(rollout, attempts, spans, facts)
     )

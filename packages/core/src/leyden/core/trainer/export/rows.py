@@ -21,7 +21,7 @@ from leyden.core.data.run import Run
 from leyden.core.data.span import Attributes, Span
 from leyden.core.data.transition import Trajectory
 from leyden.core.store.base import LightningStore
-from leyden.core.trainer.why.fates import CallFate, RolloutFate
+from leyden.core.trainer.why.trained_or_reason import CallExplanation, RolloutExplanation
 from leyden.core.trajectory.assemble import assemble, last_reward
 from leyden.core.trajectory.select import Selector
 
@@ -172,14 +172,14 @@ class RolloutOutcome:
     attempts: Sequence[Attempt]
     spans: Sequence[Span] = field(default_factory=list[Span])
     """Spans in order: all of them, or only the rewards if only the table `rollouts` is exported."""
-    fate: RolloutFate | None = None
+    explanation: RolloutExplanation | None = None
     """Outcome of the rollout and its calls; None if unknown."""
 
     def spans_of(self, attempt: Attempt) -> list[Span]:
         """Return the spans of one attempt."""
         return [span for span in self.spans if span.attempt_id == attempt.attempt_id]
 
-    def fate_of(self, span: Span) -> Row:
+    def explain(self, span: Span) -> Row:
         """Return the columns with the outcome of a call; their values are None for other spans."""
         found = self.calls.get(span.span_id)
         return {"trained_in": _steps(found), "not_trained": None if found is None else found.reason}
@@ -195,9 +195,9 @@ class RolloutOutcome:
         return chain.from_iterable(trajectory.untrained.values() for _, trajectory in self.trajectories)
 
     @cached_property
-    def calls(self) -> Mapping[str, CallFate]:
+    def calls(self) -> Mapping[str, CallExplanation]:
         """Outcome of each call, by the id of its span."""
-        return {} if self.fate is None else {call.span_id: call for call in self.fate.calls}
+        return {} if self.explanation is None else {call.span_id: call for call in self.explanation.calls}
 
 
 def rollout_rows(outcome: RolloutOutcome) -> Iterable[Row]:
@@ -222,10 +222,10 @@ def rollout_rows(outcome: RolloutOutcome) -> Iterable[Row]:
         "capture": None if latest is None else captured(latest),
         "reward": reward,
         "reward_dimensions": _json(dimensions),
-        "trained_in": _steps(outcome.fate),
-        "not_trained": None if outcome.fate is None else outcome.fate.reason,
-        "not_trained_detail": None if outcome.fate is None else outcome.fate.detail or None,
-        "remarks": _json([] if outcome.fate is None else outcome.fate.all_remarks()),
+        "trained_in": _steps(outcome.explanation),
+        "not_trained": None if outcome.explanation is None else outcome.explanation.reason,
+        "not_trained_detail": None if outcome.explanation is None else outcome.explanation.detail or None,
+        "remarks": _json([] if outcome.explanation is None else outcome.explanation.all_remarks()),
     }
 
 
@@ -259,7 +259,7 @@ def span_rows(outcome: RolloutOutcome) -> Iterable[Row]:
             "logprobs": _log_probs(attributes, semconv.RESPONSE_LOGPROBS),
             "sampling_logprobs": _log_probs(attributes, semconv.SAMPLING_LOGPROBS),
             "reward": _number(attributes, semconv.REWARD_VALUE, float),
-            **outcome.fate_of(span),
+            **outcome.explain(span),
             "attributes": _json(left),
             "events": _json(span.events),
             "links": _json(span.links),
@@ -300,7 +300,7 @@ def transition_rows(outcome: RolloutOutcome) -> Iterable[Row]:
                 "output_messages": span.text(semconv.OUTPUT_MESSAGES),
                 "reward": trajectory.reward,
                 "reward_dimensions": _json(trajectory.dimensions),
-                **outcome.fate_of(span),
+                **outcome.explain(span),
             }
 
 
@@ -321,7 +321,7 @@ def captured(attempt: Attempt) -> str | None:
     return mark if mark in (COMPLETE, INCOMPLETE) else None
 
 
-def _steps(found: RolloutFate | CallFate | None) -> list[int] | None:
+def _steps(found: RolloutExplanation | CallExplanation | None) -> list[int] | None:
     """Return the steps that learned from a rollout or call; None if that is not recorded, or the span is no call."""
     if found is None or found.reason == NOT_RECORDED_WHY:
         return None

@@ -16,8 +16,8 @@ from leyden.core.trainer.rollouts.offline import locate, objection
 from leyden.core.trainer.rollouts.recorded import find_rollout, no_rollout
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
-from leyden.core.trainer.why.fates import RolloutFate, RunFacts, fate_of
 from leyden.core.trainer.why.learning import Learning
+from leyden.core.trainer.why.trained_or_reason import RolloutExplanation, RunFacts, explain
 from leyden.core.trajectory.select import Selector
 
 PAGE = 1000
@@ -71,7 +71,7 @@ class RunRecord:
             unreadable=tuple(unreadable),
         )
 
-    async def fates(self) -> AsyncGenerator[tuple[RolloutSource, RolloutFate]]:
+    async def explanations(self) -> AsyncGenerator[tuple[RolloutSource, RolloutExplanation]]:
         """Yield the outcome of every rollout with its source: the run's own rollouts first, in order of creation."""
         for source in self.sources:
             async with _reading(source.uri) as store:
@@ -80,9 +80,9 @@ class RunRecord:
                     offset += len(page)
                     for rollout in page:
                         if source.only is None or rollout.rollout_id in source.only:
-                            yield source, await self._fate(store, rollout, source)
+                            yield source, await self._explanation(store, rollout, source)
 
-    async def fate(self, wanted: str) -> RolloutFate:
+    async def explanation(self, wanted: str) -> RolloutExplanation:
         """Return the outcome of the rollout whose id is or contains `wanted`.
 
         Raises RunError unless exactly one matches.
@@ -91,16 +91,16 @@ class RunRecord:
             async with _reading(source.uri) as store:
                 found = await find_rollout(store, wanted)
                 if found is not None and (source.only is None or found.rollout_id in source.only):
-                    return await self._fate(store, found, source)
+                    return await self._explanation(store, found, source)
         async with _reading(self.sources[0].uri) as store:
             raise await no_rollout(store, self.folder.path.name, wanted)
 
-    async def _fate(self, store: LightningStore, rollout: Rollout, source: RolloutSource) -> RolloutFate:
+    async def _explanation(self, store: LightningStore, rollout: Rollout, source: RolloutSource) -> RolloutExplanation:
         # Spans first: for an attempt that starts in between, there are then no spans without an attempt.
         spans = (await store.query_spans(rollout.rollout_id)).items
         attempts = (await store.query_attempts(rollout.rollout_id)).items
         facts = replace(self.facts, is_own=False, objection=objection(rollout)) if source.name else self.facts
-        return fate_of(rollout, attempts, spans, facts)
+        return explain(rollout, attempts, spans, facts)
 
 
 def own_selector(config: RunConfig) -> Selector:

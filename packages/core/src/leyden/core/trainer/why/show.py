@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from leyden.core.data.reasons import NOT_RECORDED_WHY, reason_of
 from leyden.core.data.similar_messages import CountedMessage
-from leyden.core.trainer.why.fates import CallFate, RolloutFate
 from leyden.core.trainer.why.summary import ReasonCount, Summary
+from leyden.core.trainer.why.trained_or_reason import CallExplanation, RolloutExplanation
 
 
 def summary_lines(summary: Summary) -> Iterable[str]:
@@ -40,20 +40,20 @@ def summary_lines(summary: Summary) -> Iterable[str]:
         yield from ("", summary.agents_output)
 
 
-def rollout_lines(fate: RolloutFate, show: str) -> Iterable[str]:
+def rollout_lines(rollout: RolloutExplanation, show: str) -> Iterable[str]:
     """Yield the lines for one rollout; `show` is the command that shows it as a tree."""
-    attempts = "" if fate.attempts == 1 else f", {_plural(fate.attempts, 'attempt')}"
-    reward = "no reward" if fate.reward is None else f"reward {fate.reward:g}"
-    yield f"Rollout {fate.rollout_id} ({fate.mode or 'no mode'}, {fate.status}{attempts}, {reward})"
-    yield _learned_by(fate.steps, fate.reason)
-    if fate.detail:
-        yield f"  {fate.detail}"
-    if fate.reason is not None:
-        yield from _meaning(fate.reason)
-    yield from (f"  {remark}" for remark in fate.all_remarks())
-    if fate.calls:
-        yield from ("", _plural(len(fate.calls), "model call"))
-        yield from map(_call_line, fate.calls)
+    attempts = "" if rollout.attempts == 1 else f", {_plural(rollout.attempts, 'attempt')}"
+    reward = "no reward" if rollout.reward is None else f"reward {rollout.reward:g}"
+    yield f"Rollout {rollout.rollout_id} ({rollout.mode or 'no mode'}, {rollout.status}{attempts}, {reward})"
+    yield _learned_by(rollout.steps, rollout.reason)
+    if rollout.detail:
+        yield f"  {rollout.detail}"
+    if rollout.reason is not None:
+        yield from _meaning(rollout.reason)
+    yield from (f"  {remark}" for remark in rollout.all_remarks())
+    if rollout.calls:
+        yield from ("", _plural(len(rollout.calls), "model call"))
+        yield from map(_call_line, rollout.calls)
     yield from ("", f"to see it: {show}")
 
 
@@ -84,7 +84,7 @@ def _counted_lines(counted: Iterable[CountedMessage]) -> Iterable[str]:
         yield f"{one.count:>7,}  {one.shortened(len(one.text))}" + (f" (such as {one.example})" if one.example else "")
 
 
-def _call_line(call: CallFate) -> str:
+def _call_line(call: CallExplanation) -> str:
     agent, node = f"agent {call.agent}" if call.agent else "", f"node {call.node}" if call.node else ""
     who = ", ".join(filter(None, [f"attempt {call.attempt}", agent, node]))
     result = _learned_by(call.steps, call.reason)

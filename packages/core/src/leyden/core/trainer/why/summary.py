@@ -10,8 +10,8 @@ from leyden.core.data.reasons import HELD_OUT, reason_of
 from leyden.core.data.similar_messages import CountedMessage, Tally
 from leyden.core.errors import RunError
 from leyden.core.trainer.agents.local import agents_output
-from leyden.core.trainer.why.fates import NO_GATEWAY_WROTE, CallFate, RolloutFate
 from leyden.core.trainer.why.reading import RunRecord
+from leyden.core.trainer.why.trained_or_reason import NO_GATEWAY_WROTE, CallExplanation, RolloutExplanation
 
 MOST_DETAILS = 10
 """Maximum number of different messages kept for one reason; further ones are only counted."""
@@ -67,8 +67,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 async def summarise(record: RunRecord) -> Summary:
     """Summarise all rollouts of a run. Raises RunError when there is none."""
     counts = _Counts()
-    async for _, fate in record.fates():
-        counts.add(fate)
+    async for _, explanation in record.explanations():
+        counts.add(explanation)
     if not counts.seen and not record.unreadable:
         ended = record.folder.failure()
         raise RunError(f"run {record.folder.path.name!r} has no rollouts" + (f": {ended}" if ended else ""))
@@ -125,35 +125,37 @@ class _Counts:
     held_out_failures: Tally = field(default_factory=Tally)
     remarks: Tally = field(default_factory=Tally)
 
-    def add(self, fate: RolloutFate) -> None:
+    def add(self, explanation: RolloutExplanation) -> None:
         self.seen += 1
-        if fate.reason == HELD_OUT:
+        if explanation.reason == HELD_OUT:
             self.held_out += 1
-            if fate.detail:
-                self.held_out_failures.add(fate.detail, fate.rollout_id)
+            if explanation.detail:
+                self.held_out_failures.add(explanation.detail, explanation.rollout_id)
         else:
             self.rollouts += 1
-            self.trained += bool(fate.steps)
-            self.steps.update(step.step for step in fate.steps)
-            if fate.reason is not None:
-                self._reason(self.rollout_reasons, fate.reason, fate).add(fate.detail, fate.rollout_id)
-        for remark in fate.remarks:
-            self.remarks.add(remark, fate.rollout_id)
-        if fate.forged:
-            self.remarks.add(f"a span {NO_GATEWAY_WROTE}", fate.rollout_id, len(fate.forged))
-        self._add_calls(fate.calls, fate)
+            self.trained += bool(explanation.steps)
+            self.steps.update(step.step for step in explanation.steps)
+            if explanation.reason is not None:
+                self._reason(self.rollout_reasons, explanation.reason, explanation).add(
+                    explanation.detail, explanation.rollout_id
+                )
+        for remark in explanation.remarks:
+            self.remarks.add(remark, explanation.rollout_id)
+        if explanation.forged:
+            self.remarks.add(f"a span {NO_GATEWAY_WROTE}", explanation.rollout_id, len(explanation.forged))
+        self._add_calls(explanation.calls, explanation)
 
-    def _add_calls(self, calls: Iterable[CallFate], fate: RolloutFate) -> None:
+    def _add_calls(self, calls: Iterable[CallExplanation], explanation: RolloutExplanation) -> None:
         for call in calls:
             self.calls += 1
             self.calls_trained += bool(call.steps)
             self.unmoved += bool(call.steps) and not call.moves
             if call.reason is not None:
-                self._reason(self.call_reasons, call.reason, fate).add(call.detail, fate.rollout_id)
+                self._reason(self.call_reasons, call.reason, explanation).add(call.detail, explanation.rollout_id)
 
     @staticmethod
-    def _reason(counted: dict[str, _Reason], name: str, fate: RolloutFate) -> _Reason:
-        return counted.setdefault(name, _Reason(example=fate.rollout_id))
+    def _reason(counted: dict[str, _Reason], name: str, explanation: RolloutExplanation) -> _Reason:
+        return counted.setdefault(name, _Reason(example=explanation.rollout_id))
 
 
 def _listed(counted: dict[str, _Reason], show: str) -> list[ReasonCount]:

@@ -44,7 +44,7 @@ NO_GATEWAY_WROTE = "had a model call record that no gateway wrote; it is not tra
 """Remark about such spans."""
 
 
-class CallFate(msgspec.Struct, frozen=True, kw_only=True):
+class CallExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """Outcome of one model call."""
 
     span_id: str
@@ -60,7 +60,7 @@ class CallFate(msgspec.Struct, frozen=True, kw_only=True):
     """False for a trained call with advantage 0."""
 
 
-class RolloutFate(msgspec.Struct, frozen=True, kw_only=True):
+class RolloutExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """Outcome of one rollout."""
 
     rollout_id: str
@@ -76,7 +76,7 @@ class RolloutFate(msgspec.Struct, frozen=True, kw_only=True):
     """Other irregularities: earlier attempts, spans that were not stored, calls that were not recorded."""
     forged: list[str] = []
     """Ids of spans with a model call record that no gateway wrote; the record was removed from them."""
-    calls: list[CallFate] = []
+    calls: list[CallExplanation] = []
 
     def all_remarks(self) -> list[str]:
         """Return `remarks`, and a remark about the spans in `forged`."""
@@ -103,7 +103,9 @@ class RunFacts:
     """Reason why a run that learns from another store leaves the rollout out, whatever its content."""
 
 
-def fate_of(rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Span], facts: RunFacts) -> RolloutFate:
+def explain(
+    rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Span], facts: RunFacts
+) -> RolloutExplanation:
     """Return the outcome of `rollout`. `attempts` must be in order; `spans` are those of all attempts."""
     latest = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
     failure = None if latest is None else failure_of(latest)
@@ -112,7 +114,7 @@ def fate_of(rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Span]
     reason, detail = (None, "") if steps else _reason(rollout, failure, trajectory, facts)
     if trajectory is not None and reason == NO_CALL and latest is not None:
         detail = "; ".join(latest.metadata.get("silence", ()))
-    return RolloutFate(
+    return RolloutExplanation(
         rollout_id=rollout.rollout_id,
         status=rollout.status,
         mode=rollout.mode,
@@ -199,12 +201,12 @@ def _calls(
     trajectory: Trajectory | None,
     reason: str | None,
     facts: RunFacts,
-) -> list[CallFate]:
+) -> list[CallExplanation]:
     """Return the outcomes of the recorded calls, in the order they were made."""
     learning = facts.learning
     numbers = {attempt.attempt_id: attempt.sequence_id for attempt in attempts}
     latest = attempts[-1].attempt_id if attempts else None
-    found: list[CallFate] = []
+    found: list[CallExplanation] = []
     for span in sorted(filter(is_recorded_call, spans), key=lambda span: (span.start_time, span.sequence_id)):
         steps: list[LearnedStep] = []
         if span.attempt_id != latest:
@@ -217,7 +219,7 @@ def _calls(
             own = None if learning is None else learning.why_not(span.span_id)
             why = None if steps else own or unfit or reason
         found.append(
-            CallFate(
+            CallExplanation(
                 span_id=span.span_id,
                 attempt=numbers.get(span.attempt_id, 0),
                 agent=span.text(semconv.AGENT_NAME),

@@ -16,8 +16,8 @@ from leyden.core.data.span import Span, SpanStatus
 from leyden.core.testing import factories
 from leyden.core.trainer.context.discarded_versions import LOST
 from leyden.core.trainer.rollouts.interrupted import ABANDONED
-from leyden.core.trainer.why.fates import RolloutFate, RunFacts, fate_of
 from leyden.core.trainer.why.learning import LearnedStep, Learning
+from leyden.core.trainer.why.trained_or_reason import RolloutExplanation, RunFacts, explain
 
 RECORDED = Learning(is_recorded=True)
 
@@ -52,7 +52,7 @@ def attempt(status: Any = "succeeded", number: int = 1, failure: Failure | None 
     )
 
 
-def fate(
+def explanation(
     *spans: Span,
     status: Any = "succeeded",
     attempts: tuple[Attempt, ...] = (),
@@ -60,7 +60,7 @@ def fate(
     learning: Learning | None = RECORDED,
     metadata: dict[str, Any] | None = None,
     **facts: Any,
-) -> RolloutFate:
+) -> RolloutExplanation:
     fields: dict[str, Any] = {
         "rollout_id": "ro",
         "input": "?",
@@ -70,7 +70,7 @@ def fate(
         "metadata": metadata or {},
     }
     rollout = AttemptedRollout(**fields, attempt=attempts[-1]) if attempts else Rollout(**fields)
-    return fate_of(rollout, attempts, spans, RunFacts(learning=learning, **facts))
+    return explain(rollout, attempts, spans, RunFacts(learning=learning, **facts))
 
 
 def failed(kind: Any, status: Any = "failed") -> tuple[Attempt, ...]:
@@ -83,59 +83,65 @@ DONE = (attempt(),)
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (fate(status="queuing"), reasons.NEVER_BEGUN),
-        (fate(status="requeuing", attempts=failed("worker", "unresponsive")), reasons.REQUEUED),
-        (fate(status="running", attempts=(attempt("running"),), runs_now=True), reasons.UNFINISHED),
-        (fate(status="running", attempts=(attempt("running"),)), reasons.INTERRUPTED),
-        (fate(status="failed", attempts=failed("worker"), metadata={ABANDONED: True}), reasons.INTERRUPTED),
-        (fate(status="cancelled", attempts=(attempt("running"),)), "cancelled"),
-        (fate(status="cancelled"), "cancelled"),
-        *((fate(status="failed", attempts=failed(kind)), name) for kind, name in reasons.FAILED.items()),
-        (fate(status="failed", attempts=(attempt("failed"),)), "failed without a reason"),
-        (fate(status="failed", attempts=(attempt("unresponsive"),)), "worker lost"),
-        (fate(call(), attempts=DONE), reasons.NO_REWARD),
-        (fate(reward(), attempts=DONE), reasons.NO_CALL),
-        (fate(reward(), call(sampling=Sampling(temperature=0.0)), attempts=DONE), reasons.NO_CALL_LEFT),
-        (fate(reward(), call(), attempts=DONE), reasons.NO_STEP),
-        (fate(reward(), call(), attempts=DONE, learning=Learning()), reasons.NOT_RECORDED_WHY),
-        (fate(reward(), call(), attempts=DONE, metadata={LOST: True}), reasons.LOST_WEIGHTS),
-        (fate(reward(), call(), attempts=DONE, mode="val"), reasons.HELD_OUT),
-        (fate(reward(), call(), attempts=DONE, objection=reasons.HELD_OUT_THERE), reasons.HELD_OUT_THERE),
+        (explanation(status="queuing"), reasons.NEVER_BEGUN),
+        (explanation(status="requeuing", attempts=failed("worker", "unresponsive")), reasons.REQUEUED),
+        (explanation(status="running", attempts=(attempt("running"),), runs_now=True), reasons.UNFINISHED),
+        (explanation(status="running", attempts=(attempt("running"),)), reasons.INTERRUPTED),
+        (explanation(status="failed", attempts=failed("worker"), metadata={ABANDONED: True}), reasons.INTERRUPTED),
+        (explanation(status="cancelled", attempts=(attempt("running"),)), "cancelled"),
+        (explanation(status="cancelled"), "cancelled"),
+        *((explanation(status="failed", attempts=failed(kind)), name) for kind, name in reasons.FAILED.items()),
+        (explanation(status="failed", attempts=(attempt("failed"),)), "failed without a reason"),
+        (explanation(status="failed", attempts=(attempt("unresponsive"),)), "worker lost"),
+        (explanation(call(), attempts=DONE), reasons.NO_REWARD),
+        (explanation(reward(), attempts=DONE), reasons.NO_CALL),
+        (explanation(reward(), call(sampling=Sampling(temperature=0.0)), attempts=DONE), reasons.NO_CALL_LEFT),
+        (explanation(reward(), call(), attempts=DONE), reasons.NO_STEP),
+        (explanation(reward(), call(), attempts=DONE, learning=Learning()), reasons.NOT_RECORDED_WHY),
+        (explanation(reward(), call(), attempts=DONE, metadata={LOST: True}), reasons.LOST_WEIGHTS),
+        (explanation(reward(), call(), attempts=DONE, mode="val"), reasons.HELD_OUT),
+        (explanation(reward(), call(), attempts=DONE, objection=reasons.HELD_OUT_THERE), reasons.HELD_OUT_THERE),
         (
-            fate(reward(), call(), attempts=DONE, learning=Learning(is_recorded=True, reasons={"ro": ["no spread"]})),
+            explanation(
+                reward(), call(), attempts=DONE, learning=Learning(is_recorded=True, reasons={"ro": ["no spread"]})
+            ),
             reasons.NO_SPREAD,
         ),
         (
-            fate(
+            explanation(
                 reward(), call(), attempts=DONE, learning=Learning(is_recorded=True, rolled_back={"ro": LearnedStep(7)})
             ),
             reasons.ROLLED_BACK,
         ),
     ],
 )
-def test_a_rollout_that_was_not_trained_has_a_reason(given: RolloutFate, reason: str) -> None:
+def test_a_rollout_that_was_not_trained_has_a_reason(given: RolloutExplanation, reason: str) -> None:
     assert (given.steps, given.reason) == ([], reason)
     assert reason in reasons.REASONS
     assert all(one.reason is not None and not one.steps for one in given.calls)
 
 
 def test_a_failure_is_told_in_its_own_words() -> None:
-    assert fate(status="failed", attempts=failed("agent")).detail == "ValueError: bad day"
-    assert fate(status="failed", attempts=failed("timeout", "timeout")).detail == "bad day"
+    assert explanation(status="failed", attempts=failed("agent")).detail == "ValueError: bad day"
+    assert explanation(status="failed", attempts=failed("timeout", "timeout")).detail == "bad day"
     recorded = Learning(is_recorded=True, reasons={"ro": ["agent error"]})
-    assert fate(status="failed", attempts=failed("agent"), learning=recorded).detail == "ValueError: bad day"
-    assert fate(reward(), attempts=(attempt(silence=["grpc is loaded"]),)).detail == "grpc is loaded"
+    assert explanation(status="failed", attempts=failed("agent"), learning=recorded).detail == "ValueError: bad day"
+    assert explanation(reward(), attempts=(attempt(silence=["grpc is loaded"]),)).detail == "grpc is loaded"
     assert (
-        fate(reward(), call(), attempts=DONE, learning=RECORDED, ended="the check failed").detail == "the check failed"
+        explanation(reward(), call(), attempts=DONE, learning=RECORDED, ended="the check failed").detail
+        == "the check failed"
     )
-    assert fate(reward(), call(), attempts=DONE, learning=RECORDED, runs_now=True).detail == "the run is still running"
+    assert (
+        explanation(reward(), call(), attempts=DONE, learning=RECORDED, runs_now=True).detail
+        == "the run is still running"
+    )
 
 
 def test_a_trained_rollout_names_its_step_and_the_calls_that_were_left_out() -> None:
     learning = Learning(
         is_recorded=True, steps={"ro": [LearnedStep(3)]}, calls={"s2": [("", "uncredited")]}, unmoved={"s1"}
     )
-    found = fate(
+    found = explanation(
         reward(0.5), call("s1"), call("s2"), call("s3", not_trained="refused"), attempts=DONE, learning=learning
     )
     assert (found.steps, found.reason, found.reward) == ([LearnedStep(3)], None, 0.5)
@@ -149,7 +155,7 @@ def test_a_trained_rollout_names_its_step_and_the_calls_that_were_left_out() -> 
 
 def test_a_refused_call_says_what_the_gateway_said() -> None:
     learning = Learning(is_recorded=True, reasons={"ro": ["no call left"]}, calls={"s1": [("", "refused")]})
-    (one,) = fate(reward(), call("s1", not_trained="refused"), attempts=DONE, learning=learning).calls
+    (one,) = explanation(reward(), call("s1", not_trained="refused"), attempts=DONE, learning=learning).calls
     assert (one.reason, one.detail, one.agent) == ("refused", "too long", "writer")
 
 
@@ -160,11 +166,11 @@ def test_sides_learn_each_on_their_own() -> None:
         reasons={"ro": ["right: no spread"]},
         calls={"s1": [("left", "uncredited")]},
     )
-    found = fate(reward(), call("s1"), call("s2"), attempts=DONE, learning=learning)
+    found = explanation(reward(), call("s1"), call("s2"), attempts=DONE, learning=learning)
     assert (found.steps, found.reason) == ([LearnedStep(1, "left")], None)
     assert [(one.steps, one.reason) for one in found.calls] == [([], "uncredited"), ([LearnedStep(1, "left")], None)]
     neither = Learning(is_recorded=True, reasons={"ro": ["left: no spread", "right: not the best of its group"]})
-    found = fate(reward(), call(), attempts=DONE, learning=neither)
+    found = explanation(reward(), call(), attempts=DONE, learning=neither)
     assert found.reason == "left: no spread; right: not the best of its group"
     assert found.calls[0].reason == found.reason
 
@@ -172,7 +178,7 @@ def test_sides_learn_each_on_their_own() -> None:
 def test_calls_of_an_earlier_attempt_are_left_out_and_the_attempt_is_told() -> None:
     lost = attempt("unresponsive", 1, Failure(kind="worker", type="WorkerDied", message="worker w1 was lost: SIGKILL"))
     learning = Learning(is_recorded=True, steps={"ro": [LearnedStep(1)]})
-    found = fate(
+    found = explanation(
         call("s1"),
         call("s2", attempt_id="a2"),
         reward(attempt_id="a2"),
@@ -185,19 +191,19 @@ def test_calls_of_an_earlier_attempt_are_left_out_and_the_attempt_is_told() -> N
 
 def test_what_is_odd_besides_is_told() -> None:
     odd = attempt(capture="incomplete", not_stored={"spans": 2, "reason": "span 'x' cannot be recorded: too large"})
-    found = fate(reward(), call(), attempts=(odd,), learning=None)
+    found = explanation(reward(), call(), attempts=(odd,), learning=None)
     assert (found.steps, found.reason) == ([], None), "no run learns from the store, as far as is known"
     assert found.remarks == [
         "its capture is incomplete: a model call went to the agent's own provider unrecorded",
         "2 of its spans were not stored: span 'x' cannot be recorded: too large",
     ]
     emitted = Learning(is_recorded=True, steps={"ro": [LearnedStep(2)]})
-    found = fate(reward(), call(), status="failed", attempts=failed("agent"), learning=emitted)
+    found = explanation(reward(), call(), status="failed", attempts=failed("agent"), learning=emitted)
     assert found.remarks == ["it was trained although it failed: ValueError: bad day"]
 
 
 def test_nothing_is_learned_from_an_attempt_in_which_leyden_failed() -> None:
-    found = fate(reward(), call(), status="failed", attempts=failed("leyden"))
+    found = explanation(reward(), call(), status="failed", attempts=failed("leyden"))
     assert (found.reward, found.reason, found.calls[0].reason) == (None, "Leyden failed", "Leyden failed")
 
 
@@ -235,7 +241,9 @@ def test_every_rollout_and_every_call_has_steps_or_a_reason(
         reasons={"ro": list(recorded)} if recorded else {},
     )
     attempts = () if tried is None else (attempt(tried),)
-    found = fate(*spans, reward(), status=status, attempts=attempts, mode=mode, learning=learning, runs_now=runs_now)
+    found = explanation(
+        *spans, reward(), status=status, attempts=attempts, mode=mode, learning=learning, runs_now=runs_now
+    )
     assert bool(found.steps) != (found.reason is not None)
     assert len(found.calls) == len(calls)
     assert all(bool(one.steps) != (one.reason is not None) for one in found.calls)

@@ -11,7 +11,7 @@ from leyden.core.data import semconv
 from leyden.core.data.span import Attributes, Span, SpanStatus
 from leyden.core.data.transition import Outcome
 from leyden.core.testing import factories
-from leyden.core.trajectory.call_outcomes import outcomes_by_call
+from leyden.core.trajectory.outcomes import outcomes_by_call
 
 ERROR = SpanStatus(code="error", description="no such table")
 
