@@ -41,7 +41,7 @@ from verl_cpu.runs import (
 )
 from verl_cpu.training import CONFIG, GROUP_SIZE, TASKS_PER_STEP, command_line
 
-from leyden.core.algorithm.verl.driver.settings import merged
+from leyden.core.algorithm.verl.driver.derived_settings import merged
 from leyden.core.trainer.serving.serving import embedded_policy
 
 SEPARATE = (

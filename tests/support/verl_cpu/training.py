@@ -14,7 +14,7 @@ from verl_cpu.environment import ENVIRONMENT
 from verl_cpu.tutorial import TUTORIAL
 
 from leyden.core.algorithm.verl.algorithm import VERL, VERLConfig
-from leyden.core.algorithm.verl.driver.settings import merged
+from leyden.core.algorithm.verl.driver.derived_settings import merged
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.launch import ResumeChanges, resume, train_here
 from leyden.core.trainer.monitoring.display import make_display

@@ -10,7 +10,7 @@ import pytest
 from verl_cpu.tutorial import TUTORIAL
 
 from leyden.core.algorithm.verl.driver.owned_settings import ESTIMATORS, INSTEAD, REPLACED, RULES, UNSCALED
-from leyden.core.algorithm.verl.options import compose
+from leyden.core.algorithm.verl.settings import compose
 from leyden.core.errors import UsageError
 from leyden.core.testing.policies import tiny_policy
 from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer

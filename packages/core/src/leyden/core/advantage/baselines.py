@@ -35,26 +35,6 @@ def minus_mean_of_others(returns: Sequence[Floats]) -> list[Floats]:
     return [returns_N - others_T[: len(returns_N)] for returns_N, others_T in zip(returns, others_GT, strict=True)]
 
 
-def minus_mean_of_others_there(returns: Sequence[Floats]) -> list[Floats]:
-    """Return the returns minus, at each turn, the mean over the other rollouts that reached it.
-
-    If no other rollout reached the turn, the mean is over all others.
-    """
-    returns_GT = returns_by_turn(returns)
-    there_GT = np.zeros_like(returns_GT)
-    for there_T, returns_N in zip(there_GT, returns, strict=True):
-        there_T[: len(returns_N)] = 1.0
-    sums_GT = (returns_GT * there_GT).sum(axis=0) - returns_GT * there_GT
-    counts_GT = there_GT.sum(axis=0) - there_GT
-    alone_GT = np.equal(counts_GT, 0.0)
-    sums_GT[alone_GT] = (returns_GT.sum(axis=0) - returns_GT)[alone_GT]
-    counts_GT[alone_GT] = len(returns) - 1
-    baseline_GT = sums_GT / counts_GT
-    return [
-        returns_N - baseline_T[: len(returns_N)] for returns_N, baseline_T in zip(returns, baseline_GT, strict=True)
-    ]
-
-
 def deviation(centred: Sequence[Floats]) -> float:
     """Return the standard deviation of centred returns over rollouts, each counted once, with Bessel's correction.
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from leyden.core.algorithm.external_loop import LoopPlan
-from leyden.core.algorithm.verl.driver.settings import (
+from leyden.core.algorithm.verl.driver.derived_settings import (
     TrainerFiles,
     batch_size,
     context_length,

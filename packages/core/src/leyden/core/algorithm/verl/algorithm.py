@@ -16,11 +16,7 @@ import msgspec
 
 from leyden.core.algorithm.external_loop import ExternalLoopAlgorithm, ExternalLoopContext
 from leyden.core.algorithm.verl.driver.datasets import write_held_out, write_training
-from leyden.core.algorithm.verl.driver.launch import METRICS, MODULES, TOKEN, URL, Launch
-from leyden.core.algorithm.verl.driver.owned_settings import CHANGEABLE, POLICY, REPLACED
-from leyden.core.algorithm.verl.driver.process import StepNumbers, TrainerProcess, trainer_process
-from leyden.core.algorithm.verl.driver.run_server import RolloutServer
-from leyden.core.algorithm.verl.driver.settings import (
+from leyden.core.algorithm.verl.driver.derived_settings import (
     TrainerFiles,
     batch_size,
     context_length,
@@ -30,6 +26,10 @@ from leyden.core.algorithm.verl.driver.settings import (
     trainer_mode,
     usual_settings,
 )
+from leyden.core.algorithm.verl.driver.launch import METRICS, MODULES, TOKEN, URL, Launch
+from leyden.core.algorithm.verl.driver.owned_settings import CHANGEABLE, POLICY, REPLACED
+from leyden.core.algorithm.verl.driver.process import StepNumbers, TrainerProcess, trainer_process
+from leyden.core.algorithm.verl.driver.run_server import RolloutServer
 from leyden.core.data.scheme import nested
 from leyden.core.errors import EngineError, UsageError
 

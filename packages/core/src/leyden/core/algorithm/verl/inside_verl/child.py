@@ -21,7 +21,7 @@ def main() -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(launch.environment)
     try:
-        from leyden.core.algorithm.verl.options import compose
+        from leyden.core.algorithm.verl.settings import compose
 
         config = compose(launch.config, launch.overrides, launch.settings)
     except UsageError as error:

@@ -22,8 +22,8 @@ from leyden.core.algorithm.verl.driver.launch import TOKEN, URL
 from leyden.core.algorithm.verl.inside_verl import verl_queue
 from leyden.core.algorithm.verl.inside_verl.monitors import watch_parts
 from leyden.core.algorithm.verl.inside_verl.run_client import RunClient
-from leyden.core.algorithm.verl.options import SECTION, LeydenOptions
 from leyden.core.algorithm.verl.rows import PromptRows, Row, RowLimits, training_rows, validation_rows
+from leyden.core.algorithm.verl.settings import SECTION, LeydenOptions
 from leyden.core.algorithm.verl.wire import FailedPrompts, Replicas, WeightChange
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.encoding.tokens import log_probs, token_ids

@@ -14,7 +14,7 @@ from leyden.core.algorithm.verl.inside_verl.monitors import missing_capacity, re
 from leyden.core.algorithm.verl.inside_verl.run_client import RunClient
 from leyden.core.algorithm.verl.inside_verl.trainer_hooks import ReportingColocated, ReportingSeparate, ReportingSync
 from leyden.core.algorithm.verl.inside_verl.verl_queue import stored_credit
-from leyden.core.algorithm.verl.options import SECTION, LeydenOptions
+from leyden.core.algorithm.verl.settings import SECTION, LeydenOptions
 from leyden.core.algorithm.verl.verl_config import OmegaConf, plain
 from leyden.core.algorithm.verl.wire import UserMessage
 from leyden.core.errors import TrainingError

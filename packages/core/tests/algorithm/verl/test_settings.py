@@ -10,11 +10,11 @@ import pytest
 
 from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.registry import make_algorithm
-from leyden.core.algorithm.verl import options
+from leyden.core.algorithm.verl import settings
 from leyden.core.algorithm.verl.algorithm import VERL, VERLConfig
 from leyden.core.algorithm.verl.driver import versions
 from leyden.core.algorithm.verl.driver.owned_settings import ESTIMATORS, INSTEAD
-from leyden.core.algorithm.verl.options import LeydenOptions, compose
+from leyden.core.algorithm.verl.settings import LeydenOptions, compose
 from leyden.core.cli.options import read_settings
 from leyden.core.errors import UsageError
 
@@ -100,7 +100,7 @@ def test_every_estimator_that_is_taken_exists_here() -> None:
 
 
 def test_only_what_runs_in_processes_of_verl_imports_it() -> None:
-    home = Path(str(options.__file__)).parent
+    home = Path(str(settings.__file__)).parent
     assert {path.name for path in home.rglob("*.py") if imported(path) & THEIRS} == MODULES
 
 
@@ -124,7 +124,7 @@ def imported(path: Path) -> set[str]:
 @pytest.mark.integration
 def test_nothing_of_verl_is_imported_before_it_is_needed() -> None:
     program = (
-        "import sys; from leyden.core.algorithm.verl import options, rows, advantages;"
+        "import sys; from leyden.core.algorithm.verl import settings, rows, advantages;"
         "print(sorted({'torch', 'verl', 'ray', 'hydra', 'transfer_queue'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
