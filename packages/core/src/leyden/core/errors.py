@@ -16,6 +16,7 @@
     │       └── WrongType         an argument has another type than the interface declares (also a TypeError)
     ├── EngineError               the engine could not answer, or serves weights that it should not
     ├── GatewayError              a model call could not be accepted
+    ├── GrammarError              a grammar is invalid, or does not allow a response
     └── TrainingError             a training step cannot be taken: its input does not fit, or numbers are not finite
         └── CheckFailed           the check before a run found a reason why the policy would not learn
 
@@ -85,6 +86,10 @@ class EngineError(LeydenError):
 
 class GatewayError(LeydenError):
     """The gateway could not accept a model call."""
+
+
+class GrammarError(LeydenError):
+    """A grammar is invalid, cannot be used with the policy's tokenizer, or does not allow a response."""
 
 
 class TrainingError(LeydenError):

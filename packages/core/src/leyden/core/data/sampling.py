@@ -4,7 +4,14 @@ import msgspec
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """The sampling parameters of one model call."""
+    """The sampling parameters of one model call, in the order in which they apply to the model's logits.
+
+    `grammar` first removes the tokens that it does not allow. `logit_bias` is added. The penalties follow: the
+    repetition penalty r divides a positive logit by r and multiplies a negative one by r, if the token is in the prompt
+    or in the response so far. The frequency penalty is subtracted once for each time the token is in the response, the
+    presence penalty if it is there at all. The logits are then divided by the temperature. `min_p`, `top_k` and
+    `top_p` truncate the distribution, in this order. This is vLLM's order.
+    """
 
     temperature: float = 1.0
     """0 means greedy decoding."""
@@ -13,12 +20,53 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """None: as many tokens as the model's context holds."""
     stop: tuple[str, ...] = ()
     seed: int | None = None
+    stop_ids: tuple[int, ...] = ()
+    """Ids of tokens that end the response, besides the policy's own."""
+    top_k: int = 0
+    """Number of likeliest tokens that may be sampled; 0 means all."""
+    min_p: float = 0.0
+    """Tokens less likely than this share of the likeliest one's probability are not sampled."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """Pairs of a token id and the number that is added to its logit."""
+    grammar: str = ""
+    """Grammar of the response, in llguidance's Lark format; empty for none."""
 
     @property
     def trainable(self) -> bool:
         """Whether the recorded log-probabilities suffice to recompute the sampling distribution in the loss.
 
-        With truncation (top-p below 1), the loss would also need the truncation mask. With greedy decoding, tokens are
-        not sampled at all.
+        With truncation, the loss would also need the truncated tokens of each position. With greedy decoding, tokens
+        are not sampled at all.
         """
-        return self.temperature > 0 and self.top_p == 1.0
+        return self.temperature > 0 and self.top_p == 1.0 and self.top_k == 0 and self.min_p == 0.0
+
+    @property
+    def truncates(self) -> bool:
+        """Whether unlikely tokens are removed from the distribution; greedy decoding needs no truncation."""
+        return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0 or self.min_p > 0)
+
+    @property
+    def penalises(self) -> bool:
+        """Whether a penalty or a bias changes the logits."""
+        return bool(
+            self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0 or self.logit_bias
+        )
+
+    @property
+    def adjusts_logits(self) -> bool:
+        """Whether anything but the temperature and truncation changes the distribution."""
+        return bool(self.grammar) or self.penalises
+
+    def recorded(self) -> str:
+        """Return the JSON of the parameters for a call's record; rarely used ones are there only if they are set."""
+        defaults = Sampling()
+        always = ("temperature", "top_p", "max_tokens", "stop", "seed")
+        values = {
+            name: value
+            for name in self.__struct_fields__
+            if (value := getattr(self, name)) != getattr(defaults, name) or name in always
+        }
+        return msgspec.json.encode(values).decode()

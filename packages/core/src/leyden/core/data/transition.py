@@ -11,6 +11,7 @@ from typing import Literal
 
 from leyden.core.data.encoding.tokens import LogProbs, TokenIds
 from leyden.core.data.failure import Failure
+from leyden.core.data.sampling import Sampling
 
 OutcomeKind = Literal["tool", "operation", "answer"]
 """`tool`: a tool that the call requested. `operation`: an operation of the agent's code that followed the call.
@@ -62,6 +63,8 @@ class Transition:
     finish_reason: str | None = None
     outcomes: tuple[Outcome, ...] = ()
     """Results of the call, in the order they were recorded; automatic intermediate rewards are computed from them."""
+    sampling: Sampling | None = None
+    """Sampling parameters that changed the logits: a grammar, penalties, biases. None if none of them did."""
     value: float | None = None
     """The critic's value of the state before the call; None where no critic was used."""
 

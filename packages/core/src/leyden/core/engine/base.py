@@ -37,7 +37,7 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
 
     ids: list[int]
     logprobs: list[float]
-    """Log-probability of each id under the raw distribution: temperature 1, nothing truncated."""
+    """Log-probability of each id at temperature 1, with nothing truncated; grammar, penalties and bias apply."""
     sampling_logprobs: list[float]
     """Log-probability of each id under the distribution it was sampled from; equals `logprobs` if greedy."""
     version: int

@@ -93,6 +93,7 @@ def _sequence(ids_T: Tensor, number: int) -> TokenSequence:
         advantage_N=ones_N,
         weight_N=ones_N,
         temperature_N=ones_N,
+        adjusted_N=np.full(len(position_N), None),
     )
     return TokenSequence(ids=token_ids(ids_T.numpy()), entries=entries)
 

@@ -4,7 +4,7 @@ Logits are computed only at positions that predict a target, and only in chunks:
 vocabulary does not fit in memory.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -12,6 +12,7 @@ import torch.utils.checkpoint
 from torch import Tensor
 
 from leyden.core.data.encoding.tokens import token_ids
+from leyden.core.engine.embedded.adjusted_logits import Adjustment, adjusted
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.update.micro_batches import MicroBatch
 from leyden.core.policy.update.shared_prefix import SharedPrefix
@@ -49,13 +50,29 @@ def read_entries(
     entropy_gradient: bool = False,
 ) -> tuple[Tensor, Scored]:
     """Return the output head's input for each entry, `hidden_NH`, and the result of `entry_logprobs`."""
+    adjustments = _adjustments(model, batch)
     with model.computing():
         hidden_NH, logits_NV = hidden_states(model, batch, prefix, logits=not plain_head)
         if plain_head:
             return hidden_NH, head_logprobs(
-                model.head, hidden_NH, batch.target_N, batch.temperature_N, entropy_gradient=entropy_gradient
+                model.head,
+                hidden_NH,
+                batch.target_N,
+                batch.temperature_N,
+                adjustments,
+                entropy_gradient=entropy_gradient,
             )
-        return hidden_NH, _from_logits(logits_NV, batch.target_N, batch.temperature_N, entropy_gradient)
+        return hidden_NH, _from_logits(logits_NV, batch.target_N, batch.temperature_N, adjustments, entropy_gradient)
+
+
+def _adjustments(model: PolicyModel, batch: MicroBatch) -> list[Adjustment | None]:
+    """Return the adjustment of each entry's logits; an empty list if there are none."""
+    if not batch.adjusted:
+        return []
+    found: list[Adjustment | None] = [None] * len(batch.target_N)
+    for number, entry in batch.adjusted.items():
+        found[number] = model.adjusted_responses.of(entry.transition)[entry.index]
+    return found
 
 
 def hidden_states(
@@ -90,20 +107,27 @@ def head_logprobs(
     hidden_NH: Tensor,
     target_N: Tensor,
     temperature_N: Tensor,
+    adjustments: Sequence[Adjustment | None] = (),
     chunk_elements: int = CHUNK_ELEMENTS,
     *,
     entropy_gradient: bool = False,
 ) -> Scored:
-    """Return log-probabilities and entropies of softmax(head(hidden) / temperature), computed in chunks."""
+    """Return log-probabilities and entropies of softmax(adjusted(head(hidden)) / temperature), computed in chunks.
 
-    def chunk(hidden_CH: Tensor, target_C: Tensor, temperature_C: Tensor) -> Scored:
-        return _from_logits(head(hidden_CH), target_C, temperature_C, entropy_gradient)
+    `adjustments` has one item for each entry, or none at all.
+    """
+
+    def chunk(
+        hidden_CH: Tensor, target_C: Tensor, temperature_C: Tensor, adjustments: Sequence[Adjustment | None]
+    ) -> Scored:
+        return _from_logits(head(hidden_CH), target_C, temperature_C, adjustments, entropy_gradient)
 
     vocab = _width(head, hidden_NH)
     rows = max(1, chunk_elements // vocab)
     if len(hidden_NH) <= rows:
-        return chunk(hidden_NH, target_N, temperature_N)
-    pieces = zip(*(torch.split(tensor, rows) for tensor in (hidden_NH, target_N, temperature_N)), strict=True)
+        return chunk(hidden_NH, target_N, temperature_N, adjustments)
+    tensors = (torch.split(tensor, rows) for tensor in (hidden_NH, target_N, temperature_N))
+    pieces = zip(*tensors, [adjustments[at : at + rows] for at in range(0, len(hidden_NH), rows)], strict=True)
     again: Any = torch.utils.checkpoint
     done: list[Scored] = [again.checkpoint(chunk, *piece, use_reentrant=False) for piece in pieces]
     return torch.cat([logprobs for logprobs, _ in done]), torch.cat([entropy for _, entropy in done])
@@ -119,8 +143,15 @@ def score(model: PolicyModel, ids: Iterable[int]) -> list[float]:
     return logprobs_T.double().cpu().numpy().tolist()
 
 
-def _from_logits(logits_NV: Tensor, target_N: Tensor, temperature_N: Tensor, entropy_gradient: bool = False) -> Scored:
+def _from_logits(
+    logits_NV: Tensor,
+    target_N: Tensor,
+    temperature_N: Tensor,
+    adjustments: Sequence[Adjustment | None] = (),
+    entropy_gradient: bool = False,
+) -> Scored:
     wide = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
+    wide = adjusted(wide, adjustments)
     if not bool((temperature_N == 1).all()):  # avoids a division of all logits that would change nothing
         wide = wide / temperature_N.to(wide.dtype)[:, None]
     all_NV = wide.log_softmax(-1)

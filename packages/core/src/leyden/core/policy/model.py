@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from leyden.core.errors import PolicyError, first_line
+from leyden.core.policy.adjusted_responses import AdjustedResponses
 from leyden.core.policy.lora import Adapters
 from leyden.core.policy.options import LoraOptions, Precision
 
@@ -32,6 +33,8 @@ class PolicyModel:
         self._original = False
         self.head = _output_head(module, self.source)
         self.config: Any = module.config
+        self.adjusted_responses = AdjustedResponses(self.source, self.vocab_size)
+        """Recomputes grammars, penalties and biases of recorded responses; copies of the model share it."""
         for parameter in module.parameters():
             parameter.requires_grad_(True)
 
@@ -135,6 +138,7 @@ class PolicyModel:
             original._original = True
             return original
         frozen = PolicyModel(deepcopy(self.module), self.source, self.precision)
+        frozen.adjusted_responses = self.adjusted_responses
         for parameter in frozen.parameters():
             parameter.requires_grad_(False)
         return frozen

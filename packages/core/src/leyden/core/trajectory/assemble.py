@@ -98,6 +98,7 @@ def _transition(span: Span, outcomes: tuple[Outcome, ...]) -> Transition:
         response_ids=response_ids,
         logprobs=logprobs,
         temperature=sampling.temperature,
+        sampling=sampling if sampling.adjusts_logits else None,
         policy=span.text(semconv.POLICY) or "",
         version=versions[0][0],
         versions=versions,

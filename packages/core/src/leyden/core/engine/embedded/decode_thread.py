@@ -190,6 +190,8 @@ class DecodeThread:
         while not self._inbox.empty():  # items that arrived after the last step
             self._take(self._inbox.get())
         self._end("abort")
+        if self._decoder is not None:
+            self._decoder.close()
 
     def _refuse(self, error: Exception) -> None:
         """Fail all calls in flight and all later ones, until the end, so that no caller waits for a broken engine."""

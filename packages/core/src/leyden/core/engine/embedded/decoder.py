@@ -4,6 +4,7 @@ All work happens on one thread. A sequence's row number is its slot in the cache
 moves to its slot.
 """
 
+import logging
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -14,11 +15,16 @@ from torch import Tensor
 
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import FinishReason
+from leyden.core.engine.embedded.adjusted_logits import ResponseSoFar, adjusted
 from leyden.core.engine.embedded.cache import BLOCK, PrefixCache, SlotCache, Step
 from leyden.core.engine.embedded.generic_forward import Forward
+from leyden.core.engine.embedded.grammar_masks import GrammarMasks, PendingMasks
 from leyden.core.engine.embedded.sampling import likeliest, raw_log_probs, sample
 from leyden.core.engine.embedded.shared_prefixes import SharedPrefixes, find_shared_prefixes, packed
 from leyden.core.errors import EngineError
+from leyden.core.grammar.compiler import GrammarState
+
+_log = logging.getLogger(__name__)
 
 PREFILL_TOKENS = 4096
 """Most tokens in one prefill forward pass, padding included."""
@@ -42,6 +48,7 @@ class DecodedSequence:
         stop_ids: Sequence[int] = (),
         seed: int = 0,
         top_logprobs: int = 0,
+        grammar: GrammarState | None = None,
     ) -> None:
         self.ids = list(prompt)
         """Prompt and response so far."""
@@ -55,8 +62,10 @@ class DecodedSequence:
         self.top_logprobs = top_logprobs
         self.top: list[list[tuple[int, float]]] = []
         """The likeliest ids at the position of each token in `sampled`, if requested."""
+        self.so_far = ResponseSoFar(prompt, sampling, grammar) if sampling.adjusts_logits else None
+        """The tokens that change the next logits; None if only the temperature and truncation apply."""
         self._last = len(prompt) + limit
-        self._stop_ids = frozenset(stop_ids)
+        self._stop_ids = frozenset((*stop_ids, *sampling.stop_ids))
 
     def append(self, token: int, logprob: float, sampling_logprob: float) -> None:
         """Record a sampled token, and whether it is the last."""
@@ -66,6 +75,9 @@ class DecodedSequence:
             self.finish_reason = "stop"
         elif len(self.ids) >= self._last:
             self.finish_reason = "length"
+        elif self.so_far is not None and not self.so_far.take(token):
+            _log.warning("A response was aborted, because its grammar failed: %s", self.so_far.error)
+            self.finish_reason = "abort"
 
     def take(self) -> list[tuple[int, float, float]]:
         """Return the tokens sampled since the last call."""
@@ -85,6 +97,7 @@ class Decoder:
         self._forward = forward
         self._cache = cache
         self._prefixes = prefixes
+        self._masks = GrammarMasks()
         self.rows: list[DecodedSequence] = []
         """The sequences being decoded, by slot."""
         self._shared_prefixes: SharedPrefixes | None = None
@@ -110,13 +123,16 @@ class Decoder:
                 self._cache.copy(row, len(self.rows), len(duplicate.ids))
                 self.rows.append(duplicate)
                 sources.append(row - first)
-        self._sample(first, torch.cat([logits_BV, logits_BV[sources]]) if sources else logits_BV)
+        logits_BV = torch.cat([logits_BV, logits_BV[sources]]) if sources else logits_BV
+        self._sample(first, logits_BV, self._masks.begin([row.so_far for row in self.rows[first:]]))
 
     def step(self) -> None:
         """Sample the next token of every row."""
         ids = [[row.ids[-1]] for row in self.rows]
         step = self._cache.step(0, [[len(row.ids) - 1] for row in self.rows], self._current_shared_prefixes())
-        self._sample(0, self._forward(self._tensor(ids), step)[:, -1])
+        masks = self._masks.begin([row.so_far for row in self.rows])
+        logits_BV = self._forward(self._tensor(ids), step)[:, -1]
+        self._sample(0, logits_BV, masks)
 
     def leave(self, sequence: DecodedSequence) -> None:
         """Free the slot of `sequence`."""
@@ -132,6 +148,10 @@ class Decoder:
         self._prefixes.flush()
         self._cache.clear()
         return rows
+
+    def close(self) -> None:
+        """End the thread that computes the masks of grammars."""
+        self._masks.close()
 
     def score(self, ids: Sequence[int]) -> list[float]:
         """Return the raw log-probability of each of `ids[1:]`.
@@ -223,9 +243,9 @@ class Decoder:
             self._prefixes.store(sequence.ids, self._cache, slot)
         return logits[:, -1]
 
-    def _sample(self, first: int, logits_BV: Tensor) -> None:
+    def _sample(self, first: int, logits_BV: Tensor, masks: PendingMasks) -> None:
         rows = self.rows[first:]
-        raw_BV = raw_log_probs(logits_BV)
+        raw_BV = raw_log_probs(adjusted(logits_BV.float(), masks.adjustments()))
         sampled = sample(raw_BV, [row.sampling for row in rows], [row.uniform() for row in rows])
         if not math.isfinite(sum(sampled.logprobs)):
             raise EngineError("the weights being served give log-probabilities that are not finite")

@@ -30,7 +30,8 @@ from leyden.core.engine.embedded.generic_forward import (
 from leyden.core.engine.embedded.weights import Weights, cache_shape, context_length, own_copy
 from leyden.core.engine.record import report
 from leyden.core.engine.request_validation import answer_limit, check_request
-from leyden.core.errors import EngineError, UsageError
+from leyden.core.errors import EngineError, GrammarError, UsageError
+from leyden.core.grammar.compiler import GrammarCompiler, GrammarState
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,8 @@ class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True):
 class EmbeddedEngine(Engine):
     """Decodes on a separate thread, with a copy of `model`'s weights.
 
-    `on_finish` is called on the caller's event loop with the record of each call when it ends.
+    `on_finish` is called on the caller's event loop with the record of each call when it ends. `tokenizer` is the
+    folder or hub name of the model's tokenizer. Only calls with a grammar need it.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class EmbeddedEngine(Engine):
         version: int = 0,
         config: EmbeddedConfig | None = None,
         on_finish: Callable[[EngineRecord], None] | None = None,
+        tokenizer: str | None = None,
     ) -> None:
         self._config = config or EmbeddedConfig()
         self._on_finish = on_finish
@@ -97,6 +100,7 @@ class EmbeddedEngine(Engine):
             chunk_seconds=self._config.chunk_seconds,
             version=version,
         )
+        self._grammars = None if tokenizer is None else GrammarCompiler(tokenizer, self._model.vocab_size)
         self._calls = 0
         self._closed = False
 
@@ -129,7 +133,7 @@ class EmbeddedEngine(Engine):
         """Yield the response while it is generated; see `Engine.generate`."""
         self._check_ready()
         check_request(request, self._model)
-        call = DecodeCall(self._sequence(request))
+        call = DecodeCall(self._sequence(request, await self._grammar(request.sampling.grammar)))
         delivered: list[TokenChunk] = []
         self._thread.submit(call)
         try:
@@ -189,7 +193,18 @@ class EmbeddedEngine(Engine):
             raise EngineError("the engine is closed" if self._closed else "the engine is not started")
         return self._weights
 
-    def _sequence(self, request: GenerateRequest) -> DecodedSequence:
+    async def _grammar(self, grammar: str) -> GrammarState | None:
+        """Return the state of a call's grammar, compiled on a thread; EngineError if it cannot be used."""
+        if not grammar:
+            return None
+        if self._grammars is None:
+            raise EngineError(f"{self._model.name} is served without its tokenizer, so it takes no grammar")
+        try:
+            return await asyncio.to_thread(self._grammars.begin, grammar)
+        except GrammarError as error:
+            raise EngineError(str(error)) from error
+
+    def _sequence(self, request: GenerateRequest, grammar: GrammarState | None) -> DecodedSequence:
         self._calls += 1
         seed = request.sampling.seed
         return DecodedSequence(
@@ -199,6 +214,7 @@ class EmbeddedEngine(Engine):
             stop_ids=request.stop_ids,
             seed=hash((self._config.seed, self._calls)) if seed is None else seed,
             top_logprobs=request.top_logprobs,
+            grammar=grammar,
         )
 
     def _make_decoder(self) -> Decoder:

@@ -1,4 +1,4 @@
-"""Sampling: selects tokens by raw log-probabilities, temperature and top-p.
+"""Sampling: selects tokens by raw log-probabilities, temperature, min-p, top-k and top-p.
 
 Shape suffixes: B rows, V vocabulary.
 """
@@ -17,13 +17,13 @@ class SampledTokens(NamedTuple):
 
     ids: list[int]
     logprobs: list[float]
-    """Log-probabilities under the raw distribution."""
+    """Log-probabilities at temperature 1, with nothing truncated."""
     sampling_logprobs: list[float]
     """Log-probabilities under the distribution sampled from; the raw one for greedy rows."""
 
 
 def raw_log_probs(logits_BV: Tensor) -> Tensor:
-    """Return the log-probabilities of the raw distribution: temperature 1, nothing truncated."""
+    """Return the log-probabilities at temperature 1, with nothing truncated."""
     return logits_BV.float().log_softmax(-1)
 
 
@@ -70,29 +70,40 @@ def _sampling_log_probs(raw_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
     if any(s.temperature not in (0, 1) for s in sampling):
         temperature_B = torch.tensor([s.temperature or 1.0 for s in sampling], device=raw_BV.device)
         logprobs_BV = (raw_BV / temperature_B[:, None]).log_softmax(-1)
-    if any(s.top_p < 1 for s in sampling):
-        top_p_B = torch.tensor([s.top_p if s.temperature else 1.0 for s in sampling], device=raw_BV.device)
-        logprobs_BV = truncate(logprobs_BV, top_p_B)
-    return logprobs_BV
+    truncated = [row for row, one in enumerate(sampling) if one.truncates]
+    if not truncated:
+        return logprobs_BV
+    rows = torch.tensor(truncated, device=raw_BV.device)
+    return logprobs_BV.index_put((rows,), truncate(logprobs_BV[rows], [sampling[row] for row in truncated]))
 
 
-def truncate(logprobs_BV: Tensor, top_p_B: Tensor) -> Tensor:
-    """Return log-probabilities over the fewest likeliest tokens that hold at least `top_p_B`; -inf for others.
+def truncate(logprobs_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
+    """Return log-probabilities over the tokens that min-p, top-k and top-p leave, in this order; -inf for others.
 
-    This is the nucleus of Holtzman et al. 2020 (arXiv 1904.09751), equation 2; ties go to the lower id.
+    Min-p keeps the tokens that have at least this share of the likeliest one's probability (arXiv 2407.01082). Top-k
+    keeps the k likeliest. Top-p keeps the fewest likeliest of the remaining tokens that hold at least this share of
+    their probability: the nucleus of Holtzman et al. 2020 (arXiv 1904.09751), equation 2. Ties go to the lower id. The
+    likeliest token always stays.
     """
+    vocabulary, device = logprobs_BV.shape[1], logprobs_BV.device
     sorted_BV, order_BV = logprobs_BV.sort(dim=-1, descending=True, stable=True)
-    probs_BV = sorted_BV.exp()
+    min_p_B = torch.tensor([one.min_p for one in sampling], dtype=torch.float64, device=device)
+    top_k_B = torch.tensor([one.top_k or vocabulary for one in sampling], device=device)
+    top_p_B = torch.tensor([one.top_p for one in sampling], device=device)
+    dropped_BV = sorted_BV < (sorted_BV[:, :1] + min_p_B.log()[:, None])
+    dropped_BV |= torch.arange(vocabulary, device=device) >= top_k_B[:, None]
+    probs_BV = sorted_BV.masked_fill(dropped_BV, -torch.inf).log_softmax(-1).exp()
     before_BV = probs_BV.cumsum(-1) - probs_BV
-    dropped_BV = (before_BV >= top_p_B[:, None]) & (top_p_B < 1)[:, None]
+    dropped_BV |= (before_BV >= top_p_B[:, None]) & (top_p_B < 1)[:, None]
     dropped_BV[:, 0] = False
     sorted_BV = sorted_BV.masked_fill(dropped_BV, -torch.inf).log_softmax(-1)
-    truncated_BV = torch.empty_like(sorted_BV).scatter_(1, order_BV, sorted_BV)
-    return torch.where((top_p_B < 1)[:, None], truncated_BV, logprobs_BV)
+    return torch.empty_like(sorted_BV).scatter_(1, order_BV, sorted_BV)
 
 
 def _invert_cdf(logprobs_BV: Tensor, uniforms: Sequence[float]) -> Tensor:
     cdf_BV = logprobs_BV.exp().cumsum(-1, dtype=torch.float64)
     uniform_B1 = torch.tensor(uniforms, dtype=torch.float64, device=cdf_BV.device)[:, None]
-    ids_B1 = torch.searchsorted(cdf_BV, uniform_B1 * cdf_BV[:, -1:], right=True)
-    return ids_B1[:, 0].clamp_(max=cdf_BV.shape[1] - 1)
+    total_B1 = cdf_BV[:, -1:]
+    # Below the total, the first larger value belongs to a token with a positive probability.
+    below_B1 = torch.minimum(uniform_B1 * total_B1, total_B1.nextafter(torch.zeros_like(total_B1)))
+    return torch.searchsorted(cdf_BV, below_B1, right=True)[:, 0]

@@ -146,5 +146,5 @@ class CallRecord(msgspec.Struct, kw_only=True):
         return {
             semconv.RESPONSE_LOGPROBS: pack_log_probs(self.logprobs),
             semconv.SAMPLING_LOGPROBS: pack_log_probs(self.sampling_logprobs),
-            semconv.SAMPLING_USED: msgspec.json.encode(self.sampling).decode(),
+            semconv.SAMPLING_USED: self.sampling.recorded(),
         }

@@ -7,7 +7,7 @@ import hashlib
 import re
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -21,9 +21,8 @@ from leyden.core.gateway.codecs.chat_template import ChatTemplate, TemplateTooLo
 from leyden.core.gateway.codecs.messages import plain_messages
 from leyden.core.gateway.tools.family import answer_parser, parse_answer
 from leyden.core.gateway.tools.registry import tool_family
+from leyden.core.grammar.tokenizer import load_tokenizer, stop_ids, template_text
 
-TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>")
-"""Tokens that end a turn in known templates, for checkpoints with another end-of-sequence token."""
 CACHED_PROMPTS, CACHED_BYTES = 512, 32 << 20
 _LOSSLESS = frozenset({
     "ByteLevel", "Digits", "Metaspace", "NFC", "Prepend", "Regex", "Sequence", "Split", "String",
@@ -47,15 +46,13 @@ class HuggingFaceCodec(Codec):
     """
 
     def __init__(self, source: str | Path) -> None:
-        self._tokenizer = _load_tokenizer(str(source))
-        template: object = self._tokenizer.chat_template
-        if not template:
+        self._tokenizer = load_tokenizer(str(source))
+        self._template = template_text(self._tokenizer)
+        if not self._template:
             raise PolicyError(f"policy {str(source)!r} has no chat template: choose a chat model, or add one to it")
-        templates = cast("dict[str, str]", template) if isinstance(template, dict) else {"default": str(template)}
-        self._template = "\n".join(templates.values())
         self._chat_template = ChatTemplate(self._tokenizer)
         self._family = tool_family(self._template)
-        self._stop_ids = tuple(dict.fromkeys(_stop_ids(self._tokenizer, str(source), self._template)))
+        self._stop_ids = stop_ids(self._tokenizer, str(source))
         self._hidden_ids = _control_token_ids(self._tokenizer, self._family.tokens if self._family else ())
         self._prompts: OrderedDict[bytes, _Prompt] = OrderedDict()
         self._prompt_bytes = 0
@@ -173,32 +170,6 @@ class HuggingFaceCodec(Codec):
 
 def _size(prompt: _Prompt) -> int:
     return len(prompt.ids) * prompt.ids.itemsize
-
-
-def _load_tokenizer(source: str) -> Any:
-    import transformers  # imported here, because it takes seconds and most processes never encode
-
-    auto: Any = transformers.AutoTokenizer
-    try:
-        return auto.from_pretrained(source, trust_remote_code=False)
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise PolicyError(f"policy {source!r}: its tokenizer cannot be loaded ({reason})") from error
-
-
-def _stop_ids(tokenizer: Any, source: str, template: str) -> Iterable[int]:
-    import transformers
-
-    config: Any = transformers.GenerationConfig
-    try:
-        configured: int | list[int] | None = config.from_pretrained(source).eos_token_id
-    except OSError:
-        configured = None  # many checkpoints have no generation config
-    yield from [configured] if isinstance(configured, int) else configured or []
-    if tokenizer.eos_token_id is not None:
-        yield tokenizer.eos_token_id
-    vocabulary = cast("dict[str, int]", tokenizer.get_vocab())
-    yield from (vocabulary[end] for end in TURN_ENDS if end in template and end in vocabulary)
 
 
 def _control_token_ids(tokenizer: Any, marks: Sequence[str]) -> frozenset[int]:

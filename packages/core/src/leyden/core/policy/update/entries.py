@@ -18,6 +18,7 @@ from leyden.core.data.transition import Transition
 Normalisation = Literal["token", "rollout", "constant"]
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
+Objects: TypeAlias = NDArray[np.object_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +57,15 @@ class WeightedTransition:
         return (self.transition.rollout_id, self.transition.attempt_id)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AdjustedEntry:
+    """A response token whose logits a grammar, a penalty or a bias changed."""
+
+    transition: Transition
+    index: int
+    """Index in the response."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Entries:
     """N entries of one token sequence."""
@@ -71,6 +81,8 @@ class Entries:
     advantage_N: Floats
     weight_N: Floats
     temperature_N: Floats
+    adjusted_N: Objects
+    """The transition and the index in its response of each entry whose logits were adjusted; None for others."""
 
     def __len__(self) -> int:
         return len(self.target_N)
@@ -128,7 +140,17 @@ def entries_of(index: int, item: WeightedTransition, weight: float) -> Entries:
         advantage_N=item.advantage + measured.adjustment_T,
         weight_N=weight * measured.factor_T,
         temperature_N=np.full(count, transition.temperature, dtype=np.float64),
+        adjusted_N=adjusted_entries(transition),
     )
+
+
+def adjusted_entries(transition: Transition) -> Objects:
+    """Return `Entries.adjusted_N` of a transition."""
+    found: Objects = np.full(len(transition.response_ids), None)
+    if transition.sampling is not None:
+        for at in range(len(found)):
+            found[at] = AdjustedEntry(transition, at)
+    return found
 
 
 def joined(parts: Sequence[Entries]) -> Entries:

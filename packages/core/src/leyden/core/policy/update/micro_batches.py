@@ -4,8 +4,8 @@ A prefix that all sequences share can be left out of the batches. The caller the
 the sequences share can be stored once in a row of several (`row_packing`), if the model accepts a mask for them.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from leyden.core.policy.options import TOKEN_BUDGET
-from leyden.core.policy.update.entries import Ints, joined
+from leyden.core.policy.update.entries import AdjustedEntry, Ints, joined
 from leyden.core.policy.update.merge import TokenSequence
 from leyden.core.policy.update.row_packing import Row, branching, single
 
@@ -37,6 +37,8 @@ class MicroBatch:
     advantage_N: Tensor
     weight_N: Tensor
     temperature_N: Tensor
+    adjusted: Mapping[int, AdjustedEntry] = field(default_factory=dict[int, AdjustedEntry])
+    """The entries whose logits were adjusted, by their number."""
     depth_BT: Tensor | None = None
     """Position of each token after the shared prefix, if rows have branches; None: the position is the column."""
     until_BT: Tensor | None = None
@@ -58,6 +60,7 @@ class MicroBatch:
             advantage_N=self.advantage_N.to(device, dtype),
             weight_N=self.weight_N.to(device, dtype),
             temperature_N=self.temperature_N.to(device, dtype),
+            adjusted=self.adjusted,
         )
 
 
@@ -162,6 +165,7 @@ def _padded(rows: Sequence[Row], columns: int) -> MicroBatch:
         advantage_N=torch.as_tensor(entries.advantage_N),
         weight_N=torch.as_tensor(entries.weight_N),
         temperature_N=torch.as_tensor(entries.temperature_N),
+        adjusted={n: one for n, one in enumerate(entries.adjusted_N) if one is not None},
         depth_BT=filled(lambda row: row.depth_T, nothing) if branches else None,
         until_BT=filled(lambda row: row.until_T, positions + 1) if branches else None,
     )

@@ -238,7 +238,7 @@ def _load_policy(
         _hide_loading_bars()
         codec = HuggingFaceCodec(source)
         model = load_model(source, device)  # the engine keeps a copy, and this one is freed
-    engine = EmbeddedEngine(model, name=Path(source).name, config=config, on_finish=on_finish)
+    engine = EmbeddedEngine(model, name=Path(source).name, config=config, on_finish=on_finish, tokenizer=source)
     return ServedPolicy(name="policy", engine=engine, codec=codec)
 
 

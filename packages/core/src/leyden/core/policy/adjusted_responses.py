@@ -1,0 +1,62 @@
+"""`AdjustedResponses`: recomputes what changed the logits of recorded responses: grammars, penalties and biases.
+
+All of it follows from the recorded ids and sampling parameters, so the trainer needs no masks from the engine.
+"""
+
+from collections import OrderedDict
+
+from leyden.core.data.transition import Transition
+from leyden.core.engine.embedded.adjusted_logits import Adjustment, ResponseSoFar
+from leyden.core.errors import GrammarError, TrainingError
+from leyden.core.grammar.compiler import GrammarCompiler
+
+CACHED_BYTES = 256 << 20
+"""Size of the adjustments that are kept; those of the least recently read response are dropped first."""
+
+
+class AdjustedResponses:
+    """Adjustments of the responses of one policy; `source` is the folder or hub name of its tokenizer."""
+
+    def __init__(self, source: str, vocab_size: int) -> None:
+        self._grammars = GrammarCompiler(source, vocab_size)
+        self._kept: OrderedDict[str, tuple[Transition, list[Adjustment]]] = OrderedDict()
+        self._kept_bytes = 0
+
+    def of(self, transition: Transition) -> list[Adjustment]:
+        """Return the adjustment of each response token of a transition that has `sampling`.
+
+        Raises TrainingError if its grammar cannot be used, or does not allow the response.
+        """
+        kept = self._kept.get(transition.span_id)
+        if kept is not None and kept[0] is transition:
+            self._kept.move_to_end(transition.span_id)
+            return kept[1]
+        found = self._computed(transition)
+        self._keep(transition, found)
+        return found
+
+    def _computed(self, transition: Transition) -> list[Adjustment]:
+        sampling = transition.sampling
+        assert sampling is not None
+        try:
+            masks = self._grammars.masks(sampling.grammar, transition.response_ids) if sampling.grammar else None
+        except GrammarError as error:
+            raise TrainingError(f"call {transition.span_id} of rollout {transition.rollout_id}: {error}") from error
+        so_far = ResponseSoFar(transition.prompt_ids, sampling)
+        found: list[Adjustment] = []
+        for at, token in enumerate(transition.response_ids):
+            found.append(so_far.adjustment(None if masks is None else masks[at]))
+            so_far.take(token)
+        return found
+
+    def _keep(self, transition: Transition, found: list[Adjustment]) -> None:
+        before = self._kept.pop(transition.span_id, None)
+        self._kept_bytes += _size(found) - (0 if before is None else _size(before[1]))
+        self._kept[transition.span_id] = (transition, found)
+        while self._kept_bytes > CACHED_BYTES and len(self._kept) > 1:
+            self._kept_bytes -= _size(self._kept.popitem(last=False)[1][1])
+
+
+def _size(adjustments: list[Adjustment]) -> int:
+    arrays = ((one.seen_K, one.counted_K, one.counts_K, one.bits_W) for one in adjustments)
+    return sum(array.nbytes for one in arrays for array in one if array is not None)
