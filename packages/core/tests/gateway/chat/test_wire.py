@@ -284,11 +284,11 @@ async def test_errors_are_the_sdks_own_classes() -> None:
             with pytest.raises(openai.InternalServerError, match="no room"):
                 await agent.chat.completions.create(model="m", messages=USER)
             with pytest.raises(openai.BadRequestError) as refused:
-                await agent.chat.completions.create(model="m", messages=USER, frequency_penalty=1)
+                await agent.chat.completions.create(model="m", messages=USER, extra_body={"functions": [{"name": "f"}]})
             with pytest.raises(openai.BadRequestError) as too_long:
                 long: list[ChatCompletionMessageParam] = [{"role": "user", "content": "x" * 100}]
                 await agent.chat.completions.create(model="m", messages=long, stream=True)
-    assert (refused.value.param, refused.value.code) == ("frequency_penalty", "unsupported_parameter")
+    assert (refused.value.param, refused.value.code) == ("functions", "unsupported_parameter")
     assert too_long.value.code == "context_length_exceeded"
 
 

@@ -161,9 +161,9 @@ def test_remembered_prompts_are_bounded_in_number_and_size(tmp_path: Path, monke
     codec, rendered = _codec(tmp_path, TEMPLATE), list[str]()
     render = codec._render  # pyright: ignore[reportPrivateUsage]  # counted
 
-    def counted(messages: Any, tools: Any) -> str:
+    def counted(messages: Any, *rest: Any) -> str:
         rendered.append(messages[0]["content"])
-        return render(messages, tools)
+        return render(messages, *rest)
 
     monkeypatch.setattr(codec, "_render", counted)
     monkeypatch.setattr(huggingface, "CACHED_BYTES", 2000)

@@ -193,8 +193,6 @@ def test_unknown_fields_are_refused(fields: dict[str, Any]) -> None:
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"context_management": [{"type": "compaction"}]}, "context_management"),
         ({"moderation": {"model": "m"}}, "moderation"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
-        ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}, "text.format"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"tools": [ADD, {"type": "custom", "name": "grep"}]}, "tools[1]"),
         ({"tools": [ADD | {"defer_loading": True}]}, "tools[0]"),

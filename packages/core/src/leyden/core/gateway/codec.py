@@ -4,16 +4,22 @@ It contains the chat template and the parsing of tool calls, so that every engin
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from leyden.core.grammar.rules import AnswerFormat
+
 Message = dict[str, Any]
 """A chat message in OpenAI's format."""
 ToolDefinition = dict[str, Any]
 """A tool in OpenAI's format: `{"type": "function", "function": {...}}`."""
+
+
+OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+"""Variables of a chat template that a request cannot set, because its other fields determine them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +108,39 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = (), forced: Forced | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        forced: Forced | None = None,
+        *,
+        formatted: bool = False,
+        variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Render the messages with the chat template, up to the start of the answer; return the token ids.
 
-        With `forced`, the ids of the prompt are followed by the ids of the beginning of the tool call. Threads may call
-        this method, because long prompts are encoded on threads. Raises GatewayError if the template rejects the
-        messages. Also raises GatewayError for a forced call if the template's format of tool calls is unknown.
+        With `forced`, the ids of the prompt are followed by the ids of the beginning of the tool call. With
+        `formatted`, the answer must have a format, so reasoning that the prompt opens is closed. `variables` are given
+        to the template as well.
+
+        Threads may call this method, because long prompts are encoded on threads. Raises GatewayError if the template
+        rejects the messages. Also raises GatewayError for a forced call if the template's format of tool calls is
+        unknown.
         """
+
+    def grammar(
+        self,
+        tools: Sequence[ToolDefinition],
+        forced: Forced | None,
+        answer_format: AnswerFormat | None,
+        *,
+        only_one_call: bool = False,
+    ) -> str:
+        """Return the grammar of an answer with a forced call or a required format; empty if all text is possible.
+
+        A forced call continues the beginning that `encode` appended. Where tools may be called, an answer is in the
+        format, or it is calls. Raises GrammarError for a format that cannot be combined with the tools.
+        """
+        return "" if forced is not None or answer_format is None else answer_format.grammar()
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:

@@ -5,12 +5,14 @@ provider would refuse it, and never ignored.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from leyden.core.data.sampling import Sampling
 from leyden.core.gateway.codec import Forced, Message, ToolDefinition
 from leyden.core.gateway.refusal import Refusal, invalid, unsupported
+from leyden.core.grammar.rules import AnswerFormat
 from leyden.core.masking import mask_json
 
 MAX_TOP_LOGPROBS = 20
@@ -19,8 +21,20 @@ LARGEST_INTEGER = (1 << 63) - 1
 
 The smallest integer is `-LARGEST_INTEGER - 1`.
 """
+LARGEST_TOKEN = (1 << 31) - 1
+MAX_BIASES = 1024
+"""Most tokens in `logit_bias` and in `stop_token_ids`."""
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Exceptions that decoding a client's JSON may raise."""
+
+
+class ExtraSampling(msgspec.Struct, frozen=True, kw_only=True):
+    """Sampling parameters of vLLM's API that OpenAI's API does not have."""
+
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    stop_token_ids: list[int] | None = None
 
 
 class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,8 +64,20 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Number of choices to generate."""
     logprobs: bool = False
     top_logprobs: int = 0
+    answer_format: AnswerFormat | None = None
+    """The format that the answer must have; None for any text."""
+    template_variables: dict[str, Any] = {}
+    """Further variables of the chat template, such as `enable_thinking`."""
+    return_token_ids: bool = False
+    """Whether the response contains the token ids of the prompt and of each choice, as vLLM's responses do."""
     sampling: Sampling
     """The sampling that the agent requested, with the provider's defaults."""
+
+    @property
+    def only_one_call(self) -> bool:
+        """Whether a forced answer contains one tool call and no more."""
+        named = self.forced is not None and self.forced.name is not None and not self.forced.only_one
+        return named or not self.parallel_tool_calls
 
     @property
     def model(self) -> str:
@@ -134,7 +160,15 @@ def check_range(name: str, value: float, minimum: int, maximum: int | None = Non
 
 
 def checked_sampling(
-    *, temperature: float | None, top_p: float | None, max_tokens: tuple[str, int | None], seed: int | None = None
+    *,
+    temperature: float | None,
+    top_p: float | None,
+    max_tokens: tuple[str, int | None],
+    seed: int | None = None,
+    presence_penalty: float | None = None,
+    frequency_penalty: float | None = None,
+    logit_bias: Mapping[str, float] | None = None,
+    extra: ExtraSampling | None = None,
 ) -> Sampling:
     """Return the requested sampling; raises Refusal for values out of range.
 
@@ -151,7 +185,59 @@ def checked_sampling(
         check_range(name, limit, 1, LARGEST_INTEGER)
     if seed is not None:
         check_range("seed", seed, -LARGEST_INTEGER - 1, LARGEST_INTEGER)
-    return Sampling(temperature=temperature, top_p=top_p, max_tokens=limit, seed=seed)
+    for penalty, value in (("presence_penalty", presence_penalty), ("frequency_penalty", frequency_penalty)):
+        check_range(penalty, value or 0.0, -2, 2)
+    extra = extra or ExtraSampling()
+    return Sampling(
+        temperature=temperature,
+        top_p=top_p,
+        max_tokens=limit,
+        seed=seed,
+        presence_penalty=presence_penalty or 0.0,
+        frequency_penalty=frequency_penalty or 0.0,
+        logit_bias=_biases(logit_bias or {}),
+        **_checked_extra(extra),
+    )
+
+
+def _biases(given: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+    if len(given) > MAX_BIASES:
+        raise invalid(f"'logit_bias' must hold at most {MAX_BIASES} tokens.", "logit_bias")
+    biases: list[tuple[int, float]] = []
+    for token, bias in given.items():
+        if not token.isascii() or not token.isdecimal() or len(token) > 9:
+            raise invalid(f"Invalid key in 'logit_bias': {token[:40]}. A key must be the id of a token.", "logit_bias")
+        check_range("logit_bias", bias, -100, 100)
+        biases.append((int(token), bias))
+    return tuple(sorted(biases))
+
+
+def _checked_extra(extra: ExtraSampling) -> dict[str, Any]:
+    """Return vLLM's parameters as fields of `Sampling`."""
+    top_k = max(extra.top_k or 0, 0)  # vLLM: -1 and 0 mean all tokens
+    check_range("top_k", extra.top_k or 0, -1, LARGEST_TOKEN)
+    check_range("min_p", extra.min_p or 0.0, 0, 1)
+    penalty = 1.0 if extra.repetition_penalty is None else extra.repetition_penalty
+    check_range("repetition_penalty", penalty, 0, 10)
+    if penalty == 0:
+        raise invalid("'repetition_penalty' must be above 0.", "repetition_penalty")
+    ids = extra.stop_token_ids or ()
+    if len(ids) > MAX_BIASES or any(not 0 <= token <= LARGEST_TOKEN for token in ids):
+        raise invalid(f"'stop_token_ids' must hold at most {MAX_BIASES} ids of tokens.", "stop_token_ids")
+    return {
+        "top_k": top_k,
+        "min_p": extra.min_p or 0.0,
+        "repetition_penalty": penalty,
+        "stop_ids": tuple(dict.fromkeys(ids)),
+    }
+
+
+def check_ids(sampling: Sampling, vocab_size: int) -> None:
+    """Raise Refusal if the sampling names ids that the policy's vocabulary does not have."""
+    named = {"logit_bias": [token for token, _ in sampling.logit_bias], "stop_token_ids": sampling.stop_ids}
+    for name, ids in named.items():
+        if any(token >= vocab_size for token in ids):
+            raise invalid(f"'{name}' has ids outside the model's vocabulary of {vocab_size} tokens.", name)
 
 
 def checked_top_logprobs(value: int | None, *, wanted: bool) -> int:

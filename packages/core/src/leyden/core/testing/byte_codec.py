@@ -1,7 +1,8 @@
 """`ByteCodec`: a codec with bytes as token ids and a short chat template, for tests without a tokenizer."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from leyden.core.gateway.codec import AnswerParser, Codec, Forced, Message, ParsedAnswer, ToolDefinition
 from leyden.core.gateway.codecs.messages import plain_messages
@@ -28,7 +29,13 @@ class ByteCodec(Codec):
         return 1
 
     def encode(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = (), forced: Forced | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        forced: Forced | None = None,
+        *,
+        formatted: bool = False,
+        variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Render turn by turn; tools form a system turn before all others, and a forced call begins at the end."""
         ids = self.turn("system", json.dumps(list(tools))) if tools else []

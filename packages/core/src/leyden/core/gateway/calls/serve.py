@@ -15,7 +15,7 @@ from starlette.types import Send
 from leyden.core.data import reasons
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import FinishReason, GenerateRequest, TokenChunk
-from leyden.core.errors import EngineError, GatewayError
+from leyden.core.errors import EngineError, GatewayError, GrammarError
 from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.calls.record import CallRecord
 from leyden.core.gateway.calls.retry_cache import RetryCache, fingerprint, replay
@@ -27,7 +27,7 @@ from leyden.core.gateway.dialect import Dialect, Exchange, FinishedChoice, Reply
 from leyden.core.gateway.http.asgi import ClientGone, ClientWatch
 from leyden.core.gateway.limits.long_work import RequestWork
 from leyden.core.gateway.limits.prompt_size import MAX_UNCHECKED_BYTES, check_elements, least_of_body, least_of_request
-from leyden.core.gateway.model_request import ModelRequest
+from leyden.core.gateway.model_request import ModelRequest, check_ids
 from leyden.core.gateway.refusal import Refusal, invalid, server_error
 
 _log = logging.getLogger("leyden.gateway")
@@ -201,10 +201,22 @@ async def _accept(
     if len(prompt_ids) >= room:
         raise dialect.too_long(room, len(prompt_ids))
     record.prompt_ids = prompt_ids
-    record.sampling = sampling_for(record.origin.rollout, request.sampling, policy.sampling)
+    check_ids(request.sampling, policy.engine.model.vocab_size)
+    sampling = sampling_for(record.origin.rollout, request.sampling, policy.sampling)
+    record.sampling = msgspec.structs.replace(sampling, grammar=_grammar(policy, request))
     warn_of_untrainable(record.origin, record.sampling)
     if policy.call_seeds is not None:
         _determine(record, record.sampling, dialect, policy.call_seeds)
+
+
+def _grammar(policy: ServedPolicy, request: ModelRequest) -> str:
+    """Return the grammar of the answer; empty if all text is possible."""
+    try:
+        return policy.codec.grammar(
+            request.tools, request.forced, request.answer_format, only_one_call=request.only_one_call
+        )
+    except GrammarError as error:
+        raise invalid(f"The format of the answer is not available here: {error}", "response_format") from error
 
 
 def _determine(record: CallRecord, sampling: Sampling, dialect: Dialect, draws: CallSeeds) -> None:
@@ -248,7 +260,13 @@ async def read_prompt(
         least = 0 if size < room else least_of_request(request, policy.codec)  # never more than `size`
         if least >= room:
             raise dialect.too_long(room, least)
-        return policy.codec.encode(request.messages, request.tools, request.forced)
+        return policy.codec.encode(
+            request.messages,
+            request.tools,
+            request.forced,
+            formatted=request.answer_format is not None,
+            variables=request.template_variables,
+        )
 
     try:
         return await work.render(size, encode)

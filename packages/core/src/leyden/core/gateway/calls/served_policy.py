@@ -38,12 +38,15 @@ def sampling_for(rollout: Rollout, requested: Sampling, policy: Sampling) -> Sam
 
     The policy's parameters apply in training, and where the rollout's metadata has `{"sampling": "policy"}`. With an
     agent's temperature 0 or fixed seed, every rollout of a group would get the same response. The agent's stop strings
-    and the smaller of both token limits apply nevertheless. In all other cases, the agent's parameters apply unchanged.
+    and stop tokens, and the smaller of both token limits, apply nevertheless. In all other cases, the agent's
+    parameters apply unchanged.
     """
     if rollout.mode != "train" and rollout.metadata.get("sampling") != "policy":
         return requested
     limits = [limit for limit in (requested.max_tokens, policy.max_tokens) if limit is not None]
-    return msgspec.structs.replace(policy, max_tokens=min(limits, default=None), stop=requested.stop)
+    return msgspec.structs.replace(
+        policy, max_tokens=min(limits, default=None), stop=requested.stop, stop_ids=requested.stop_ids
+    )
 
 
 def warn_of_untrainable(origin: Origin, sampling: Sampling) -> None:

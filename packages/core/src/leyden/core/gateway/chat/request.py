@@ -11,9 +11,11 @@ from typing import Any, Literal
 import msgspec
 
 from leyden.core.data.sampling import Sampling
-from leyden.core.gateway.codec import Message, ToolDefinition
+from leyden.core.gateway.answer_format import one_format, read_guided, read_response_format
+from leyden.core.gateway.codec import OWN_VARIABLES, Message, ToolDefinition
 from leyden.core.gateway.model_request import (
     UNREADABLE,
+    ExtraSampling,
     ModelRequest,
     RecordedRequest,
     check_fields,
@@ -29,21 +31,17 @@ from leyden.core.gateway.refusal import invalid, unsupported
 from leyden.core.gateway.tool_choice import apply_tool_choice, read_tool_choice
 
 HINTS = frozenset({
-    "metadata", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning_effort",
-    "safety_identifier", "service_tier", "store", "user", "verbosity",
+    "metadata", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier",
+    "service_tier", "store", "user", "verbosity",
 })  # fmt: skip
 """Fields that are only hints: they require nothing of the response."""
 
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "audio": (),
-    "frequency_penalty": (0,),
     "function_call": (),
     "functions": (),
-    "logit_bias": ({},),
     "modalities": (["text"],),
     "moderation": (),
-    "presence_penalty": (0,),
-    "response_format": ({"type": "text"},),
     "web_search_options": (),
 }
 """Unsupported fields, each with the values (besides null) that have no effect and are accepted."""
@@ -123,6 +121,22 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    response_format: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    stop_token_ids: list[int] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_ids: bool | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
 
 
 _BODY = msgspec.json.Decoder(ChatBody)
@@ -150,6 +164,11 @@ def parse_chat(body: bytes) -> ChatRequest:
     except UNREADABLE as error:
         raise unreadable(error) from None
     tools, forced = apply_tool_choice(read_tool_choice(parsed.tool_choice), _tools(parsed.tools or []))
+    answer_format = one_format(
+        "response_format",
+        read_response_format(parsed.response_format),
+        read_guided(msgspec.structs.asdict(parsed)),
+    )
     return ChatRequest(
         as_sent=RecordedRequest(
             model=parsed.model,
@@ -166,6 +185,9 @@ def parse_chat(body: bytes) -> ChatRequest:
         logprobs=bool(parsed.logprobs),
         top_logprobs=checked_top_logprobs(parsed.top_logprobs, wanted=bool(parsed.logprobs)),
         sampling=_sampling(parsed),
+        answer_format=answer_format,
+        template_variables=_template_variables(parsed),
+        return_token_ids=bool(parsed.return_token_ids),
         include_usage=bool(parsed.stream_options and parsed.stream_options.include_usage),
         padded=parsed.stream_options is None or parsed.stream_options.include_obfuscation is not False,
     )
@@ -209,6 +231,15 @@ def _choices(n: int | None) -> int:
     return n or 1
 
 
+def _template_variables(body: ChatBody) -> dict[str, Any]:
+    """Return the variables for the chat template; raises Refusal for one that the gateway sets itself."""
+    given = body.chat_template_kwargs or {}
+    for name in OWN_VARIABLES & given.keys():
+        raise unsupported("chat_template_kwargs", f"cannot set '{name}', because the request itself determines it.")
+    effort = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
+    return effort | given
+
+
 def _sampling(body: ChatBody) -> Sampling:
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         message = "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported."
@@ -220,5 +251,19 @@ def _sampling(body: ChatBody) -> Sampling:
         raise invalid(f"'stop' must hold at most {MAX_STOP} strings, none of them empty.", "stop")
     if any(len(text) > MAX_STOP_CHARACTERS for text in stop):
         raise invalid(f"'stop' must hold strings of at most {MAX_STOP_CHARACTERS} characters.", "stop")
-    sampling = checked_sampling(temperature=body.temperature, top_p=body.top_p, max_tokens=limit, seed=body.seed)
+    sampling = checked_sampling(
+        temperature=body.temperature,
+        top_p=body.top_p,
+        max_tokens=limit,
+        seed=body.seed,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        logit_bias=body.logit_bias,
+        extra=ExtraSampling(
+            top_k=body.top_k,
+            min_p=body.min_p,
+            repetition_penalty=body.repetition_penalty,
+            stop_token_ids=body.stop_token_ids,
+        ),
+    )
     return msgspec.structs.replace(sampling, stop=stop)

@@ -5,7 +5,7 @@ how often its loops run. Therefore each loop iteration and each macro call count
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -76,8 +76,10 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._compiled: dict[str, Template] = {}
 
-    def render(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> str:
-        """Return the prompt's text; raises TemplateTooLong, and any exception of the template."""
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], given: Mapping[str, Any] | None = None
+    ) -> str:
+        """Return the prompt's text. `given` are more variables. Raises TemplateTooLong, or what the template raises."""
         tools_or_none = list(tools) or None
         source: str = self._tokenizer.get_chat_template(None, tools_or_none)
         template = self._compiled.get(source)
@@ -85,10 +87,11 @@ class ChatTemplate:
             template = self._compiled[source] = _compile(source)
         special: dict[str, Any] = self._tokenizer.special_tokens_map
         variables = {"messages": messages, "tools": tools_or_none, "documents": None, "add_generation_prompt": True}
+        everything = {**special, **(given or {}), **variables}
         if _STEPS.get() is not None:
-            return template.render(**{**special, **variables})
+            return template.render(**everything)
         with limited(Steps(MOST_STEPS)):
-            return template.render(**{**special, **variables})
+            return template.render(**everything)
 
 
 def _compile(source: str) -> Template:

@@ -7,7 +7,7 @@ import hashlib
 import re
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -19,8 +19,10 @@ from leyden.core.errors import GatewayError, PolicyError, first_line
 from leyden.core.gateway.codec import AnswerParser, Codec, Forced, Message, ParsedAnswer, ToolDefinition
 from leyden.core.gateway.codecs.chat_template import ChatTemplate, TemplateTooLong
 from leyden.core.gateway.codecs.messages import plain_messages
-from leyden.core.gateway.tools.family import answer_parser, parse_answer
+from leyden.core.gateway.tools.call_grammar import calls_grammar
+from leyden.core.gateway.tools.family import ToolFamily, answer_parser, parse_answer
 from leyden.core.gateway.tools.registry import tool_family
+from leyden.core.grammar.rules import AnswerFormat, text_rule
 from leyden.core.grammar.tokenizer import load_tokenizer, stop_ids, template_text
 
 CACHED_PROMPTS, CACHED_BYTES = 512, 32 << 20
@@ -54,6 +56,7 @@ class HuggingFaceCodec(Codec):
         self._family = tool_family(self._template)
         self._stop_ids = stop_ids(self._tokenizer, str(source))
         self._hidden_ids = _control_token_ids(self._tokenizer, self._family.tokens if self._family else ())
+        self._special_marks = _special_marks(self._tokenizer, self._family)
         self._prompts: OrderedDict[bytes, _Prompt] = OrderedDict()
         self._prompt_bytes = 0
         self._prompts_lock = Lock()
@@ -76,7 +79,13 @@ class HuggingFaceCodec(Codec):
         return self._longest
 
     def encode(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = (), forced: Forced | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        forced: Forced | None = None,
+        *,
+        formatted: bool = False,
+        variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Render the messages with the chat template; return the token ids. Recent prompts are cached.
 
@@ -87,15 +96,48 @@ class HuggingFaceCodec(Codec):
         The cache helps because the rollouts of a group begin with the same prompt. Raises GatewayError if the template
         rejects the messages, or if a call is forced and the template's format of tool calls is unknown.
         """
-        prompt = self._prompt(messages, tools)
+        prompt = self._prompt(messages, tools, variables or {})
+        closing = END_THINK if prompt.opens_reasoning else ""
         if forced is None:
-            return prompt.ids.tolist()
+            return [*prompt.ids, *(self._continuation(closing) if closing and formatted else ())]
         if self._family is None:
             raise GatewayError(
                 "No tool call can be forced: the format of tool calls in this model's chat template is unknown"
             )
-        opening = (END_THINK if prompt.opens_reasoning else "") + self._family.opening(forced)
-        return [*prompt.ids, *self._continuation(opening)]
+        return [*prompt.ids, *self._continuation(closing + self._family.opening(forced))]
+
+    def grammar(
+        self,
+        tools: Sequence[ToolDefinition],
+        forced: Forced | None,
+        answer_format: AnswerFormat | None,
+        *,
+        only_one_call: bool = False,
+    ) -> str:
+        """Return the grammar of an answer with a forced call or a required format; see `Codec.grammar`.
+
+        The arguments of forced calls follow their tools' schemas, in families that write them as JSON.
+        """
+        if forced is None and answer_format is None:
+            return ""
+        if self._family is None or not tools:
+            return "" if answer_format is None else answer_format.grammar()
+        syntax = self._family.syntax
+        if syntax is not None:
+            opening = "" if forced is None else self._family.opening(forced)
+            calls = calls_grammar(syntax, tools, forced, opening, self._literal, only_one=only_one_call)
+        else:
+            calls = [f"calls: {self._literal(self._family.bare or self._family.mark)} /(?s:.*)/"]
+        if forced is not None:
+            return "" if syntax is None else "\n".join(["start: calls", *calls])
+        assert answer_format is not None
+        return "\n".join(["start: answer | calls", f"answer: {answer_format.rule()}", *calls])
+
+    def _literal(self, text: str) -> str:
+        """Return the grammar's expression of a text, in which the marks of calls may be control tokens."""
+        marks = self._special_marks
+        parts = re.split("(" + "|".join(map(re.escape, marks)) + ")", text) if marks else [text]
+        return " ".join(f"<[{marks[part]}]>" if part in marks else text_rule(part) for part in parts if part)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of an answer, without control tokens but with the marks of tool calls."""
@@ -117,14 +159,16 @@ class HuggingFaceCodec(Codec):
             return super().token_bytes(token_id)
         return bytes(self._bytes_of[char] for char in token)
 
-    def _prompt(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> _Prompt:
-        key = hashlib.sha256(msgspec.json.encode((messages, tools))).digest()
+    def _prompt(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], variables: Mapping[str, Any]
+    ) -> _Prompt:
+        key = hashlib.sha256(msgspec.json.encode((messages, tools, variables))).digest()
         with self._prompts_lock:
             prompt = self._prompts.get(key)
             if prompt is not None:
                 self._prompts.move_to_end(key)
                 return prompt
-        text = self._render(messages, tools)
+        text = self._render(messages, tools, variables)
         prompt = _Prompt(array("i", self._ids(text)), opens_reasoning=text.rstrip().endswith(THINK))
         with self._prompts_lock:
             if key in self._prompts:  # another thread has added the prompt meanwhile
@@ -135,16 +179,18 @@ class HuggingFaceCodec(Codec):
                 self._prompt_bytes -= _size(self._prompts.popitem(last=False)[1])
             return prompt
 
-    def _render(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> str:
+    def _render(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], variables: Mapping[str, Any]
+    ) -> str:
         """Render the messages; after a TypeError, render once more with the arguments of tool calls as text.
 
         Most templates need the arguments as objects, but templates that join strings with `+` need text.
         """
         try:
             try:
-                return self._apply(plain_messages(messages), tools)
+                return self._apply(plain_messages(messages), tools, variables)
             except TypeError:
-                return self._apply(plain_messages(messages, arguments_as_text=True), tools)
+                return self._apply(plain_messages(messages, arguments_as_text=True), tools, variables)
         except TemplateTooLong as error:
             raise TemplateTooLong(
                 f"The chat template of this model does not finish for these messages: {error}"
@@ -154,10 +200,10 @@ class HuggingFaceCodec(Codec):
                 f"The chat template of this model cannot render these messages: {first_line(error)}"
             ) from error
 
-    def _apply(self, messages: list[Message], tools: Sequence[ToolDefinition]) -> str:
+    def _apply(self, messages: list[Message], tools: Sequence[ToolDefinition], variables: Mapping[str, Any]) -> str:
         if self._family is not None:
             messages = self._family.messages(messages, self._template)
-        return self._chat_template.render(messages, tools)
+        return self._chat_template.render(messages, tools, variables)
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -178,6 +224,13 @@ def _control_token_ids(tokenizer: Any, marks: Sequence[str]) -> frozenset[int]:
     special = {token_id for token_id, token in added.items() if token.special} | set(tokenizer.all_special_ids)
     vocabulary = cast("dict[str, int]", tokenizer.get_vocab())
     return frozenset(special - {vocabulary[mark] for mark in marks if mark in vocabulary})
+
+
+def _special_marks(tokenizer: Any, family: ToolFamily | None) -> dict[str, int]:
+    """Return the ids of the marks of calls that are special tokens: a grammar can name such a token only by its id."""
+    added = cast("dict[int, Any]", tokenizer.added_tokens_decoder)
+    ids = {token.content: token_id for token_id, token in added.items() if token.special}
+    return {mark: ids[mark] for mark in (family.tokens if family else ()) if mark in ids}
 
 
 def _is_byte_level(tokenizer: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from leyden.core.gateway.answer_format import one_format, read_text_format
 from leyden.core.gateway.codec import ToolDefinition
 from leyden.core.gateway.model_request import (
     UNREADABLE,
@@ -51,12 +52,8 @@ class _StreamOptions(msgspec.Struct, frozen=True):
     include_obfuscation: bool | None = None
 
 
-class _Format(msgspec.Struct, frozen=True):
-    type: str = "text"
-
-
 class _Text(msgspec.Struct, frozen=True):
-    format: _Format | None = None
+    format: dict[str, Any] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
@@ -176,9 +173,6 @@ def read_draft(body: bytes) -> Draft:
     if not items and parsed.previous_response_id is None:
         message = 'One of "input" or "previous_response_id" or "prompt" or "conversation_id" must be provided.'
         raise Refusal(400, message, code="missing_required_parameter")
-    if parsed.text and parsed.text.format and parsed.text.format.type != "text":
-        kind = parsed.text.format.type
-        raise unsupported("text.format", f"of type '{kind}' is not available; answers are plain text.")
     for value in parsed.include or ():
         if value not in INCLUDABLE:
             supported = ", ".join(f"'{one}'" for one in sorted(INCLUDABLE))
@@ -217,6 +211,7 @@ def checked_request(draft: Draft, items: list[Item], earlier: list[Item]) -> Res
         parallel_tool_calls=body.parallel_tool_calls is not False,
         logprobs=logprobs,
         top_logprobs=checked_top_logprobs(body.top_logprobs, wanted=True),
+        answer_format=one_format("text.format", read_text_format(body.text.format if body.text else None)),
         sampling=checked_sampling(
             temperature=body.temperature, top_p=body.top_p, max_tokens=("max_output_tokens", body.max_output_tokens)
         ),
@@ -249,6 +244,14 @@ def _definition(tool: ResponsesTool) -> ToolDefinition:
     return {"type": "function", "function": definition}
 
 
+def _format(text: _Text | None) -> dict[str, Any]:
+    """Return the format that the response repeats."""
+    given = (text and text.format) or {"type": "text"}
+    if given["type"] != "json_schema":
+        return {"type": given["type"]}
+    return {"type": "json_schema", "description": None, "name": None, "schema": None, "strict": True} | given
+
+
 def _settings(body: ResponsesBody, tools: Sequence[ResponsesTool]) -> Settings:
     """Return the fields that the response repeats, in the provider's format."""
     return Settings(
@@ -264,7 +267,7 @@ def _settings(body: ResponsesBody, tools: Sequence[ResponsesTool]) -> Settings:
         safety_identifier=body.safety_identifier,
         store=body.store is not False,
         temperature=1.0 if body.temperature is None else body.temperature,
-        text={"format": {"type": "text"}, "verbosity": (body.text and body.text.verbosity) or "medium"},
+        text={"format": _format(body.text), "verbosity": (body.text and body.text.verbosity) or "medium"},
         tool_choice=body.tool_choice or "auto",
         tools=[
             {

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from leyden.core.gateway.codec import Forced, ToolCall, ToolDefinition
+from leyden.core.gateway.tools.call_grammar import CallSyntax
 from leyden.core.gateway.tools.cursor import Cursor, Reading
 from leyden.core.gateway.tools.family import ToolFamily
 from leyden.core.gateway.tools.json_text import call_name, read_object_text
@@ -81,6 +82,15 @@ DEEPSEEK = ToolFamily(
     tokens=(CALLS, END_CALLS, CALL, END_CALL, SEPARATOR),
     opening=_fenced_opening,
     salvage=_fenced_salvage,
+    syntax=CallSyntax(
+        begin=CALLS,
+        before=f"{CALL}function{SEPARATOR}",
+        middle=f"\n{FENCE}\n",
+        after=f"\n{END_FENCE}{END_CALL}",
+        between="\n",
+        end=END_CALLS,
+        json_name=False,
+    ),
 )
 """Family of V3 and R1."""
 DEEPSEEK_31 = replace(
@@ -88,5 +98,8 @@ DEEPSEEK_31 = replace(
     marks=(CALLS, SEPARATOR),
     opening=_plain_opening,
     salvage=_plain_salvage,
+    syntax=CallSyntax(
+        begin=CALLS, before=CALL, middle=SEPARATOR, after=END_CALL, between="", end=END_CALLS, json_name=False
+    ),
 )
 """Family of V3.1."""

@@ -19,6 +19,7 @@ from leyden.core.gateway.codec import (
     ToolCall,
     ToolDefinition,
 )
+from leyden.core.gateway.tools.call_grammar import CallSyntax
 from leyden.core.gateway.tools.cursor import Cursor, NotAToolCall, Reading
 
 CallReader: TypeAlias = Callable[[Cursor, Sequence[ToolDefinition]], Reading[None]]
@@ -52,6 +53,8 @@ class ToolFamily:
 
     It returns the call and the text that follows the call.
     """
+    syntax: CallSyntax | None = None
+    """Texts around calls, for the grammar of calls; None if arguments are not written as JSON."""
     messages: Callable[[list[Message], str], list[Message]] = _unchanged
     """Function of plain messages and the template's text; it returns messages that the template accepts."""
 

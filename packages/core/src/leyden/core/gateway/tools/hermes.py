@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 
 from leyden.core.gateway.codec import Forced, ToolCall, ToolDefinition
+from leyden.core.gateway.tools.call_grammar import CallSyntax
 from leyden.core.gateway.tools.cursor import Cursor, Reading
 from leyden.core.gateway.tools.family import ToolFamily
 from leyden.core.gateway.tools.json_text import read_json_call
@@ -42,4 +43,5 @@ HERMES = ToolFamily(
     tokens=(OPEN, CLOSE),
     opening=_opening,
     salvage=_salvage,
+    syntax=CallSyntax(before=f'{OPEN}\n{{"name": "', middle='", "arguments": ', after=f"}}\n{CLOSE}", between="\n"),
 )

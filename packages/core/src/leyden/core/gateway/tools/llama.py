@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from leyden.core.gateway.codec import Forced, Message, ToolCall, ToolDefinition
+from leyden.core.gateway.tools.call_grammar import CallSyntax
 from leyden.core.gateway.tools.cursor import Cursor, NotAToolCall, Reading
 from leyden.core.gateway.tools.family import ToolFamily
 from leyden.core.gateway.tools.json_text import read_json_call
@@ -78,6 +79,7 @@ LLAMA = ToolFamily(
     tokens=(TAG,),
     opening=_opening,
     salvage=_salvage,
+    syntax=CallSyntax(before='{"name": "', middle='", "parameters": ', after="}", between="; "),
     messages=one_call_a_message,
 )
 LLAMA_4 = replace(LLAMA, marks=("<|header_start|>", '"parameters": '))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from leyden.core.gateway.codec import Forced, Message, ToolCall, ToolDefinition
+from leyden.core.gateway.tools.call_grammar import CallSyntax
 from leyden.core.gateway.tools.cursor import Cursor, Reading
 from leyden.core.gateway.tools.family import ToolFamily
 from leyden.core.gateway.tools.json_text import call_name, read_json_call, read_object_text
@@ -115,6 +116,10 @@ def _args_salvage(text: str, forced: Forced) -> tuple[ToolCall, str]:
     return salvage_arguments(name.strip(), arguments)
 
 
+_LIST_SYNTAX = CallSyntax(
+    begin=f"{MARK} [", before='{"name": "', middle='", "arguments": ', after="}", between=", ", end="]"
+)
+
 MISTRAL = ToolFamily(
     marks=(f"{MARK} [",),
     read=_read,
@@ -122,21 +127,26 @@ MISTRAL = ToolFamily(
     tokens=(MARK, CALL_ID, ARGS),
     opening=_list_opening,
     salvage=_list_salvage,
+    syntax=_LIST_SYNTAX,
     messages=mistral_messages,
 )
 """Family of tokenizer versions 3 and 7 with SentencePiece."""
-MISTRAL_TEKKEN = replace(MISTRAL, marks=(f"{MARK}[",), opening=_tekken_opening)
+MISTRAL_TEKKEN = replace(
+    MISTRAL, marks=(f"{MARK}[",), opening=_tekken_opening, syntax=replace(_LIST_SYNTAX, begin=f"{MARK}[")
+)
 """Family of tokenizer versions 3 and 7 with Tekken, which write no space after the mark."""
 MISTRAL_ARGS = replace(
     MISTRAL,
     marks=(MARK, ARGS),
     opening=_args_opening,
     salvage=_args_salvage,
+    syntax=CallSyntax(before=MARK, middle=ARGS, after="", between="", json_name=False),
 )
 """Family of tokenizer version 13."""
 MISTRAL_CALL_ID = replace(
     MISTRAL_ARGS,
     marks=(MARK, CALL_ID, ARGS),
     opening=_call_id_opening,
+    syntax=None,
 )
 """Family of tokenizer version 11: the model writes the call's id itself, and the parser ignores the id."""

@@ -1,0 +1,124 @@
+"""Answer format: reads the format that a request requires of the answer, such as a JSON schema.
+
+Chat Completions and Responses name it `response_format` and `text.format`. vLLM's own parameters are read as well.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+from leyden.core.errors import GrammarError
+from leyden.core.gateway.refusal import Refusal, invalid, unsupported
+from leyden.core.grammar.rules import ANY_OBJECT, AnswerFormat
+
+GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
+"""vLLM's former parameters, and the keys of `structured_outputs` that replaced them."""
+_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+
+
+class JsonSchemaFormat(msgspec.Struct, frozen=True):
+    """A named JSON schema."""
+
+    name: str
+    schema: dict[str, Any] | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+def read_response_format(value: Mapping[str, Any] | None) -> AnswerFormat | None:
+    """Return the format of Chat Completions' `response_format`; None for plain text. Raises Refusal if invalid."""
+    where = "response_format"
+    kind = None if value is None else value.get("type")
+    if value is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return AnswerFormat(kind="json", text=ANY_OBJECT)
+    if kind == "json_schema":
+        return _named(value.get("json_schema"), f"{where}.json_schema")
+    raise invalid(f"Invalid value: {kind!r}. Supported values are: 'json_object', 'json_schema', and 'text'.", where)
+
+
+def read_text_format(value: Mapping[str, Any] | None) -> AnswerFormat | None:
+    """Return the format of Responses' `text.format`; None for plain text. Raises Refusal if invalid."""
+    where = "text.format"
+    kind = None if value is None else value.get("type")
+    if value is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return AnswerFormat(kind="json", text=ANY_OBJECT)
+    if kind == "json_schema":
+        return _named({key: one for key, one in value.items() if key != "type"}, where)
+    raise invalid(
+        f"Invalid value: {kind!r}. Supported values are: 'json_object', 'json_schema', and 'text'.", f"{where}.type"
+    )
+
+
+def read_guided(fields: Mapping[str, Any]) -> AnswerFormat | None:
+    """Return the format that vLLM's parameters name: `structured_outputs`, or one of `GUIDED`. None without them."""
+    given = {name: fields[name] for name in GUIDED if fields.get(name) is not None}
+    outputs = fields.get("structured_outputs")
+    if outputs is not None:
+        given |= {f"structured_outputs.{key}": value for key, value in outputs.items() if value is not None}
+    if not given:
+        return None
+    if len(given) > 1:
+        raise invalid(f"Only one format can be required, but the request has {', '.join(sorted(given))}.")
+    ((where, value),) = given.items()
+    return _guided(where, value)
+
+
+def one_format(where: str, *formats: AnswerFormat | None) -> AnswerFormat | None:
+    """Return the only format of a request; raises Refusal for several, and for one that no grammar can express."""
+    given = [one for one in formats if one is not None]
+    if len(given) > 1:
+        raise invalid("Only one format of the answer can be required.", where)
+    for one in given:
+        check_format(one, where)
+    return given[0] if given else None
+
+
+def check_format(found: AnswerFormat, where: str) -> None:
+    """Raise Refusal for a format that no grammar can express."""
+    try:
+        found.check()
+    except GrammarError as error:
+        shown = f"Invalid '{where}': no answer can be limited to this format ({error})."
+        raise Refusal(400, shown, param=where, code="invalid_value") from None
+
+
+def _named(value: object, where: str) -> AnswerFormat:
+    try:
+        given = msgspec.convert(value, JsonSchemaFormat)
+    except msgspec.ValidationError as error:
+        raise invalid(f"Invalid '{where}': {error}", where) from None
+    if not given.name or len(given.name) > 64 or not set(given.name) <= _NAME_CHARACTERS:
+        message = f"Invalid '{where}.name': expected up to 64 letters, digits, underscores and dashes."
+        raise invalid(message, f"{where}.name")
+    if given.schema is None:
+        raise Refusal(
+            400, f"Missing required parameter: '{where}.schema'.", param=where, code="missing_required_parameter"
+        )
+    found = AnswerFormat(kind="json", text=msgspec.json.encode(given.schema).decode())
+    check_format(found, where)
+    return found
+
+
+def _guided(where: str, value: object) -> AnswerFormat:
+    kind = GUIDED.get(where, where.removeprefix("structured_outputs."))
+    if kind == "json_object" and value is True:
+        return AnswerFormat(kind="json", text=ANY_OBJECT)
+    if kind == "json" and isinstance(value, str | dict):
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        try:
+            msgspec.json.decode(text, type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            raise invalid(f"Invalid '{where}': {error}", where) from None
+        return AnswerFormat(kind="json", text=text)
+    if kind in ("regex", "grammar") and isinstance(value, str) and value:
+        return AnswerFormat(kind="regex" if kind == "regex" else "grammar", text=value)
+    if kind == "choice" and isinstance(value, list) and value:
+        choices = cast("list[object]", value)
+        if all(isinstance(choice, str) and choice for choice in choices):
+            return AnswerFormat(kind="choice", text=msgspec.json.encode(choices).decode())
+    raise unsupported(where, "is not available with this value; use json, regex, choice or grammar.")
