@@ -69,6 +69,26 @@ async def test_everything_that_decides_a_draw_is_said(client: VllmClient, double
     }
 
 
+async def test_what_limits_and_changes_the_distribution_is_sent(client: VllmClient, double: VllmDouble) -> None:
+    sampling = Sampling(
+        top_k=5,
+        min_p=0.1,
+        presence_penalty=0.2,
+        frequency_penalty=-0.3,
+        repetition_penalty=1.4,
+        logit_bias=((3, 2.5), (4, -100.0)),
+        stop_ids=(9,),
+        grammar="start: /a*/",
+    )
+    _ = [part async for part in client.generate(BASE, request(sampling), PROMPT, 4)]
+    body = double.requests[-1][1]
+    assert (body["top_k"], body["min_p"], body["repetition_penalty"]) == (5, 0.1, 1.4)
+    assert (body["presence_penalty"], body["frequency_penalty"]) == (0.2, -0.3)
+    assert body["logit_bias"] == {"3": 2.5, "4": -100.0}
+    assert body["stop_token_ids"] == [7, 8, 9]
+    assert body["structured_outputs"] == {"grammar": "start: /a*/"}
+
+
 async def test_a_closed_call_is_aborted_at_the_server(client: VllmClient, double: VllmDouble) -> None:
     call = client.generate(BASE, request(Sampling(temperature=0)), PROMPT, 200)
     await anext(call)

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -165,6 +166,26 @@ async def test_an_update_breaks_calls_off_or_drains_them(
         doubles[0].salt = salt
         logprob = [value for chunk in chunks for value in chunk.logprobs][index]
         assert logprob == pytest.approx(float(doubles[0].logprobs(before)[token]))
+
+
+@pytest.mark.parametrize(
+    "fields", [{"grammar": "start: /a*/"}, {"presence_penalty": 0.5}, {"logit_bias": ((7, -3.0),)}]
+)
+async def test_a_response_that_a_server_could_not_continue_is_generated_again(
+    engine: ReplicaEngine, doubles: list[VllmDouble], fields: dict[str, Any]
+) -> None:
+    answer = asyncio.create_task(chunks_of(engine, call("a", msgspec.structs.replace(GREEDY, **fields))))
+    await until(lambda: any(double.running for double in doubles))
+    async with engine.updating(5):
+        for double in doubles:
+            double.salt = 5
+    chunks = await answer
+    assert {chunk.version for chunk in chunks} == {5}
+    assert len(ids_of(chunks)) == 40
+    assert chunks[-1].finish_reason == "length"
+    assert [body["prompt"] for double in doubles for _, body in double.requests if body.get("stream")] == [
+        [3, 1, 4]
+    ] * 2
 
 
 async def test_an_update_that_fails_leaves_the_version(engine: ReplicaEngine) -> None:

@@ -69,6 +69,7 @@ async def test_it_is_started_on_the_loopback_with_a_key_and_ended_whole(
     assert pairs["--host"] == "127.0.0.1"
     assert pairs["--logprobs-mode"] == "processed_logprobs"
     assert pairs["--generation-config"] == "vllm"
+    assert json.loads(pairs["--structured-outputs-config"]) == {"backend": "guidance"}
     assert pairs["--max-lora-rank"] == "8"
     assert pairs["--block-size"] == "16"
     assert environment["VLLM_API_KEY"] not in given

@@ -16,6 +16,8 @@ _WHITESPACE: dict[str, object] = {"whitespace_flexible": True, "whitespace_patte
 """At most one space between two JSON tokens: unlimited white space would let an answer end at its length limit."""
 _COMPOSED = frozenset({"allOf", "anyOf", "oneOf", "$ref", "patternProperties", "not", "if"})
 """Keywords beside which other properties must stay possible."""
+_ANNOTATIONS = frozenset({"title", "description", "examples", "default", "deprecated", "$comment"})
+"""Keywords that do not limit the JSON."""
 _OF_SCHEMAS = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
 """Keywords whose value maps names to schemas."""
 _LISTS = ("anyOf", "oneOf", "prefixItems")
@@ -86,7 +88,7 @@ def _check(grammar: str) -> None:
 
 def _closed(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema without unnamed properties, in all of its parts but those of an `allOf`."""
-    found = dict(schema)
+    found = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
     for key in _OF_SCHEMAS:
         if isinstance(found.get(key), dict):
             found[key] = {name: _closed_part(part) for name, part in found[key].items()}

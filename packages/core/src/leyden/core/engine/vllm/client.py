@@ -128,7 +128,7 @@ class VllmClient:
         body = {
             **_completion_body(model, list(prompt_ids), request.sampling),
             "max_tokens": limit,
-            "stop_token_ids": list(request.stop_ids),
+            "stop_token_ids": [*request.stop_ids, *request.sampling.stop_ids],
             "logprobs": request.top_logprobs,
             "stream": True,
         }
@@ -335,16 +335,20 @@ def _completion_body(model: str, prompt_ids: list[int], sampling: Sampling) -> d
         "prompt": prompt_ids,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
-        "top_k": 0,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
         "ignore_eos": True,
         "skip_special_tokens": False,
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
     }
+    if sampling.logit_bias:
+        body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
+    if sampling.grammar:
+        body["structured_outputs"] = {"grammar": sampling.grammar}
     return body if sampling.seed is None else {**body, "seed": sampling.seed}
 
 

@@ -20,6 +20,7 @@ RESERVED_ARGUMENTS = (
     "--served-model-name",
     "--logprobs-mode",
     "--generation-config",
+    "--structured-outputs-config",
 )
 """Server arguments that only Leyden may set."""
 

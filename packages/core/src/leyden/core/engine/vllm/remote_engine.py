@@ -63,16 +63,17 @@ class _Answer:
     @property
     def end(self) -> FinishReason | None:
         """The reason why the tokens so far end the response; None if they do not."""
-        if self.ids and self.ids[-1] in self.request.stop_ids:
+        if self.ids and self.ids[-1] in (*self.request.stop_ids, *self.request.sampling.stop_ids):
             return "stop"
         return None if self.left else "length"
 
     def segment_request(self) -> GenerateRequest:
         """Return the request for the next segment; the seed changes, because the same one would repeat its numbers."""
         sampling = self.request.sampling
-        top_p = 1.0 if sampling.temperature == 0 else sampling.top_p
+        if sampling.temperature == 0:
+            sampling = msgspec.structs.replace(sampling, top_p=1.0, top_k=0, min_p=0.0)
         seed = None if sampling.seed is None else (sampling.seed + len(self.ids) * 0x9E3779B97F4A7C15) % SEEDS
-        sampling = msgspec.structs.replace(sampling, top_p=top_p, seed=seed)
+        sampling = msgspec.structs.replace(sampling, seed=seed)
         top = self.request.top_logprobs if _samples_raw(sampling) else 0  # raw ones are requested at the end
         return msgspec.structs.replace(self.request, sampling=sampling, top_logprobs=top)
 
@@ -104,9 +105,11 @@ class RemoteEngine(Engine):
     async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
         """Yield the response while it is generated; see `Engine.generate`.
 
-        If the temperature is neither 0 nor 1, or top-p is below 1, all tokens of a segment arrive at its end. Their raw
-        log-probabilities are known only then. Raises EngineError for a temperature above 0 that is below
-        `MIN_TEMPERATURE`.
+        If the temperature is neither 0 nor 1, or the distribution is truncated, all tokens of a segment arrive at its
+        end: their log-probabilities at temperature 1 are known only then, and contain neither grammar nor penalties.
+        With a grammar, a penalty or a bias, the whole response arrives at its end.
+
+        Raises EngineError for a temperature above 0 that is below `MIN_TEMPERATURE`.
         """
         self._check_ready()
         check_request(request, self.model)
@@ -205,6 +208,10 @@ class RemoteEngine(Engine):
         if answer.end is not None:  # the last segment was complete when its server was lost
             yield _chunk(answer, GeneratedTokens(ids=[], logprobs=[], top=[]), server.version, answer.end)
             return
+        if answer.request.sampling.adjusts_logits:
+            async for chunk in self._generate_whole(server, answer):
+                yield chunk
+            return
         segment_request, prompt_ids, top = answer.segment_request(), answer.prompt_ids, answer.request.top_logprobs
 
         async def settle(held: list[GeneratedTokens]) -> GeneratedTokens:
@@ -224,10 +231,36 @@ class RemoteEngine(Engine):
         finally:
             await segment.close()
 
+    async def _generate_whole(self, server: SegmentServer, answer: _Answer) -> AsyncGenerator[TokenChunk]:
+        """Generate a response whose grammar or penalties a server could not continue; yield it when it is complete.
+
+        A server counts a prompt's tokens neither for a grammar nor for two of the penalties. An interrupted response is
+        therefore discarded, and generated again from its beginning.
+        """
+        request, top = answer.segment_request(), answer.request.top_logprobs
+
+        async def settle(held: list[GeneratedTokens]) -> GeneratedTokens:
+            return await _with_raw(server, request.prompt_ids, _joined(held), top)
+
+        source = server.client.generate(server.model, request, request.prompt_ids, answer.limit)
+        segment = GenerationSegment(
+            self._segments, server.client, source, None if _samples_raw(request.sampling) else settle
+        )
+        held: list[GeneratedTokens] = []
+        try:
+            while found := await segment.take():
+                held += found
+        finally:
+            await segment.close()
+        if held and held[-1].finish_reason in ("stop", "length"):
+            generated = _joined(held)
+            answer.ids += generated.ids
+            yield _chunk(answer, generated, server.version, _finish_reason(server, generated, answer))
+
 
 def _samples_raw(sampling: Sampling) -> bool:
-    """Return whether the raw log-probabilities are the sampling ones: temperature 0, or temperature 1 without top-p."""
-    return sampling.temperature == 0 or (sampling.temperature == 1 and sampling.top_p == 1)
+    """Return whether the sampling log-probabilities are those at temperature 1, with nothing truncated."""
+    return sampling.temperature == 0 or (sampling.temperature == 1 and not sampling.truncates)
 
 
 def _joined(parts: list[GeneratedTokens]) -> GeneratedTokens:

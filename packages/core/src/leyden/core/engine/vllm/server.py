@@ -116,6 +116,7 @@ class VllmServer:
         options = self.options
         flags = ["--model", source, "--served-model-name", BASE, "--host", "127.0.0.1", "--port", str(port)]
         flags += ["--dtype", "float32", "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
+        flags += ["--structured-outputs-config", '{"backend": "guidance"}']  # the trainer computes the same masks
         flags += ["--max-logprobs", str(MOST_TOP_LOGPROBS), "--disable-uvicorn-access-log"]
         if options.context_length is not None:
             flags += ["--max-model-len", str(options.context_length)]
