@@ -25,6 +25,10 @@ class FinishedChoice:
     tokens: int
     """Number of sampled tokens."""
     engine_finish: FinishReason
+    prompt_ids: Sequence[int] = ()
+    """Token ids of the prompt, as the engine read them."""
+    response_ids: Sequence[int] = ()
+    """Token ids of the choice, as the engine sampled them."""
 
     @property
     def cut(self) -> bool:

@@ -140,7 +140,12 @@ async def replay(policy: ServedPolicy, exchange: Exchange, spans: Sequence[Span]
         if reply.live:
             await reply.show(index, parts, reader.tokens())
         finish = cast("Literal['stop', 'length']", span.attributes.get(semconv.ENGINE_FINISH, "stop"))
-        choices.append(FinishedChoice(reader=reader, tokens=len(ids), engine_finish=finish))
+        prompt_ids = unpack_ids(cast("bytes", span.attributes[semconv.PROMPT_IDS]))
+        choices.append(
+            FinishedChoice(
+                reader=reader, tokens=len(ids), engine_finish=finish, prompt_ids=prompt_ids, response_ids=ids
+            )
+        )
     await reply.end(choices, int(str(first[semconv.INPUT_TOKENS])))
 
 

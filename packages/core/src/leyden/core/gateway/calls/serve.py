@@ -101,7 +101,13 @@ class _Choice:
     def finished(self) -> FinishedChoice:
         """Return the choice in the form that a `Reply` takes."""
         finish = self.record.engine_finish or "abort"
-        return FinishedChoice(reader=self.reader, tokens=len(self.record.ids), engine_finish=finish)
+        return FinishedChoice(
+            reader=self.reader,
+            tokens=len(self.record.ids),
+            engine_finish=finish,
+            prompt_ids=self.record.prompt_ids or (),
+            response_ids=self.record.ids,
+        )
 
     def _read_rest(self) -> list[ReadPart]:
         record = self.record

@@ -65,6 +65,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     message: AnswerMessage
     logprobs: Logprobs | None
     finish_reason: ChatFinish
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    """Ids of the choice's tokens, if requested; a field of vLLM's API."""
 
 
 class _PromptDetails(msgspec.Struct, frozen=True):
@@ -100,6 +102,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     service_tier: Literal["default"] = "default"
     system_fingerprint: str = FINGERPRINT
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    """Ids of the prompt's tokens, if requested; a field of vLLM's API."""
 
 
 class _DeltaCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -123,6 +127,7 @@ class _DeltaChoice(msgspec.Struct, frozen=True, kw_only=True):
     delta: Delta
     logprobs: Logprobs | None = None
     finish_reason: ChatFinish | None = None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +142,14 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[_DeltaChoice]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
     obfuscation: str | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+
+
+class TokenIds(msgspec.Struct, frozen=True):
+    """The token ids of a choice and of its prompt."""
+
+    prompt: list[int]
+    response: list[int]
 
 
 class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,27 +189,58 @@ def usage(prompt_tokens: int, completion_tokens: int) -> Usage:
     return Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens)
 
 
-def plain_choice(index: int, message: AnswerMessage, finish: ChatFinish, token_logprobs: Logprobs | None) -> Choice:
+def plain_choice(
+    index: int,
+    message: AnswerMessage,
+    finish: ChatFinish,
+    token_logprobs: Logprobs | None,
+    ids: TokenIds | None = None,
+) -> Choice:
     """Return one choice of a plain response."""
-    return Choice(index=index, message=message, logprobs=token_logprobs, finish_reason=finish)
+    return Choice(
+        index=index,
+        message=message,
+        logprobs=token_logprobs,
+        finish_reason=finish,
+        token_ids=msgspec.UNSET if ids is None else ids.response,
+    )
 
 
-def completion(head: AnswerHead, choices: list[Choice], token_usage: Usage) -> bytes:
+def completion(head: AnswerHead, choices: list[Choice], token_usage: Usage, ids: TokenIds | None = None) -> bytes:
     """Return the JSON of a plain response."""
-    answer = Completion(id=head.id, created=head.created, model=head.model, choices=choices, usage=token_usage)
+    answer = Completion(
+        id=head.id,
+        created=head.created,
+        model=head.model,
+        choices=choices,
+        usage=token_usage,
+        prompt_token_ids=msgspec.UNSET if ids is None else ids.prompt,
+    )
     return msgspec.json.encode(answer)
 
 
 def delta_event(
-    head: AnswerHead, index: int, delta: Delta, finish: ChatFinish | None = None, token_logprobs: Logprobs | None = None
+    head: AnswerHead,
+    index: int,
+    delta: Delta,
+    finish: ChatFinish | None = None,
+    token_logprobs: Logprobs | None = None,
+    ids: TokenIds | None = None,
 ) -> bytes:
-    """Return one stream event that extends the message of choice `index` or ends it."""
-    choices = [_DeltaChoice(index=index, delta=delta, logprobs=token_logprobs, finish_reason=finish)]
+    """Return one stream event that extends the message of choice `index` or ends it; `ids` belong to its end."""
+    choice = _DeltaChoice(
+        index=index,
+        delta=delta,
+        logprobs=token_logprobs,
+        finish_reason=finish,
+        token_ids=msgspec.UNSET if ids is None else ids.response,
+    )
     return _event(
         head,
-        choices,
+        [choice],
         None if head.include_usage else msgspec.UNSET,
         delta.content if isinstance(delta.content, str) else "",
+        ids,
     )
 
 
@@ -218,7 +262,11 @@ def server_event(data: bytes) -> bytes:
 
 
 def _event(
-    head: AnswerHead, choices: list[_DeltaChoice], token_usage: Usage | msgspec.UnsetType | None, piece: str = ""
+    head: AnswerHead,
+    choices: list[_DeltaChoice],
+    token_usage: Usage | msgspec.UnsetType | None,
+    piece: str = "",
+    ids: TokenIds | None = None,
 ) -> bytes:
     chunk = Chunk(
         id=head.id,
@@ -227,5 +275,6 @@ def _event(
         choices=choices,
         usage=token_usage,
         obfuscation=padding(piece) if head.padded else msgspec.UNSET,
+        prompt_token_ids=msgspec.UNSET if ids is None else ids.prompt,
     )
     return server_event(msgspec.json.encode(chunk))

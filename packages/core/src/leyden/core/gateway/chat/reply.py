@@ -11,6 +11,7 @@ from leyden.core.gateway.chat.format import (
     AnswerHead,
     Delta,
     Logprobs,
+    TokenIds,
     answer_message,
     call_deltas,
     completion,
@@ -47,11 +48,12 @@ class PlainReply:
                 answer_message(drawn.reader.content, drawn.reader.calls),
                 drawn.finish(self._request),
                 logprobs(drawn.reader.tokens()),
+                _ids(drawn, self._request),
             )
             for index, drawn in enumerate(choices)
         ]
         token_usage = usage(prompt_tokens, sum(drawn.tokens for drawn in choices))
-        await send_json(self._send, 200, completion(self._head, answers, token_usage))
+        await send_json(self._send, 200, completion(self._head, answers, token_usage, _ids(choices[0], self._request)))
 
     async def fail(self, refusal: Refusal) -> None:
         """Raise `refusal`, because nothing has been sent yet."""
@@ -96,7 +98,8 @@ class StreamReply:
         """Send the finish reason of each choice, the token counts if requested, and the end mark."""
         events: list[bytes] = []
         for index, drawn in enumerate(choices):
-            ending = delta_event(self._head, index, Delta(), drawn.finish(self._request))
+            finish, ids = drawn.finish(self._request), _ids(drawn, self._request)
+            ending = delta_event(self._head, index, Delta(), finish, ids=ids)
             events.append(self._opening_event(index) + ending)
         if self._head.include_usage:
             token_usage = usage(prompt_tokens, sum(drawn.tokens for drawn in choices))
@@ -130,3 +133,8 @@ class StreamReply:
         finally:
             if self._writing is not None:
                 self._writing.release()
+
+
+def _ids(drawn: FinishedChoice, request: ChatRequest) -> TokenIds | None:
+    """Return the token ids of a choice, if the agent requested them."""
+    return TokenIds(list(drawn.prompt_ids), list(drawn.response_ids)) if request.return_token_ids else None
