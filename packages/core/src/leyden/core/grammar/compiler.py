@@ -30,6 +30,11 @@ class GrammarState:
         self.width = width
         """Number of integers in a row of mask bits."""
 
+    @property
+    def matcher(self) -> Any:
+        """The library's own state."""
+        return self._matcher
+
     def write_allowed(self, bits_W: Bits) -> None:
         """Write the bits of the tokens that may follow to `bits_W`. A finished grammar allows only the end."""
         self._matcher.unsafe_compute_mask_ptr(bits_W.ctypes.data, bits_W.nbytes)
@@ -42,6 +47,24 @@ class GrammarState:
     def error(self) -> str:
         """Why the state can no longer be used; empty while it can."""
         return first_sentence(self._matcher.get_error())
+
+
+class MaskWriter:
+    """Computes the masks of several responses in one call."""
+
+    def __init__(self) -> None:
+        self._executor: Any = None
+
+    def allowed(self, states: Sequence[GrammarState]) -> Bits:
+        """Return `bits_MW`, the tokens that may follow in each of the M responses."""
+        if self._executor is None:
+            import llguidance
+
+            self._executor = llguidance.LLExecutor(1)
+        bits_MW = np.zeros((len(states), states[0].width), dtype=np.int32)
+        matchers = [(state.matcher, row) for row, state in enumerate(states)]
+        self._executor.unsafe_compute_mask_ptr(matchers, bits_MW.ctypes.data, bits_MW[0].nbytes, len(states))
+        return bits_MW
 
 
 class GrammarCompiler:

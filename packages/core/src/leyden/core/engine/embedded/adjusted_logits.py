@@ -57,6 +57,11 @@ class ResponseSoFar:
         return self.grammar is None or self.grammar.take(token)
 
     @property
+    def penalises(self) -> bool:
+        """Whether a penalty or a bias changes the next logits."""
+        return self._sampling.penalises
+
+    @property
     def error(self) -> str:
         """Why the grammar failed; empty if it did not."""
         return "" if self.grammar is None else self.grammar.error
@@ -79,15 +84,28 @@ def adjusted(logits_BV: Tensor, adjustments: Sequence[Adjustment | None]) -> Ten
     `logits_BV` itself does not change. The result carries its gradient.
     """
     given = [(row, one) for row, one in enumerate(adjustments) if one is not None]
-    if not given:
+    logits_BV = adjust_rows(logits_BV, given)
+    masks = [(row, one.bits_W) for row, one in given if one.bits_W is not None]
+    if not masks:
         return logits_BV
+    return logits_BV.masked_fill(
+        _blocked(logits_BV, [row for row, _ in masks], np.stack([bits for _, bits in masks])), -torch.inf
+    )
+
+
+def adjust_rows(logits_BV: Tensor, given: Sequence[tuple[int, Adjustment]]) -> Tensor:
+    """Return `logits_BV` with the biases and penalties of the given rows."""
     logits_BV = _biased(logits_BV, given)
     logits_BV = _less_repetitive(logits_BV, given)
-    logits_BV = _less_frequent(logits_BV, given)
-    return _masked(logits_BV, [(row, one.bits_W) for row, one in given if one.bits_W is not None])
+    return _less_frequent(logits_BV, given)
 
 
-def _biased(logits_BV: Tensor, given: list[tuple[int, Adjustment]]) -> Tensor:
+def mask_rows(logits_BV: Tensor, rows: Sequence[int], bits_MW: Bits) -> Tensor:
+    """Set the logits of the tokens that the M masks of `rows` do not allow to -inf, in place; return the logits."""
+    return logits_BV.masked_fill_(_blocked(logits_BV, rows, bits_MW), -torch.inf)
+
+
+def _biased(logits_BV: Tensor, given: Sequence[tuple[int, Adjustment]]) -> Tensor:
     vocabulary = logits_BV.shape[1]
     cells = [(row, token, bias) for row, one in given for token, bias in one.sampling.logit_bias if token < vocabulary]
     if not cells:
@@ -96,7 +114,7 @@ def _biased(logits_BV: Tensor, given: list[tuple[int, Adjustment]]) -> Tensor:
     return logits_BV.index_put(_at(logits_BV, rows, tokens), logits_BV.new_tensor(biases), accumulate=True)
 
 
-def _less_repetitive(logits_BV: Tensor, given: list[tuple[int, Adjustment]]) -> Tensor:
+def _less_repetitive(logits_BV: Tensor, given: Sequence[tuple[int, Adjustment]]) -> Tensor:
     rows_N, tokens_N, penalty_N = _cells((row, one.seen_K, one.sampling.repetition_penalty) for row, one in given)
     if not len(rows_N):
         return logits_BV
@@ -105,7 +123,7 @@ def _less_repetitive(logits_BV: Tensor, given: list[tuple[int, Adjustment]]) -> 
     return logits_BV.index_put(at, torch.where(before_N > 0, before_N / penalties_N, before_N * penalties_N))
 
 
-def _less_frequent(logits_BV: Tensor, given: list[tuple[int, Adjustment]]) -> Tensor:
+def _less_frequent(logits_BV: Tensor, given: Sequence[tuple[int, Adjustment]]) -> Tensor:
     rows_N, tokens_N, less_N = _cells(
         (row, one.counted_K, one.counts_K * one.sampling.frequency_penalty + one.sampling.presence_penalty)
         for row, one in given
@@ -115,18 +133,19 @@ def _less_frequent(logits_BV: Tensor, given: list[tuple[int, Adjustment]]) -> Te
     return logits_BV.index_put(_at(logits_BV, rows_N, tokens_N), -logits_BV.new_tensor(less_N), accumulate=True)
 
 
-def _masked(logits_BV: Tensor, masks: list[tuple[int, Bits]]) -> Tensor:
-    if not masks:
-        return logits_BV
-    bits_MW = np.stack([bits_W for _, bits_W in masks])
+def _blocked(logits_BV: Tensor, rows: Sequence[int], bits_MW: Bits) -> Tensor:
+    """Return `blocked_BV`: whether a mask does not allow a token."""
     bytes_MX = bits_MW.astype("<i4", copy=False).view(np.uint8)
-    blocked_MV = np.unpackbits(bytes_MX, axis=1, count=logits_BV.shape[1], bitorder="little") == 0
-    blocked = torch.as_tensor(blocked_MV, device=logits_BV.device)
-    if len(masks) < len(logits_BV):
-        blocked_BV = blocked.new_zeros(logits_BV.shape)
-        blocked_BV[torch.tensor([row for row, _ in masks], device=logits_BV.device)] = blocked
-        blocked = blocked_BV
-    return logits_BV.masked_fill(blocked, -torch.inf)
+    blocked_MV = np.unpackbits(~bytes_MX, axis=1, bitorder="little").view(np.bool_)
+    missing = logits_BV.shape[1] - blocked_MV.shape[1]
+    if missing > 0:
+        blocked_MV = np.pad(blocked_MV, ((0, 0), (0, missing)), constant_values=True)
+    blocked = torch.as_tensor(blocked_MV[:, : logits_BV.shape[1]], device=logits_BV.device)
+    if len(rows) == len(logits_BV):
+        return blocked
+    blocked_BV = blocked.new_zeros(logits_BV.shape)
+    blocked_BV[torch.as_tensor(rows, device=logits_BV.device)] = blocked
+    return blocked_BV
 
 
 def _cells(parts: Iterable[tuple[int, Ints, float | Floats]]) -> tuple[Ints, Ints, Floats]:

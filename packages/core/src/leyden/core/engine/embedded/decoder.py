@@ -15,7 +15,7 @@ from torch import Tensor
 
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import FinishReason
-from leyden.core.engine.embedded.adjusted_logits import ResponseSoFar, adjusted
+from leyden.core.engine.embedded.adjusted_logits import ResponseSoFar
 from leyden.core.engine.embedded.cache import BLOCK, PrefixCache, SlotCache, Step
 from leyden.core.engine.embedded.generic_forward import Forward
 from leyden.core.engine.embedded.grammar_masks import GrammarMasks, PendingMasks
@@ -245,7 +245,7 @@ class Decoder:
 
     def _sample(self, first: int, logits_BV: Tensor, masks: PendingMasks) -> None:
         rows = self.rows[first:]
-        raw_BV = raw_log_probs(adjusted(logits_BV.float(), masks.adjustments()))
+        raw_BV = raw_log_probs(masks.apply(logits_BV.float()))
         sampled = sample(raw_BV, [row.sampling for row in rows], [row.uniform() for row in rows])
         if not math.isfinite(sum(sampled.logprobs)):
             raise EngineError("the weights being served give log-probabilities that are not finite")
