@@ -88,7 +88,7 @@ def is_whole(span: Span) -> bool:
 
 
 def is_trained(span: Span) -> bool:
-    return is_whole(span) and sampling_of(span).trainable
+    return is_whole(span) and sampling_of(span).temperature > 0 and not sampling_of(span).truncates
 
 
 def was_cut(span: Span) -> bool:

@@ -216,7 +216,7 @@ def _untrained(recorded: Recorded, calls: Sequence[Span], trained: Counter[str])
     """Yield the calls that should be transitions and are not, and those that are and should not be."""
     for span in calls:
         call, why_not = text(span, semconv.CALL_ID), span.attributes.get(semconv.NOT_TRAINED)
-        fit = why_not is None and bool(_ids(span)) and sampling_of(span).trainable
+        fit = why_not is None and bool(_ids(span)) and _can_be_trained(span)
         if not fit and trained[call]:
             yield f"{call}: trained, though {why_not or 'its sampling cannot be replayed'}"
         if fit and not trained[call] and (not _has_siblings(span, calls) or _must_be_used(recorded, span, calls)):
@@ -248,6 +248,12 @@ def packed(span: Span, key: str) -> bytes:
     value: Attribute = span.attributes[key]
     assert isinstance(value, bytes)
     return value
+
+
+def _can_be_trained(span: Span) -> bool:
+    """Return whether the tokens were sampled, and what truncation left of the distribution is recorded."""
+    sampling = sampling_of(span)
+    return sampling.temperature > 0 and (semconv.SAMPLING_KEPT in span.attributes or not sampling.truncates)
 
 
 def sampling_of(span: Span) -> Sampling:

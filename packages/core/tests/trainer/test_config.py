@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -57,12 +58,18 @@ def test_a_name_that_cannot_be_a_folder_is_refused(name: str) -> None:
         ("patience", 0, "patience must be at least 1"),
         ("tracker", ("tensorboard", "ledger"), "unknown tracker 'ledger'"),
         ("sampling", Sampling(temperature=0.0), "temperature above 0"),
-        ("sampling", Sampling(top_p=0.9), "top-p 1"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused(field: str, value: object, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         msgspec.structs.replace(FULL, **{field: value})
+
+
+@pytest.mark.parametrize("fields", [{"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}])
+def test_truncation_needs_the_engine_that_records_it(fields: dict[str, Any]) -> None:
+    truncated = msgspec.structs.replace(FULL, sampling=Sampling(**fields))
+    with pytest.raises(UsageError, match="only the embedded engine records truncation"):
+        msgspec.structs.replace(truncated, engine="vllm", deterministic=False)
 
 
 def test_evaluations_between_steps_need_held_out_tasks() -> None:

@@ -45,7 +45,7 @@ def test_draws_follow_the_distribution(temperature: float, top_p: float) -> None
     assert set(counts) <= {t for t, p in enumerate(expected) if p}
     assert chi_square(counts, expected, samples) < 22.5  # 6 degrees of freedom, p = 0.001
     assert chi_square(counts, brute_force(LOGITS, temperature * 1.3, top_p), samples) > 22.5
-    for token, logprob, sampling_logprob in list(zip(*sampled, strict=True))[:50]:
+    for token, logprob, sampling_logprob in list(zip(*sampled[:3], strict=True))[:50]:
         assert logprob == pytest.approx(float(raw[0, token]), abs=1e-5)
         assert sampling_logprob == pytest.approx(float(torch.tensor(expected[token]).log()), abs=1e-5)
 

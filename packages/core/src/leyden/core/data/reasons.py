@@ -237,7 +237,7 @@ TABLE = (
     Reason(
         SAMPLING_NOT_TRAINABLE,
         "call",
-        "the answer was greedy or truncated (temperature 0, top-p, top-k), so its probabilities are not the policy's",
+        "the answer was greedy (temperature 0), or truncated (top-p, top-k, min-p) without a record of what was left",
         "train at --temperature 1, and make sure that nothing between gateway and engine changes the sampling",
     ),
     Reason(EMPTY_PROMPT, "call", "the prompt has no token"),

@@ -35,15 +35,6 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """Grammar of the response, in llguidance's Lark format; empty for none."""
 
     @property
-    def trainable(self) -> bool:
-        """Whether the recorded log-probabilities suffice to recompute the sampling distribution in the loss.
-
-        With truncation, the loss would also need the truncated tokens of each position. With greedy decoding, tokens
-        are not sampled at all.
-        """
-        return self.temperature > 0 and self.top_p == 1.0 and self.top_k == 0 and self.min_p == 0.0
-
-    @property
     def truncates(self) -> bool:
         """Whether unlikely tokens are removed from the distribution; greedy decoding needs no truncation."""
         return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0 or self.min_p > 0)

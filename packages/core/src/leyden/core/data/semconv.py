@@ -56,9 +56,11 @@ PROMPT_IDS = "leyden.prompt.token_ids"
 """Packed int32 (see `data.encoding.tokens`)."""
 RESPONSE_IDS = "leyden.response.token_ids"
 RESPONSE_LOGPROBS = "leyden.response.logprobs"
-"""Packed float32: log-probability of each response token under the raw distribution (temperature 1, no truncation)."""
+"""Packed float32: log-probability of each response token at temperature 1, with nothing truncated."""
 SAMPLING_LOGPROBS = "leyden.response.sampling_logprobs"
 """Packed float32: log-probability of each response token under the distribution it was sampled from."""
+SAMPLING_KEPT = "leyden.sampling.kept"
+"""Packed sets of the tokens that top-p, top-k and min-p left at each position (see `data.encoding.token_sets`)."""
 SAMPLING_ASKED = "leyden.sampling.asked"
 """JSON of the sampling parameters in the agent's request."""
 SAMPLING_USED = "leyden.sampling.used"
@@ -85,7 +87,7 @@ RESPONSES_DELETED = "leyden.responses.deleted"
 CALL_RECORD = frozenset(
     {
         *(CALL_ID, CHOICE_INDEX, DIALECT, FINGERPRINT, LATENCY, LEFT_OUT, NOT_TRAINED),
-        *(POLICY, POLICY_VERSION, POLICY_VERSIONS, ENGINE_FINISH, SAMPLING_ASKED, SAMPLING_USED),
+        *(POLICY, POLICY_VERSION, POLICY_VERSIONS, ENGINE_FINISH, SAMPLING_ASKED, SAMPLING_USED, SAMPLING_KEPT),
         *(PROMPT_IDS, RESPONSE_IDS, RESPONSE_LOGPROBS, SAMPLING_LOGPROBS, TOP_LOGPROBS),
         *(RESPONSES_ANSWER, RESPONSES_INPUT, RESPONSES_DELETED),
     }

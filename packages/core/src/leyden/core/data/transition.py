@@ -64,7 +64,9 @@ class Transition:
     outcomes: tuple[Outcome, ...] = ()
     """Results of the call, in the order they were recorded; automatic intermediate rewards are computed from them."""
     sampling: Sampling | None = None
-    """Sampling parameters that changed the logits: a grammar, penalties, biases. None if none of them did."""
+    """Sampling parameters, if more than the temperature changed the distribution; else None."""
+    kept: bytes | None = None
+    """Packed sets of the tokens that truncation left (see `data.encoding.token_sets`); None without truncation."""
     value: float | None = None
     """The critic's value of the state before the call; None where no critic was used."""
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from leyden.core.data.encoding.token_sets import TokenBits
 from leyden.core.data.sampling import Sampling
 from leyden.core.errors import EngineError
 
@@ -47,6 +48,8 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
 
     The sampled id need not be among them. A smaller vocabulary gives fewer.
     """
+    kept: TokenBits | None = None
+    """For each id the set of tokens that truncation left; None if nothing was truncated, or if it is not known."""
     finish_reason: FinishReason | None = None
     """Set only on the last chunk."""
 
@@ -102,6 +105,11 @@ class Engine(ABC):
     @abstractmethod
     async def update_weights(self, weights: Mapping[str, object], version: int) -> None:
         """Serve a copy of `weights` (parameter name to tensor) as `version` from the next decode step on."""
+
+    @property
+    def records_truncation(self) -> bool:
+        """Whether the chunks of a truncated response have `kept`, so that training can use the response."""
+        return False
 
     @property
     def takes_adapters(self) -> bool:

@@ -5,10 +5,12 @@ All of it follows from the recorded ids and sampling parameters, so the trainer 
 
 from collections import OrderedDict
 
+from leyden.core.data.encoding.token_sets import unpack_token_sets
+from leyden.core.data.sampling import Sampling
 from leyden.core.data.transition import Transition
 from leyden.core.engine.embedded.adjusted_logits import Adjustment, ResponseSoFar
 from leyden.core.errors import GrammarError, TrainingError
-from leyden.core.grammar.compiler import GrammarCompiler
+from leyden.core.grammar.compiler import Bits, GrammarCompiler, is_allowed
 
 CACHED_BYTES = 256 << 20
 """Size of the adjustments that are kept; those of the least recently read response are dropped first."""
@@ -21,6 +23,10 @@ class AdjustedResponses:
         self._grammars = GrammarCompiler(source, vocab_size)
         self._kept: OrderedDict[str, tuple[Transition, list[Adjustment]]] = OrderedDict()
         self._kept_bytes = 0
+
+    def __deepcopy__(self, _: object) -> "AdjustedResponses":
+        """Return the same object: a copy of a model reads the same responses."""
+        return self
 
     def of(self, transition: Transition) -> list[Adjustment]:
         """Return the adjustment of each response token of a transition that has `sampling`.
@@ -39,8 +45,8 @@ class AdjustedResponses:
         sampling = transition.sampling
         assert sampling is not None
         try:
-            masks = self._grammars.masks(sampling.grammar, transition.response_ids) if sampling.grammar else None
-        except GrammarError as error:
+            masks = self._masks(transition, sampling)
+        except (GrammarError, ValueError) as error:
             raise TrainingError(f"call {transition.span_id} of rollout {transition.rollout_id}: {error}") from error
         so_far = ResponseSoFar(transition.prompt_ids, sampling)
         found: list[Adjustment] = []
@@ -48,6 +54,19 @@ class AdjustedResponses:
             found.append(so_far.adjustment(None if masks is None else masks[at]))
             so_far.take(token)
         return found
+
+    def _masks(self, transition: Transition, sampling: Sampling) -> Bits | None:
+        """Return the tokens that could be sampled at each position; None if all could be.
+
+        Truncation left only tokens that the grammar allowed, so its record contains the grammar's masks.
+        """
+        ids = transition.response_ids
+        if transition.kept is None:
+            return self._grammars.masks(sampling.grammar, ids) if sampling.grammar else None
+        bits_TW = unpack_token_sets(transition.kept, len(ids))
+        if not all(is_allowed(bits_W, token) for bits_W, token in zip(bits_TW, ids, strict=True)):
+            raise GrammarError("the response has a token that truncation had removed")
+        return bits_TW
 
     def _keep(self, transition: Transition, found: list[Adjustment]) -> None:
         before = self._kept.pop(transition.span_id, None)

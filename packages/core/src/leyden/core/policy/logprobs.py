@@ -59,7 +59,7 @@ def read_entries(
                 hidden_NH,
                 batch.target_N,
                 batch.temperature_N,
-                adjustments,
+                adjustments=adjustments,
                 entropy_gradient=entropy_gradient,
             )
         return hidden_NH, _from_logits(logits_NV, batch.target_N, batch.temperature_N, adjustments, entropy_gradient)
@@ -107,9 +107,9 @@ def head_logprobs(
     hidden_NH: Tensor,
     target_N: Tensor,
     temperature_N: Tensor,
-    adjustments: Sequence[Adjustment | None] = (),
     chunk_elements: int = CHUNK_ELEMENTS,
     *,
+    adjustments: Sequence[Adjustment | None] = (),
     entropy_gradient: bool = False,
 ) -> Scored:
     """Return log-probabilities and entropies of softmax(adjusted(head(hidden)) / temperature), computed in chunks.

@@ -154,8 +154,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         self._check_evaluation()
         self._check_deterministic()
         self._check_engine()
-        if not self.sampling.trainable:
-            raise UsageError("training needs a temperature above 0 and top-p 1")
+        if self.sampling.temperature <= 0:
+            raise UsageError("training needs a temperature above 0")
+        if self.sampling.truncates and self.engine != "embedded":
+            raise UsageError("training needs top_p 1, top_k 0 and min_p 0: only the embedded engine records truncation")
 
     @property
     def policies(self) -> dict[str, str]:

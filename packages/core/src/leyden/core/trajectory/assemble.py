@@ -98,7 +98,8 @@ def _transition(span: Span, outcomes: tuple[Outcome, ...]) -> Transition:
         response_ids=response_ids,
         logprobs=logprobs,
         temperature=sampling.temperature,
-        sampling=sampling if sampling.adjusts_logits else None,
+        sampling=sampling if sampling.adjusts_logits or sampling.truncates else None,
+        kept=_kept(span, sampling),
         policy=span.text(semconv.POLICY) or "",
         version=versions[0][0],
         versions=versions,
@@ -116,9 +117,19 @@ def _sampling(span: Span) -> Sampling:
         sampling = msgspec.json.decode(used, type=Sampling) if isinstance(used, str | bytes) else None
     except msgspec.MsgspecError:
         sampling = None
-    if sampling is None or not sampling.trainable:
+    if sampling is None or sampling.temperature <= 0:
         raise _Excluded(SAMPLING_NOT_TRAINABLE)
     return sampling
+
+
+def _kept(span: Span, sampling: Sampling) -> bytes | None:
+    """Return the packed sets of tokens that truncation left; a truncated call without them is excluded."""
+    if not sampling.truncates:
+        return None
+    kept = span.attributes.get(semconv.SAMPLING_KEPT)
+    if not isinstance(kept, bytes):
+        raise _Excluded(SAMPLING_NOT_TRAINABLE)
+    return kept
 
 
 def _tokens(span: Span) -> tuple[TokenIds, TokenIds, LogProbs]:

@@ -12,8 +12,10 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
+import numpy as np
 import torch
 
+from leyden.core.data.encoding.token_sets import TokenBits
 from leyden.core.engine.base import FinishReason, TokenChunk
 from leyden.core.engine.embedded.admission import Admission
 from leyden.core.engine.embedded.decoder import DecodedSequence, Decoder
@@ -88,7 +90,14 @@ def _joined(first: TokenChunk, second: TokenChunk) -> TokenChunk:
         version=second.version,
         finish_reason=second.finish_reason,
         top=None if first.top is None or second.top is None else first.top + second.top,
+        kept=_joined_kept(first.kept, second.kept),
     )
+
+
+def _joined_kept(first: TokenBits | None, second: TokenBits | None) -> TokenBits | None:
+    if first is None or second is None:  # at most one of the chunks has no tokens
+        return second if first is None else first
+    return np.concatenate([first, second])
 
 
 class _Action:
@@ -282,6 +291,7 @@ class DecodeThread:
             version=self.version,
             finish_reason=finish_reason,
             top=sequence.take_top(),
+            kept=sequence.take_kept(),
         )
 
     def _fail(self, error: Exception) -> None:

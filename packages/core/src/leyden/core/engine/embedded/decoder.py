@@ -10,9 +10,11 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from leyden.core.data.encoding.token_sets import TokenBits
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import FinishReason
 from leyden.core.engine.embedded.adjusted_logits import ResponseSoFar
@@ -64,6 +66,8 @@ class DecodedSequence:
         """The likeliest ids at the position of each token in `sampled`, if requested."""
         self.so_far = ResponseSoFar(prompt, sampling, grammar) if sampling.adjusts_logits else None
         """The tokens that change the next logits; None if only the temperature and truncation apply."""
+        self.kept: list[TokenBits] = []
+        """The tokens that truncation left at the position of each token in `sampled`, if it truncates."""
         self._last = len(prompt) + limit
         self._stop_ids = frozenset((*stop_ids, *sampling.stop_ids))
 
@@ -88,6 +92,11 @@ class DecodedSequence:
         """Return the likeliest ids at the positions since the last call; None if not requested."""
         top, self.top = self.top, []
         return top if self.top_logprobs else None
+
+    def take_kept(self) -> TokenBits | None:
+        """Return the sets of tokens that truncation left since the last call; None if nothing is truncated."""
+        kept, self.kept = self.kept, []
+        return np.stack(kept) if kept else None
 
 
 class Decoder:
@@ -249,8 +258,11 @@ class Decoder:
         sampled = sample(raw_BV, [row.sampling for row in rows], [row.uniform() for row in rows])
         if not math.isfinite(sum(sampled.logprobs)):
             raise EngineError("the weights being served give log-probabilities that are not finite")
-        for row, token, logprob, sampling_logprob in zip(rows, *sampled, strict=True):
+        ids, logprobs, sampling_logprobs, kept = sampled
+        for row, token, logprob, sampling_logprob in zip(rows, ids, logprobs, sampling_logprobs, strict=True):
             row.append(token, logprob, sampling_logprob)
+        for n, bits_W in kept.items():
+            rows[n].kept.append(bits_W)
         if with_top := [n for n, row in enumerate(rows) if row.top_logprobs]:
             found = likeliest(raw_BV[with_top], [rows[n].top_logprobs for n in with_top])
             for n, top in zip(with_top, found, strict=True):

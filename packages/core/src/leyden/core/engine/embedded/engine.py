@@ -115,6 +115,11 @@ class EmbeddedEngine(Engine):
         return self._thread.version
 
     @property
+    def records_truncation(self) -> bool:
+        """True: its chunks have `kept`."""
+        return True
+
+    @property
     def in_flight(self) -> int:
         """Number of calls that are decoded or wait."""
         return self._thread.in_flight

@@ -6,9 +6,11 @@ Shape suffixes: B rows, V vocabulary.
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from leyden.core.data.encoding.token_sets import TokenBits
 from leyden.core.data.sampling import Sampling
 
 
@@ -20,6 +22,8 @@ class SampledTokens(NamedTuple):
     """Log-probabilities at temperature 1, with nothing truncated."""
     sampling_logprobs: list[float]
     """Log-probabilities under the distribution sampled from; the raw one for greedy rows."""
+    kept: dict[int, TokenBits]
+    """For each row whose distribution was truncated, the tokens that were left, `bits_W`."""
 
 
 def raw_log_probs(logits_BV: Tensor) -> Tensor:
@@ -48,7 +52,7 @@ def sample(raw_BV: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[floa
     """Return a sampled token per row: the likeliest at temperature 0, else by each row's uniform number and the CDF."""
     if all(s.temperature == 0 for s in sampling):
         raw_B, ids_B = raw_BV.max(-1)
-        return _to_host(ids_B, raw_B, raw_B)
+        return _to_host(ids_B, raw_B, raw_B, {})
     sampling_BV = _sampling_log_probs(raw_BV, sampling)
     ids_B = _invert_cdf(sampling_BV, uniforms)
     if any(s.temperature == 0 for s in sampling):
@@ -57,11 +61,20 @@ def sample(raw_BV: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[floa
         sampling_BV = torch.where(greedy_B[:, None], raw_BV, sampling_BV)
     raw_B = raw_BV.gather(1, ids_B[:, None])[:, 0]
     sampling_B = raw_B if sampling_BV is raw_BV else sampling_BV.gather(1, ids_B[:, None])[:, 0]
-    return _to_host(ids_B, raw_B, sampling_B)
+    truncated = [row for row, one in enumerate(sampling) if one.truncates]
+    return _to_host(ids_B, raw_B, sampling_B, _kept(sampling_BV, truncated) if truncated else {})
 
 
-def _to_host(ids_B: Tensor, raw_B: Tensor, sampling_B: Tensor) -> SampledTokens:
-    return SampledTokens(cast(Any, ids_B).tolist(), cast(Any, raw_B).tolist(), cast(Any, sampling_B).tolist())
+def _to_host(ids_B: Tensor, raw_B: Tensor, sampling_B: Tensor, kept: dict[int, TokenBits]) -> SampledTokens:
+    return SampledTokens(cast(Any, ids_B).tolist(), cast(Any, raw_B).tolist(), cast(Any, sampling_B).tolist(), kept)
+
+
+def _kept(sampling_BV: Tensor, rows: list[int]) -> dict[int, TokenBits]:
+    """Return the tokens with a positive probability in each of `rows`, as sets."""
+    possible_RV = (sampling_BV[torch.tensor(rows, device=sampling_BV.device)] > -torch.inf).cpu().numpy()
+    missing = -possible_RV.shape[1] % 32
+    bits_RW = np.packbits(np.pad(possible_RV, ((0, 0), (0, missing))), axis=1, bitorder="little").view("<i4")
+    return dict(zip(rows, bits_RW.astype(np.int32), strict=True))
 
 
 def _sampling_log_probs(raw_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:

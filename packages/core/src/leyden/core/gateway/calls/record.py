@@ -4,13 +4,16 @@ Invariants: the token ids of a span are exactly those that the engine read and s
 engine has a span.
 """
 
+import asyncio
 import secrets
 import time
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.token_sets import TokenBits, pack_token_sets
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attributes, Span, SpanStatus
@@ -45,6 +48,9 @@ class CallRecord(msgspec.Struct, kw_only=True):
     """For each position, the most likely tokens as (token id, log-probability), if the agent requested them."""
     versions: list[int] = []
     """Pairs in order: a policy version, then the number of tokens that this version sampled."""
+    kept: list[TokenBits] = []
+    """The sets of tokens that truncation left, in parts."""
+    packed_kept: bytes | None = None
     engine_finish: FinishReason | None = None
     extra: Attributes = {}
     """Further span attributes that the dialect records."""
@@ -66,10 +72,19 @@ class CallRecord(msgspec.Struct, kw_only=True):
         self.logprobs += chunk.logprobs
         self.sampling_logprobs += chunk.sampling_logprobs
         self.top += chunk.top or ()
+        if chunk.kept is not None:
+            self.kept.append(chunk.kept)
         if chunk.ids and self.versions[-2:-1] == [chunk.version]:
             self.versions[-1] += len(chunk.ids)
         elif chunk.ids:
             self.versions += [chunk.version, len(chunk.ids)]
+
+    async def pack_kept(self) -> None:
+        """Compress the sets of tokens that truncation left, on a thread; they must be one for each response token."""
+        if self.kept and self.ids:
+            bits_TW = np.concatenate(self.kept)
+            if len(bits_TW) == len(self.ids):
+                self.packed_kept = await asyncio.to_thread(pack_token_sets, bits_TW)
 
     def fail(self, reason: str, error: str, error_type: str) -> None:
         """Record that the call failed: the reason, the masked error message and the error's type."""
@@ -146,5 +161,6 @@ class CallRecord(msgspec.Struct, kw_only=True):
         return {
             semconv.RESPONSE_LOGPROBS: pack_log_probs(self.logprobs),
             semconv.SAMPLING_LOGPROBS: pack_log_probs(self.sampling_logprobs),
+            semconv.SAMPLING_KEPT: self.packed_kept,
             semconv.SAMPLING_USED: self.sampling.recorded(),
         }

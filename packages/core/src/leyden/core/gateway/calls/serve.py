@@ -181,6 +181,8 @@ async def _answer(
     records = [choice.record for choice in choices]
     failure = await _generate(policy, choices, retry_cache, watch)
     finished = [choice.finished() for choice in choices]
+    for one in records:
+        await one.pack_kept()
     whole = all(one.finish_reason for one in records)
     if failure is None and whole:
         records[0].extra = exchange.attributes(record.response_id, int(record.started), finished)
@@ -210,7 +212,7 @@ async def _accept(
     check_ids(request.sampling, policy.engine.model.vocab_size)
     sampling = sampling_for(record.origin.rollout, request.sampling, policy.sampling)
     record.sampling = msgspec.structs.replace(sampling, grammar=_grammar(policy, request))
-    warn_of_untrainable(record.origin, record.sampling)
+    warn_of_untrainable(record.origin, record.sampling, records_truncation=policy.engine.records_truncation)
     if policy.call_seeds is not None:
         _determine(record, record.sampling, dialect, policy.call_seeds)
 

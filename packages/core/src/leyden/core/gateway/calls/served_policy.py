@@ -49,15 +49,17 @@ def sampling_for(rollout: Rollout, requested: Sampling, policy: Sampling) -> Sam
     )
 
 
-def warn_of_untrainable(origin: Origin, sampling: Sampling) -> None:
+def warn_of_untrainable(origin: Origin, sampling: Sampling, *, records_truncation: bool) -> None:
     """Log once for each agent that the calls of its captured runs are recorded but cannot be trained on."""
     name = origin.agent or str(origin.rollout.metadata.get("agent") or "without a name")
-    if sampling.trainable or name in _warned or len(_warned) >= _MOST_WARNED or not is_capture(origin.rollout.metadata):
+    trainable = sampling.temperature > 0 and (records_truncation or not sampling.truncates)
+    if trainable or name in _warned or len(_warned) >= _MOST_WARNED or not is_capture(origin.rollout.metadata):
         return
     _warned.add(name)
     _log.warning(
         "Calls of the agent %s are recorded, but cannot be trained on: it requests temperature %g and top_p %g, and "
-        "training needs a temperature above 0 and top_p 1. (See docs/production.md; this is logged once.)",
+        "training needs a temperature above 0 and, with this engine, top_p 1. (See docs/production.md; this is logged "
+        "once.)",
         name,
         sampling.temperature,
         sampling.top_p,
