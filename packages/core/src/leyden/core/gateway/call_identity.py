@@ -14,8 +14,10 @@ from leyden.core.data.route import ANSWERED_BY
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.store.base import LightningStore
 
+API_KEY = b"x-api-key"
+"""Header in which most clients of Anthropic send the API key."""
 RETRY_COUNT = b"x-stainless-retry-count"
-"""Header in which OpenAI's clients send the number of earlier tries of a request, from 0."""
+"""Header in which the clients of OpenAI and Anthropic send the number of earlier tries of a request, from 0."""
 _ADVICE = (
     "This gateway answers only agents that Leyden runs, and captured runs: start the agent with `leyden dev`, `leyden "
     "train` or `leyden exec`, or set LEYDEN_CAPTURE, LEYDEN_GATEWAY_URL and LEYDEN_CAPTURE_TOKEN in its environment "
@@ -45,23 +47,23 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 def private_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Return the headers that the gateway reads, percent-decoded.
 
-    These are Leyden's private headers, `authorization` and the retry count.
+    These are Leyden's private headers, `authorization`, `x-api-key` and the retry count.
     """
     prefix = semconv.HEADER_PREFIX.encode()
     return {
         name.decode("latin-1"): unquote(value.decode("latin-1"))
         for name, value in headers
-        if name.startswith(prefix) or name == b"authorization" or name == RETRY_COUNT
+        if name.startswith(prefix) or name in (b"authorization", API_KEY, RETRY_COUNT)
     }
 
 
 def verified(key: bytes, path_token: str | None, headers: Mapping[str, str]) -> tuple[str, str]:
     """Return (rollout id, attempt id) of a request's attempt token.
 
-    The token comes from the path, the attempt header or the bearer token, in this order. Raises Refusal with status
-    401 if there is no token or it is not valid.
+    The token comes from the path, the attempt header, the bearer token or the API key, in this order. Raises Refusal
+    with status 401 if there is no token or it is not valid.
     """
-    token = path_token or headers.get(semconv.HEADER_ATTEMPT) or bearer(headers)
+    token = path_token or headers.get(semconv.HEADER_ATTEMPT) or bearer(headers) or headers.get(API_KEY.decode())
     if not token:
         raise _unauthorized(f"You didn't provide an API key: this request names no attempt. {_ADVICE}")
     attempt = verify(key, token)
