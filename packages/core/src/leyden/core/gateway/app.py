@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leyden.core.engine.base import Engine
 from leyden.core.gateway.anthropic.dialect import CountDialect, MessagesDialect
-from leyden.core.gateway.anthropic.errors import new_request_id, request_headers
+from leyden.core.gateway.anthropic.format import count_answer
 from leyden.core.gateway.call_identity import Origin, open_origin, private_headers, verified
 from leyden.core.gateway.calls.retry_cache import RetryCache
 from leyden.core.gateway.calls.serve import read_prompt, read_request, serve_call
@@ -46,6 +46,9 @@ CLIENT_CLOSED_REQUEST = 499
 
 COUNTED_CONTEXTS = 4
 """The token count endpoint takes prompts of up to this many times the model's context length."""
+
+TokenCountFormat: TypeAlias = Callable[[int], tuple[bytes, Mapping[str, str]]]
+"""Function of a number of tokens; it returns the JSON and the headers of the response that has it."""
 
 Backend: TypeAlias = ServedPolicy | Upstream
 """Backend that answers a call: a served policy or an upstream server."""
@@ -104,9 +107,9 @@ class Gateway:
         conversations = Conversations(self._retry_cache)
         responses = ResponsesDialect(conversations)
         dialects: tuple[Dialect, ...] = (ChatDialect(), responses, MessagesDialect())
-        counts: dict[str, tuple[Dialect, bytes]] = {
-            "/responses/input_tokens": (responses, b'{"object":"response.input_tokens","input_tokens":%d}'),
-            "/messages/count_tokens": (CountDialect(), b'{"input_tokens":%d}'),
+        counts: dict[str, tuple[Dialect, TokenCountFormat]] = {
+            "/responses/input_tokens": (responses, _responses_count),
+            "/messages/count_tokens": (CountDialect(), count_answer),
         }
         stored = StoredResponses(conversations).paths
         routes: list[BaseRoute] = [Mount(path, app) for path, app in (mounts or {}).items()]
@@ -116,8 +119,8 @@ class Gateway:
                 for dialect in dialects
             ]
             routes += [
-                self._route(prefix + path, self._count_endpoint(dialect, answer), "POST", dialect.error_answer)
-                for path, (dialect, answer) in counts.items()
+                self._route(prefix + path, self._count_endpoint(dialect, format), "POST", dialect.error_answer)
+                for path, (dialect, format) in counts.items()
             ]
             routes += [self._route(prefix + path, self._stored_endpoint(methods)) for path, methods in stored.items()]
             routes += [
@@ -200,11 +203,8 @@ class Gateway:
             status = CLIENT_CLOSED_REQUEST if watch.gone else seen.status or 500
             self.metrics.call(dialect.name, _name(policy), status, seen.seconds, first_chunk=seen.first_event)
 
-    def _count_endpoint(self, dialect: Dialect, answer: bytes) -> ASGIApp:
-        """Return the endpoint that sends the number of prompt tokens of a request; it samples and records nothing.
-
-        `answer` is the JSON of the response, with `%d` in the place of the number.
-        """
+    def _count_endpoint(self, dialect: Dialect, format: TokenCountFormat) -> ASGIApp:
+        """Return the endpoint that sends the number of prompt tokens of a request; it samples and records nothing."""
 
         async def count(scope: Scope, receive: Receive, send: Send) -> None:
             headers, rollout_id, attempt_id = self._caller(scope)
@@ -217,7 +217,7 @@ class Gateway:
                 ):
                     origin = await open_origin(self._store, rollout_id, attempt_id, headers)
                     tokens = await self._count(dialect, origin, body, work)
-                await send_json(send, 200, answer % tokens, request_headers(new_request_id()))
+                await send_json(send, 200, *format(tokens))
 
         return count
 
@@ -297,6 +297,10 @@ class Gateway:
         for policy in self._backends.values():
             if isinstance(policy, Upstream):
                 await policy.close()
+
+
+def _responses_count(tokens: int) -> tuple[bytes, Mapping[str, str]]:
+    return b'{"object":"response.input_tokens","input_tokens":%d}' % tokens, {}
 
 
 def _name(policy: Backend) -> str:

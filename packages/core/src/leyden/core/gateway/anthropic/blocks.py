@@ -43,8 +43,8 @@ class Block(msgspec.Struct, frozen=True):
     thinking: str | None = None
     id: str | None = None
     name: str | None = None
-    input: msgspec.Raw | None = None
-    """JSON of the arguments, as it was sent."""
+    input: msgspec.Raw = msgspec.Raw(b"")
+    """JSON of the arguments, as it was sent; empty if it was not sent."""
     tool_use_id: str | None = None
     content: "str | list[Block] | None" = None
     is_error: bool | None = None
@@ -160,7 +160,7 @@ def _answer(blocks: Sequence[Block], location: str) -> tuple[Message, list[str]]
 
 
 def _call(block: Block, location: str) -> dict[str, Any]:
-    if block.input is None:
+    if not bytes(block.input):
         raise wrong(f"{location}.input", "Field required")
     arguments = arguments_of(block.input)
     if arguments is None:

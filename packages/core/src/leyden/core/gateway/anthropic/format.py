@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from leyden.core.gateway.anthropic.blocks import INVALID_JSON
+from leyden.core.gateway.anthropic.errors import new_request_id, request_headers
 from leyden.core.gateway.codecs.answer_reader import AnswerCall, ReadPart
 from leyden.core.gateway.dialect import FinishedChoice
 from leyden.core.gateway.model_request import UNREADABLE
@@ -105,6 +106,11 @@ def call_input(call: AnswerCall) -> str:
     except UNREADABLE:
         pass
     return msgspec.json.encode({INVALID_JSON: call.arguments}).decode()
+
+
+def count_answer(tokens: int) -> tuple[bytes, Mapping[str, str]]:
+    """Return the JSON and the headers of a response with the number of tokens of a prompt."""
+    return msgspec.json.encode({"input_tokens": tokens}), request_headers(new_request_id())
 
 
 def start_event(head: Head) -> bytes:
