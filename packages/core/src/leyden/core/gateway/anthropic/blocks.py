@@ -43,7 +43,7 @@ class Block(msgspec.Struct, frozen=True):
     thinking: str | None = None
     id: str | None = None
     name: str | None = None
-    input: msgspec.Raw = msgspec.Raw(b"")
+    input: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     """JSON of the arguments, as it was sent; empty if it was not sent."""
     tool_use_id: str | None = None
     content: "str | list[Block] | None" = None
