@@ -101,7 +101,8 @@ def fault(request: Request, answer: Answer) -> str | None:
     except (ValueError, RecursionError):
         return f"answered {answer.status} without JSON"
     fields = set(cast("dict[str, Any]", error)) if isinstance(error, dict) else set[str]()
-    known = fields == {"error"} and set(error["error"]) == ERROR_FIELDS
+    inner = set(cast("dict[str, Any]", error["error"])) if "error" in fields else set[str]()
+    known = fields == {"error"} and inner == ERROR_FIELDS
     if "/messages" in request.path:
-        known |= fields == MESSAGES_FIELDS and set(error["error"]) == {"type", "message"}
+        known |= fields == MESSAGES_FIELDS and inner == {"type", "message"}
     return None if known else f"answered {answer.status} in another form than the provider's"

@@ -54,9 +54,10 @@ async def ask(attempt: AttemptHandle, stream: bool = False, **fields: Any) -> an
     """Return the answer of a client, in one piece or put together from a stream."""
     how: dict[str, Any] = {"model": "claude", "max_tokens": 500, "messages": QUESTION, **fields}
     async with client(attempt) as agent:
+        messages: Any = agent.messages
         if not stream:
-            return await agent.messages.create(**how)
-        async with agent.messages.stream(**how) as events:
+            return await messages.create(**how)
+        async with messages.stream(**how) as events:
             return await events.get_final_message()
 
 
@@ -74,11 +75,8 @@ def events_of(text: str) -> list[dict[str, Any]]:
 
 
 def texts_and_calls(answer: anthropic.types.Message) -> list[object]:
-    return [
-        block.text if block.type == "text" else (block.name, block.input)
-        for block in answer.content
-        if block.type in ("text", "tool_use")
-    ]
+    blocks: list[Any] = list(answer.content)
+    return [block.text if block.type == "text" else (block.name, block.input) for block in blocks]
 
 
 def usage(output_tokens: int) -> dict[str, Any]:
@@ -238,7 +236,9 @@ async def test_forced_arguments_that_are_no_object_come_back_as_they_were_writte
         attempt = await gateway.open_attempt()
         answer = await ask(attempt, stream, **forced)
         assert texts_and_calls(answer) == [("add", given)]
-        result = {"type": "tool_result", "tool_use_id": answer.content[0].id, "content": "bad"}  # pyright: ignore[reportAttributeAccessIssue]  # a tool's
+        [block] = answer.content
+        assert block.type == "tool_use"
+        result = {"type": "tool_result", "tool_use_id": block.id, "content": "bad"}
         await ask(attempt, messages=[*QUESTION, answer.to_param(), {"role": "user", "content": [result]}], **forced)
         first, second = await gateway.calls(attempt)
     [wrote] = json.loads(str(first.attributes[semconv.OUTPUT_MESSAGES]))
@@ -292,7 +292,7 @@ async def test_thinking_in_the_history_reaches_the_template_and_what_is_encrypte
         {"type": "text", "text": "It is 3."},
     ]
     messages = [*QUESTION, {"role": "assistant", "content": thinking}, {"role": "user", "content": "Sure?"}]
-    how = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "metadata": {"user_id": "u"}}
+    how: dict[str, Any] = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "metadata": {"user_id": "u"}}
     async with scripted_gateway(script_of("Yes.")) as gateway:
         attempt = await gateway.open_attempt()
         await ask(attempt, messages=messages, **how)

@@ -45,7 +45,7 @@ async def test_exactly_the_methods_of_the_page_exist() -> None:
             url = path.format(token=attempt.token, response_id="resp_x", name="policy")
             for method in METHODS:
                 answer = await http.request(method, url, headers=headers)
-                error = answer.json()["error"] if answer.status_code >= 400 else {}
+                error: dict[str, Any] = answer.json()["error"] if answer.status_code >= 400 else {}
                 assert (answer.status_code == 405) == (method not in known), f"{method} {path}: {error}"
                 assert error.get("code") != "unknown_url"
                 if answer.status_code == 405:
