@@ -57,7 +57,7 @@ WHOLE: dict[str, Any] = {
     "thinking": {"type": "enabled", "budget_tokens": 1024},
     "cache_control": {"type": "ephemeral", "ttl": "1h"},
     "output_config": {"effort": "low"},
-    "context_management": {"edits": []},
+    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
     "mcp_servers": [],
 }
 
@@ -127,6 +127,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"n": 2}, "n: Extra inputs are not permitted"),
     ({"mcp_servers": [{}]}, "mcp_servers: this field is not available from this endpoint. Leave it out."),
     ({"thinking": {"type": "deep"}}, "thinking.type: Invalid enum value 'deep'"),
+    (
+        {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+        "context_management.edits.0: edits of type 'clear_tool_uses_20250919' are not available. Remove this edit.",
+    ),
+    (
+        {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns"}}]}},
+        "context_management.edits.0.keep.thinking_turns.value: Input should be greater than 0",
+    ),
     ({"messages": []}, "messages: at least one message is required"),
     ({"messages": [{"role": "tool", "content": ""}]}, "messages.0.role: Invalid enum value 'tool'"),
     ({"messages": [{"role": "user"}]}, "messages.0.content: Field required"),
@@ -230,6 +238,32 @@ def test_results_may_come_in_two_messages() -> None:
     results = [{"role": "user", "content": [RESULT | {"tool_use_id": use["id"]}]} for use in uses[::-1]]
     request = parsed(messages=[USER, {"role": "assistant", "content": uses}, *results])
     assert [message.get("tool_call_id") for message in request.messages[2:]] == ["toolu_2", "toolu_1"]
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [
+        ("all", ["a", "b", "c"]),
+        ({"type": "all"}, ["a", "b", "c"]),
+        ({"type": "thinking_turns", "value": 2}, ["a", "b", "c"]),
+        ({"type": "thinking_turns", "value": 1}, ["b", "c"]),
+        (None, ["b", "c"]),
+    ],
+)
+def test_old_thinking_is_removed_as_the_agent_asks(keep: Any, kept: list[str]) -> None:
+    thoughts = {one: {"type": "thinking", "thinking": one, "signature": "s"} for one in "abc"}
+    messages = [
+        USER,
+        {"role": "assistant", "content": [thoughts["a"], {"type": "text", "text": "A"}]},
+        USER,
+        {"role": "assistant", "content": [thoughts["b"], USE]},
+        {"role": "user", "content": [RESULT]},
+        {"role": "assistant", "content": [thoughts["c"], {"type": "text", "text": "C"}]},
+        USER,
+    ]
+    edit = {"type": "clear_thinking_20251015"} | ({} if keep is None else {"keep": keep})
+    request = parsed(messages=messages, context_management={"edits": [edit]})
+    assert [text for message in request.messages if (text := message.get("reasoning_content"))] == kept
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,21 @@ def chat_messages(system: str | Sequence[TextBlock] | None, messages: Sequence[M
     return found
 
 
+def clear_thinking(messages: Sequence[Message], turns: int) -> None:
+    """Remove the `reasoning_content` of all but the last `turns` turns of the assistant that have any.
+
+    A turn lasts from one message of the user to the next; results of tools do not end it.
+    """
+    kept, found = 0, False
+    for message in reversed(messages):
+        if message["role"] == "user":
+            kept, found = kept + found, False
+        elif "reasoning_content" in message:
+            found = True
+            if kept >= turns:
+                del message["reasoning_content"]
+
+
 def left_out(messages: Sequence[MessagesMessage]) -> list[str]:
     """Return the reasons why blocks are left out of the prompt; empty if the prompt has all blocks."""
     blocks = (block for message in messages if isinstance(message.content, list) for block in message.content)

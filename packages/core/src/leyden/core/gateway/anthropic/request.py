@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from leyden.core.data.sampling import Sampling
-from leyden.core.gateway.anthropic.blocks import MessagesMessage, TextBlock, chat_messages, left_out
+from leyden.core.gateway.anthropic.blocks import MessagesMessage, TextBlock, chat_messages, clear_thinking, left_out
 from leyden.core.gateway.anthropic.errors import not_available, not_permitted, unreadable_body, wrong
 from leyden.core.gateway.anthropic.tools import MessagesTool, MessagesToolChoice, chosen_tools, definitions
 from leyden.core.gateway.codec import Message, ToolDefinition
@@ -35,7 +35,6 @@ HINTS = frozenset({
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "compaction": (),
     "container": (),
-    "context_management": ({}, {"edits": []}),
     "fallback_credit_token": (),
     "fallbacks": ([],),
     "mcp_servers": ([],),
@@ -66,6 +65,22 @@ class _OutputConfig(msgspec.Struct, frozen=True):
     format: _OutputFormat | None = None
 
 
+class _KeptThinking(msgspec.Struct, frozen=True):
+    type: Literal["all", "thinking_turns"]
+    value: int | None = None
+
+
+class _Edit(msgspec.Struct, frozen=True):
+    """One edit of the history before the model reads it."""
+
+    type: str
+    keep: Literal["all"] | _KeptThinking = _KeptThinking("thinking_turns", 1)
+
+
+class _ContextManagement(msgspec.Struct, frozen=True):
+    edits: list[_Edit] = []
+
+
 class CountBody(msgspec.Struct, frozen=True, kw_only=True):
     """Supported fields of a request to count tokens."""
 
@@ -76,6 +91,7 @@ class CountBody(msgspec.Struct, frozen=True, kw_only=True):
     tool_choice: MessagesToolChoice | None = None
     thinking: _Thinking | None = None
     output_config: _OutputConfig | None = None
+    context_management: _ContextManagement | None = None
 
 
 class MessagesBody(CountBody, frozen=True, kw_only=True):
@@ -168,6 +184,7 @@ def _checked(
     body: CountBody, fields: Mapping[str, msgspec.Raw], sampling: Sampling, *, stream: bool
 ) -> MessagesRequest:
     messages = _messages_of(body)
+    _edit(messages, body.context_management)
     if not messages:
         raise wrong("messages", "at least one message is required")
     if messages[-1]["role"] == "assistant":
@@ -204,6 +221,19 @@ def _messages_of(body: "CountBody | _Conversation") -> list[Message]:
 
 def _tools_of(body: "CountBody | _Conversation") -> list[ToolDefinition]:
     return definitions(body.tools or ())
+
+
+def _edit(messages: list[Message], management: _ContextManagement | None) -> None:
+    """Remove the thinking that `context_management` removes; raises Refusal for any other edit."""
+    for index, edit in enumerate(management.edits if management else ()):
+        location = f"context_management.edits.{index}"
+        if not edit.type.startswith("clear_thinking_"):
+            raise not_available(location, f"edits of type '{edit.type}' are not available. Remove this edit.")
+        if edit.keep == "all" or edit.keep.type == "all":
+            continue
+        if edit.keep.value is None or edit.keep.value < 1:
+            raise wrong(f"{location}.keep.thinking_turns.value", "Input should be greater than 0")
+        clear_thinking(messages, edit.keep.value)
 
 
 def _converted(body: bytes, read: "Callable[[_Conversation], list[dict[str, Any]]]") -> str | None:

@@ -290,6 +290,8 @@ def _describe_messages_checks(found: Schemas) -> None:
             {key: {"description": "Recorded; changes nothing."} for key in sorted(messages_request.HINTS)}
         )
         found[name]["additionalProperties"] = False
+    found["MessagesEdit"]["properties"]["type"] = {"type": "string", "pattern": "^clear_thinking_"}
+    _narrow(found["MessagesKeptThinking"]["properties"]["value"], minimum=1)
     found["MessagesOutputConfig"]["properties"]["format"] = dict(NULL)
     found["MessagesBlock"]["properties"]["input"] = {"anyOf": [{"type": "object"}, NULL]}
     found["MessagesBlock"] = _variants(found["MessagesBlock"], "type", _BLOCKS)
