@@ -12,6 +12,7 @@ _WEATHER: Body = {
 }
 _CHAT_TOOL: Body = {"type": "function", "function": {"name": "weather", "description": "…", "parameters": _WEATHER}}
 _TOOL: Body = {"type": "function", "name": "weather", "description": "…", "parameters": _WEATHER, "strict": True}
+_MESSAGES_TOOL: Body = {"name": "weather", "description": "…", "input_schema": _WEATHER}
 _USER: Body = {"role": "user", "content": "What is the weather in Delft? ☀️ — 你好, عالم"}
 _CALL: Body = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"town": "Delft"}'}}
 
@@ -63,6 +64,49 @@ RESPONSES: tuple[Body, ...] = (
     {"model": "m", "input": "go on", "previous_response_id": "resp_nowhere", "metadata": {"k": "v"}},
     {"model": "m", "input": [{"type": "item_reference", "id": "msg_nowhere"}], "text": {"format": {"type": "text"}}},
     {"model": "m", "input": "x", "reasoning": {"effort": "low"}, "stream_options": {"include_obfuscation": False}},
+)
+
+MESSAGES: tuple[Body, ...] = (
+    {"model": "m", "max_tokens": 30, "messages": [_USER]},
+    {"model": "m", "max_tokens": 30, "messages": [_USER], "stream": True, "system": "Be brief."},
+    {"model": "m", "max_tokens": 5, "messages": [_USER], "temperature": 0.2, "top_p": 0.9, "top_k": 5},
+    {"model": "m", "max_tokens": 30, "messages": [_USER], "stop_sequences": ["END", "°"], "stream": True},
+    {"model": "m", "max_tokens": 30, "messages": [_USER], "tools": [_MESSAGES_TOOL], "tool_choice": {"type": "any"}},
+    {
+        "model": "m",
+        "max_tokens": 90,
+        "system": [{"type": "text", "text": "Use tools.", "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Weather in Delft?"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "Hm.", "signature": "s"},
+                    {"type": "redacted_thinking", "data": "gAAA"},
+                    {"type": "text", "text": "I look."},
+                    {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"town": "Delft"}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "toolu_1", "is_error": True, "content": "none"},
+                    {"type": "text", "text": "Again."},
+                ],
+            },
+        ],
+        "tools": [_MESSAGES_TOOL],
+        "tool_choice": {"type": "tool", "name": "weather", "disable_parallel_tool_use": True},
+        "stream": True,
+    },
+    {
+        "model": "m",
+        "max_tokens": 30,
+        "messages": [_USER],
+        "thinking": {"type": "enabled", "budget_tokens": 1024},
+        "service_tier": "auto",
+        "output_config": {"effort": "low"},
+    },
 )
 
 KEY_MARK = "sk-fuzz-7Q9provider8key6mark5"

@@ -11,7 +11,10 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeAlias
 
-from fuzz.corpus import CHAT, KEY_MARK, METHODS, NUMBERS, PATHS, RESPONSES, TEXTS
+from fuzz.corpus import CHAT, KEY_MARK, MESSAGES, METHODS, NUMBERS, PATHS, RESPONSES, TEXTS
+
+_DIALECTS = {"/v1/chat/completions": CHAT, "/v1/responses": RESPONSES, "/v1/messages": MESSAGES}
+"""Valid bodies by their path."""
 
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 
@@ -54,9 +57,8 @@ def _chunks(body: bytes) -> bytes:
 def request(seed: int, number: int) -> Request:
     """Return request `number` of a campaign."""
     rng = Random(f"{seed}/{number}")
-    responses = rng.random() < 0.4
-    body = json.dumps(rng.choice(RESPONSES if responses else CHAT), ensure_ascii=rng.random() < 0.5).encode()
-    path = "/v1/responses" if responses else "/v1/chat/completions"
+    path = rng.choices(list(_DIALECTS), (4, 3, 3))[0]
+    body = json.dumps(rng.choice(_DIALECTS[path]), ensure_ascii=rng.random() < 0.5).encode()
     valid = Request(kind="valid", path=path, body=body, headers=_secrets(rng))
     if rng.random() < 0.05:
         return valid
@@ -96,7 +98,7 @@ def _bytes(rng: Random, valid: Request) -> Request:
             case 3:
                 body[at:at] = rng.randbytes(size)
             case _:
-                other = json.dumps(rng.choice((*CHAT, *RESPONSES))).encode()
+                other = json.dumps(rng.choice((*CHAT, *RESPONSES, *MESSAGES))).encode()
                 body[at:at] = other[rng.randrange(len(other)) :][:size]
     return replace(valid, body=bytes(body))
 
@@ -184,8 +186,12 @@ def _deep(rng: Random, valid: Request) -> Request:
             document["metadata"] = {"api_key": "@@"}
         case 1:
             function = {"name": "f", "parameters": {"p": "@@"}}
-            chat = {"type": "function", "function": function}
-            document["tools"] = [chat if "messages" in document else {"type": "function", **function}]
+            tools: dict[str, Any] = {
+                "/v1/chat/completions": {"type": "function", "function": function},
+                "/v1/responses": {"type": "function", **function},
+                "/v1/messages": {"name": "f", "input_schema": {"p": "@@"}},
+            }
+            document["tools"] = [tools[valid.path]]
         case _:
             document["reasoning"] = document["response_format"] = "@@"
     return replace(valid, body=json.dumps(document).replace('"@@"', nested).encode())

@@ -5,11 +5,12 @@ import contextlib
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from fuzz.mutations import Request
 
-_RESPONSE_ID = re.compile(rb'"id":"((?:chatcmpl-|resp_)[^"]+)"')
+_RESPONSE_ID = re.compile(rb'"id":"((?:chatcmpl-|resp_|msg_)[^"]+)"')
+MESSAGES_FIELDS = {"type", "error", "request_id"}
 ERROR_FIELDS = {"message", "type", "param", "code"}
 
 
@@ -99,5 +100,9 @@ def fault(request: Request, answer: Answer) -> str | None:
         error: Any = json.loads(answer.body)
     except (ValueError, RecursionError):
         return f"answered {answer.status} without JSON"
-    known = isinstance(error, dict) and set(error) == {"error"} and set(error["error"]) == ERROR_FIELDS  # pyright: ignore[reportUnknownArgumentType]
-    return None if known else f"answered {answer.status} in another form than OpenAI's"
+    fields = set(cast("dict[str, Any]", error)) if isinstance(error, dict) else set[str]()
+    inner = set(cast("dict[str, Any]", error["error"])) if "error" in fields else set[str]()
+    known = fields == {"error"} and inner == ERROR_FIELDS
+    if "/messages" in request.path:
+        known |= fields == MESSAGES_FIELDS and inner == {"type", "message"}
+    return None if known else f"answered {answer.status} in another form than the provider's"

@@ -41,7 +41,11 @@ class WatchedCodec(ByteCodec):
         self._lock = threading.Lock()
 
     def encode(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = (), forced: Forced | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        forced: Forced | None = None,
+        **_: Any,
     ) -> list[int]:
         ids = super().encode(messages, tools, forced)
         with self._lock:
@@ -281,7 +285,11 @@ class TemplateCodec(ByteCodec):
         self._template = ChatTemplate(Tokenizer(template))
 
     def encode(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = (), forced: Forced | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        forced: Forced | None = None,
+        **_: Any,
     ) -> list[int]:
         return list(self._template.render(messages, tools).encode())
 

@@ -43,7 +43,7 @@ PLACES: Mapping[str, frozenset[str]] = {
     "without a scheme": frozenset(),
     "another scheme": frozenset(),
     "query": frozenset(),
-    "x-api-key": frozenset(),
+    "x-api-key": _PRIVATE,
     "cookie": frozenset(),
 }
 """Where a request may have its token, and what reads it there."""
@@ -78,6 +78,8 @@ def _gateway(site: str, prefix: str, asks: str) -> list[Row]:
         Row(site, f"{prefix}/chat/completions", ("POST",), asks, OPEN_ATTEMPTS, "chat"),
         Row(site, f"{prefix}/responses", ("POST",), asks, OPEN_ATTEMPTS, "responses"),
         Row(site, f"{prefix}/responses/input_tokens", ("POST",), asks, OPEN_ATTEMPTS, "responses"),
+        Row(site, f"{prefix}/messages", ("POST",), asks, OPEN_ATTEMPTS, "messages"),
+        Row(site, f"{prefix}/messages/count_tokens", ("POST",), asks, OPEN_ATTEMPTS, "messages to count"),
         Row(site, stored, ("GET", "DELETE"), asks, OPEN_ATTEMPTS, "response", token_first=True),
         Row(site, f"{stored}/input_items", ("GET",), asks, OPEN_ATTEMPTS, "response", token_first=True),
         Row(site, f"{stored}/cancel", ("POST",), asks, OPEN_ATTEMPTS, "response", token_first=True, status=400),

@@ -78,6 +78,7 @@ PROVIDERS = {
         (
             "POST /v1/messages",
             "POST /v1/messages?beta=true",
+            "POST /v1/messages/count_tokens",
             "POST /v1/complete",
             "POST /v1/messages/batches",
             "GET /v1/messages/batches/msgbatch_1/results",
@@ -85,7 +86,6 @@ PROVIDERS = {
             "POST /v1/experimental/improve_prompt",
         ),
         (
-            "POST /v1/messages/count_tokens",
             "GET /v1/models",
             "GET /v1/models/claude-opus-4",
             "POST /v1/files",

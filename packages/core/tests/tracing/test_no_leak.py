@@ -98,7 +98,7 @@ def test_nor_when_the_gateway_answers_with_a_redirect(
 @pytest.mark.parametrize(
     "path",
     [
-        "/v1/messages",
+        "/v1/threads/t/messages",
         "/v1/completions",
         "/v2/chat",
         "/api/generate",

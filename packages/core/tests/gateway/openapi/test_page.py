@@ -10,6 +10,7 @@ import pytest
 from starlette.routing import Route, Router
 
 from leyden.core.data.identity import new_key
+from leyden.core.gateway.anthropic import request as messages_request
 from leyden.core.gateway.app import Gateway
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.chat import request as chat_request
@@ -44,10 +45,10 @@ async def test_exactly_the_methods_of_the_page_exist() -> None:
             url = path.format(token=attempt.token, response_id="resp_x", name="policy")
             for method in METHODS:
                 answer = await http.request(method, url, headers=headers)
-                code = answer.json()["error"]["code"] if answer.status_code >= 400 else None
-                assert (code == "method_not_allowed") == (method not in known), f"{method} {path}: {code}"
-                assert code != "unknown_url"
-                if code == "method_not_allowed":
+                error: dict[str, Any] = answer.json()["error"] if answer.status_code >= 400 else {}
+                assert (answer.status_code == 405) == (method not in known), f"{method} {path}: {error}"
+                assert error.get("code") != "unknown_url"
+                if answer.status_code == 405:
                     allowed = answer.headers["allow"].lower().split(", ")
                     assert set(allowed) == set(known) - {"parameters"}
 
@@ -75,6 +76,8 @@ def test_the_fields_of_the_page_are_those_that_are_accepted() -> None:
     schemas = PAGE["components"]["schemas"]
     assert set(schemas["ChatBody"]["properties"]) == chat_request.KNOWN
     assert set(schemas["ResponsesBody"]["properties"]) == responses_request.KNOWN
+    assert set(schemas["MessagesBody"]["properties"]) == messages_request.KNOWN
+    assert set(schemas["MessagesCountBody"]["properties"]) == messages_request.KNOWN_OF_COUNT
 
 
 @pytest.mark.parametrize("field", ["temperature", "top_p", "max_tokens", "max_completion_tokens", "n", "seed"])

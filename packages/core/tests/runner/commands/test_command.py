@@ -99,9 +99,9 @@ def parent_of(process: int) -> int:
 # --- What a command is told
 
 
-async def test_a_command_is_told_of_its_attempt_as_any_openai_client_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept_out = ("ANTHROPIC_API_KEY", "AZURE_OPENAI_API_KEY", "GEMINI_API_KEY", "OPENAI_API_TYPE", "Groq_Api_Key")
-    for name in ("OPENAI_API_KEY", *kept_out):
+async def test_a_command_is_told_of_its_attempt_as_any_client_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept_out = ("AZURE_OPENAI_API_KEY", "CLAUDE_CODE_USE_VERTEX", "GEMINI_API_KEY", "OPENAI_API_TYPE", "Groq_Api_Key")
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", *kept_out):
         monkeypatch.setenv(name, "sk-secret")
     monkeypatch.setenv("MY_SEARCH_PLACE", "the agent's own")
     monkeypatch.setenv("NO_PROXY", "example.org")
@@ -112,6 +112,8 @@ async def test_a_command_is_told_of_its_attempt_as_any_openai_client_would_be(mo
     token = variables["OPENAI_API_KEY"]
     assert verify(TEST_KEY, token) == (variables["LEYDEN_ROLLOUT_ID"], variables["LEYDEN_ATTEMPT_ID"])
     assert variables["OPENAI_BASE_URL"] == variables["OPENAI_API_BASE"] == f"{NO_GATEWAY}/a/{token}/v1"
+    assert variables["ANTHROPIC_BASE_URL"] == f"{NO_GATEWAY}/a/{token}"
+    assert variables["ANTHROPIC_API_KEY"] == variables["ANTHROPIC_AUTH_TOKEN"] == token
     assert variables["MY_SEARCH_PLACE"] == "the agent's own"
     assert variables["NO_PROXY"] == "example.org,127.0.0.1"
     assert not set(kept_out) & set(variables)

@@ -64,6 +64,7 @@ PRINT = "import json, os; print(json.dumps(dict(os.environ)))"
 def routed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    monkeypatch.setenv("GROQ_API_KEY", KEY)
     monkeypatch.delenv("PYTHONPATH", raising=False)
     context_propagation.install()
     routing.install(fail_closed=True)
@@ -205,13 +206,14 @@ def test_another_program_finds_the_gateway_by_its_environment_and_gets_no_key(
             lines = subprocess.check_output(words, text=True).splitlines()
             found = dict(line.split("=", 1) for line in lines if "=" in line)
             assert found["OPENAI_BASE_URL"] == found["OPENAI_API_BASE"] == f"{gateway.url}/a/t/v1"
-            assert found["OPENAI_API_KEY"] == "t"
+            assert found["OPENAI_API_KEY"] == found["ANTHROPIC_API_KEY"] == "t"
+            assert found["ANTHROPIC_BASE_URL"] == f"{gateway.url}/a/t"
+            assert "ANTHROPIC_AUTH_TOKEN" not in found
             assert found["NO_PROXY"] == "example.org,127.0.0.1"
             assert KEY not in found.values()
     assert attempt.extra[PROGRAMS] == {"env", os.path.basename(sys.executable)}
     assert next(record.getMessage() for record in caplog.records) == (
-        "env is started without ANTHROPIC_API_KEY, because it is another program whose model calls could reach a "
-        "provider"
+        "env is started without GROQ_API_KEY, because it is another program whose model calls could reach a provider"
     )
 
 

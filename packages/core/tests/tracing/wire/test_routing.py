@@ -187,7 +187,7 @@ def test_another_services_messages_are_not_taken_for_a_model_call(gateway: Endpo
     "url",
     [
         f"{PROVIDER}/completions",
-        f"{PROVIDER}/messages",
+        f"{PROVIDER}/threads/t/messages",
         "https://google.invalid/v1beta/models/g:generateContent",
     ],
 )

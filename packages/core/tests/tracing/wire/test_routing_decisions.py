@@ -108,7 +108,7 @@ def test_production_capture_never_stands_in_the_way(send: Send, gateway: Endpoin
     down = attempt_at("http://127.0.0.1:9", fail_open=True)
     with open_attempt(down):
         assert send("POST", f"{provider.url}/v1/chat/completions", CHAT)[0] == 200  # the gateway is down
-        assert send("POST", f"{provider.url}/v1/messages", CHAT)[0] == 200  # it does not speak this
+        assert send("POST", f"{provider.url}/v1/completions", CHAT)[0] == 200  # it does not speak this
         down.closed.set()
         assert send("POST", f"{provider.url}/v1/chat/completions", CHAT)[0] == 200  # the rollout is over
     assert len(provider.seen) == 3

@@ -15,7 +15,10 @@ from leyden.core.tracing.wire.routing_table import deployment, model_call, web_s
         ("/v1/responses/resp_1a/cancel", "/v1/responses/resp_1a/cancel"),
         ("/v1/responses/resp_1a/input_items", "/v1/responses/resp_1a/input_items"),
         ("/v1/responses/compact", "/v1/responses/compact"),
-        ("/v1/messages", None),
+        ("/v1/messages", "/v1/messages"),
+        ("/anthropic/v1/messages/", "/v1/messages"),
+        ("/v1/messages/count_tokens", "/v1/messages/count_tokens"),
+        ("/v1/threads/t/messages", None),
         ("/v1beta/models/g:generateContent", None),
     ],
 )

@@ -40,7 +40,7 @@ def test_a_process_that_uses_routed_libraries_only_has_nothing_out_of_reach() ->
         (("httpx", "botocore", "urllib3"), "botocore"),
         (("httpx", "websockets"), "WebSockets"),
         (("httpx", "google.genai"), "google.genai"),
-        (("httpx", "anthropic"), "anthropic"),
+        (("httpx", "cohere"), "cohere"),
     ],
 )
 def test_what_is_loaded_is_named(names: tuple[str, ...], word: str) -> None:
@@ -111,5 +111,8 @@ async def test_other_programs_that_an_agent_started_are_named(silent: None, capl
 def test_what_a_client_asks_its_system_with_is_no_reason(silent: None) -> None:
     attempt = factories.attempt(extra={unsupported_clients.PROGRAMS: {"uname", "my_agent"}})
     said = unsupported_clients.possible_reasons(attempt)
-    assert "my_agent is another program: its client must read its base URL from OPENAI_BASE_URL" in said
+    program = (
+        "my_agent is another program: its client must read its base URL from OPENAI_BASE_URL or ANTHROPIC_BASE_URL"
+    )
+    assert program in said
     assert not any("uname" in one for one in said)

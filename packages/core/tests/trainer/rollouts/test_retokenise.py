@@ -90,6 +90,25 @@ def test_an_answer_that_was_cut_off_does_not_teach_to_end_there() -> None:
     assert list(retokenise(span(FINISH_REASONS=["length"]), CODEC).response_ids) == [*b"Yes."]
 
 
+@pytest.mark.parametrize(
+    ("choice", "end"),
+    [
+        ({"type": "any"}, '<tool_call>\n{"name": "add", "arguments":'),
+        ({"type": "auto"}, "assistant\n"),
+        (None, "assistant\n"),
+    ],
+)
+def test_the_tool_choice_of_the_messages_api_is_read_too(choice: dict[str, str] | None, end: str) -> None:
+    answer = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+    tools, asked = json.dumps([TOOL]), json.dumps({"tool_choice": choice})
+    transition = retokenise(
+        span(answer=[answer], DIALECT="messages", TOOL_DEFINITIONS=tools, SAMPLING_ASKED=asked), CODEC
+    )
+    assert CODEC.decode(transition.prompt_ids).endswith(end)
+    with pytest.raises(CannotRetokenise, match=NOT_RENDERED):
+        retokenise(span(DIALECT="messages", SAMPLING_ASKED=json.dumps({"tool_choice": "auto"})), CODEC)
+
+
 def test_the_responses_api_is_read_too() -> None:
     items = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi?"}]}]
     transition = retokenise(
@@ -127,7 +146,7 @@ def test_ids_of_another_tokenizer_are_made_anew() -> None:
 class Forgetful(ByteCodec):
     """Writes what an assistant said in capitals, as templates that rewrite the history do."""
 
-    def encode(self, messages: Any, tools: Any = (), forced: Any = None) -> list[int]:
+    def encode(self, messages: Any, tools: Any = (), forced: Any = None, **_: Any) -> list[int]:
         loud = any(message["role"] == "assistant" for message in messages)
         return [*(b"!" if loud else b""), *super().encode(messages, tools, forced)]
 

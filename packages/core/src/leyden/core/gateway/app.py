@@ -15,6 +15,8 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leyden.core.engine.base import Engine
+from leyden.core.gateway.anthropic.dialect import CountDialect, MessagesDialect
+from leyden.core.gateway.anthropic.format import count_answer
 from leyden.core.gateway.call_identity import Origin, open_origin, private_headers, verified
 from leyden.core.gateway.calls.retry_cache import RetryCache
 from leyden.core.gateway.calls.serve import read_prompt, read_request, serve_call
@@ -32,7 +34,7 @@ from leyden.core.gateway.limits.connections import accept
 from leyden.core.gateway.limits.held_bytes import HeldBytes
 from leyden.core.gateway.limits.long_work import LongWork, RequestWork, WorkLimits
 from leyden.core.gateway.openapi import page
-from leyden.core.gateway.refusal import Refusal
+from leyden.core.gateway.refusal import ErrorAnswer, Refusal, openai_error
 from leyden.core.gateway.responses.dialect import ResponsesDialect
 from leyden.core.gateway.responses.state import Conversations
 from leyden.core.gateway.responses.stored import Read, StoredResponses
@@ -44,6 +46,9 @@ CLIENT_CLOSED_REQUEST = 499
 
 COUNTED_CONTEXTS = 4
 """The token count endpoint takes prompts of up to this many times the model's context length."""
+
+TokenCountFormat: TypeAlias = Callable[[int], tuple[bytes, Mapping[str, str]]]
+"""Function of a number of tokens; it returns the JSON and the headers of the response that has it."""
 
 Backend: TypeAlias = ServedPolicy | Upstream
 """Backend that answers a call: a served policy or an upstream server."""
@@ -101,14 +106,22 @@ class Gateway:
         self._retry_cache = RetryCache(store, self.span_writer, self.metrics)
         conversations = Conversations(self._retry_cache)
         responses = ResponsesDialect(conversations)
-        dialects: tuple[Dialect, ...] = (ChatDialect(), responses)
+        dialects: tuple[Dialect, ...] = (ChatDialect(), responses, MessagesDialect())
+        counts: dict[str, tuple[Dialect, TokenCountFormat]] = {
+            "/responses/input_tokens": (responses, _responses_count),
+            "/messages/count_tokens": (CountDialect(), count_answer),
+        }
         stored = StoredResponses(conversations).paths
         routes: list[BaseRoute] = [Mount(path, app) for path, app in (mounts or {}).items()]
         for prefix in ("/a/{token}/v1", "/v1"):  # matched in this order, so the prefix of agents' calls comes first
-            routes += [self._route(prefix + dialect.path, self._call_endpoint(dialect), "POST") for dialect in dialects]
-            routes.append(
-                self._route(f"{prefix}{responses.path}/input_tokens", self._count_endpoint(responses), "POST")
-            )
+            routes += [
+                self._route(prefix + dialect.path, self._call_endpoint(dialect), "POST", dialect.error_answer)
+                for dialect in dialects
+            ]
+            routes += [
+                self._route(prefix + path, self._count_endpoint(dialect, format), "POST", dialect.error_answer)
+                for path, (dialect, format) in counts.items()
+            ]
             routes += [self._route(prefix + path, self._stored_endpoint(methods)) for path, methods in stored.items()]
             routes += [
                 self._route(prefix + path, self._send_models, "GET") for path in ("/models", "/models/{name:path}")
@@ -137,8 +150,14 @@ class Gateway:
                 self._engines[name] = backend.engine
         self._has_policy.set()
 
-    def _route(self, path: str, answer: ASGIApp, method: str | None = None) -> Route:
-        return Route(path, Endpoint(answer, method, on_refused=self.metrics.refused))
+    def _route(
+        self,
+        path: str,
+        answer: ASGIApp,
+        method: str | None = None,
+        error_answer: Callable[[Refusal], ErrorAnswer] = openai_error,
+    ) -> Route:
+        return Route(path, Endpoint(answer, method, on_refused=self.metrics.refused, error_answer=error_answer))
 
     def _call_endpoint(self, dialect: Dialect) -> ASGIApp:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -184,7 +203,7 @@ class Gateway:
             status = CLIENT_CLOSED_REQUEST if watch.gone else seen.status or 500
             self.metrics.call(dialect.name, _name(policy), status, seen.seconds, first_chunk=seen.first_event)
 
-    def _count_endpoint(self, dialect: Dialect) -> ASGIApp:
+    def _count_endpoint(self, dialect: Dialect, format: TokenCountFormat) -> ASGIApp:
         """Return the endpoint that sends the number of prompt tokens of a request; it samples and records nothing."""
 
         async def count(scope: Scope, receive: Receive, send: Send) -> None:
@@ -198,7 +217,7 @@ class Gateway:
                 ):
                     origin = await open_origin(self._store, rollout_id, attempt_id, headers)
                     tokens = await self._count(dialect, origin, body, work)
-                await send_json(send, 200, b'{"object":"response.input_tokens","input_tokens":%d}' % tokens)
+                await send_json(send, 200, *format(tokens))
 
         return count
 
@@ -278,6 +297,10 @@ class Gateway:
         for policy in self._backends.values():
             if isinstance(policy, Upstream):
                 await policy.close()
+
+
+def _responses_count(tokens: int) -> tuple[bytes, Mapping[str, str]]:
+    return b'{"object":"response.input_tokens","input_tokens":%d}' % tokens, {}
 
 
 def _name(policy: Backend) -> str:

@@ -14,8 +14,13 @@ from leyden.core.data.route import ANSWERED_BY
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.store.base import LightningStore
 
+API_KEY = b"x-api-key"
+"""Header in which most clients of Anthropic send the API key."""
+API_HEADERS = ("anthropic-version", "anthropic-beta")
+"""Headers that select a version of Anthropic's API and its experimental features."""
 RETRY_COUNT = b"x-stainless-retry-count"
-"""Header in which OpenAI's clients send the number of earlier tries of a request, from 0."""
+"""Header in which the clients of OpenAI and Anthropic send the number of earlier tries of a request, from 0."""
+_OTHER_HEADERS = frozenset({b"authorization", API_KEY, RETRY_COUNT, *(name.encode() for name in API_HEADERS)})
 _ADVICE = (
     "This gateway answers only agents that Leyden runs, and captured runs: start the agent with `leyden dev`, `leyden "
     "train` or `leyden exec`, or set LEYDEN_CAPTURE, LEYDEN_GATEWAY_URL and LEYDEN_CAPTURE_TOKEN in its environment "
@@ -23,6 +28,7 @@ _ADVICE = (
 )
 """Advice for a client whose request has no valid attempt token."""
 _TRACE = re.compile(r"[0-9a-f]{32}")
+_API_VERSION = re.compile(r"[\w.,:; -]{1,2000}", re.ASCII)
 _SPAN = re.compile(r"[0-9a-f]{16}")
 
 
@@ -38,6 +44,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     node: str | None = None
     policy: str | None = None
     """Name of the policy that a route chose for the call, else of the policy in the rollout's metadata."""
+    api_headers: dict[str, str] = {}
+    """Headers that select a version of the provider's API, for an upstream server."""
     is_retry: bool = False
     """Whether the client's retry header marks the call as a retry of a call without a response."""
 
@@ -45,23 +53,23 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 def private_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Return the headers that the gateway reads, percent-decoded.
 
-    These are Leyden's private headers, `authorization` and the retry count.
+    These are Leyden's private headers, `authorization`, `x-api-key`, the retry count and the versions of an API.
     """
     prefix = semconv.HEADER_PREFIX.encode()
     return {
         name.decode("latin-1"): unquote(value.decode("latin-1"))
         for name, value in headers
-        if name.startswith(prefix) or name == b"authorization" or name == RETRY_COUNT
+        if name.startswith(prefix) or name in _OTHER_HEADERS
     }
 
 
 def verified(key: bytes, path_token: str | None, headers: Mapping[str, str]) -> tuple[str, str]:
     """Return (rollout id, attempt id) of a request's attempt token.
 
-    The token comes from the path, the attempt header or the bearer token, in this order. Raises Refusal with status
-    401 if there is no token or it is not valid.
+    The token comes from the path, the attempt header, the bearer token or the API key, in this order. Raises Refusal
+    with status 401 if there is no token or it is not valid.
     """
-    token = path_token or headers.get(semconv.HEADER_ATTEMPT) or bearer(headers)
+    token = path_token or headers.get(semconv.HEADER_ATTEMPT) or bearer(headers) or headers.get(API_KEY.decode())
     if not token:
         raise _unauthorized(f"You didn't provide an API key: this request names no attempt. {_ADVICE}")
     attempt = verify(key, token)
@@ -93,6 +101,7 @@ async def open_origin(store: LightningStore, rollout_id: str, attempt_id: str, h
         agent=headers.get(semconv.HEADER_AGENT) or None,
         node=headers.get(semconv.HEADER_NODE) or None,
         policy=headers.get(semconv.HEADER_POLICY) or rollout.metadata.get(ANSWERED_BY),
+        api_headers={name: headers[name] for name in API_HEADERS if _API_VERSION.fullmatch(headers.get(name, ""))},
         is_retry=headers.get(RETRY_COUNT.decode(), "0") not in ("", "0"),
     )
 

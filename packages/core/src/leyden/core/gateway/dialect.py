@@ -12,7 +12,7 @@ from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.codecs.answer_reader import AnswerReader, ReadPart, ReadToken
 from leyden.core.gateway.limits.long_work import RequestWork
 from leyden.core.gateway.model_request import ModelRequest
-from leyden.core.gateway.refusal import Refusal
+from leyden.core.gateway.refusal import ErrorAnswer, Refusal
 
 Finish = Literal["stop", "length", "tool_calls"]
 
@@ -74,7 +74,7 @@ class Exchange(Protocol):
         """The checked request."""
         ...
 
-    def reply(self, send: Send, response_id: str, created: int) -> Reply:
+    def reply(self, send: Send, response_id: str, created: int, prompt_tokens: int) -> Reply:
         """Return the writer of the response; `created` is in Unix seconds."""
         ...
 
@@ -104,4 +104,12 @@ class Dialect(Protocol):
 
     def too_long(self, room: int, tokens: int) -> Refusal:
         """Return the refusal of a prompt of `tokens` tokens for a context of `room` tokens."""
+        ...
+
+    def error_answer(self, refusal: Refusal) -> ErrorAnswer:
+        """Return the error response to a refusal, in the provider's format."""
+        ...
+
+    def error_event(self, refusal: Refusal) -> bytes:
+        """Return the event with which a stream of an upstream server fails, in the provider's format."""
         ...

@@ -7,19 +7,27 @@ from collections.abc import Awaitable, Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leyden.core.gateway.http.asgi import ClientGone, send_json
-from leyden.core.gateway.refusal import Refusal, server_error
+from leyden.core.gateway.refusal import ErrorAnswer, Refusal, openai_error, server_error
 
 _log = logging.getLogger("leyden.gateway")
 
 
 class Endpoint:
-    """ASGI application that answers one method and sends errors in OpenAI's format.
+    """ASGI application that answers one method and sends errors in the format of a provider.
 
-    `on_refused` is a callback that gets the code of every refusal.
+    `on_refused` is a callback that gets the code of every refusal. `error_answer` returns the error response to a
+    refusal.
     """
 
-    def __init__(self, app: ASGIApp, method: str | None = None, *, on_refused: Callable[[str], None]) -> None:
-        self._app, self._method, self._on_refused = app, method, on_refused
+    def __init__(
+        self,
+        app: ASGIApp,
+        method: str | None = None,
+        *,
+        on_refused: Callable[[str], None],
+        error_answer: Callable[[Refusal], ErrorAnswer] = openai_error,
+    ) -> None:
+        self._app, self._method, self._on_refused, self._error_answer = app, method, on_refused, error_answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; an unexpected exception is logged and becomes status 500."""
@@ -29,12 +37,12 @@ class Endpoint:
             await self._app(scope, receive, send)
         except Refusal as refusal:
             self._on_refused(refusal.body.code or refusal.body.type)
-            await send_json(send, refusal.status, refusal.encode(), refusal.headers)
+            await send_json(send, *self._error_answer(refusal))
         except ClientGone:
             pass
         except Exception:
             _log.exception("a request failed")
-            await send_json(send, 500, server_error("The server had an error.").encode())
+            await send_json(send, *self._error_answer(server_error("The server had an error.")))
 
 
 class ObservedSend:

@@ -60,6 +60,8 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     forced: Forced | None = None
     """The tool call that the agent requires; None if it requires none."""
     parallel_tool_calls: bool = True
+    call_id_prefix: str = "call_"
+    """Prefix of the ids of tool calls in the answer."""
     choices: int = 1
     """Number of choices to generate."""
     logprobs: bool = False

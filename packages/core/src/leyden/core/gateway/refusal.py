@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -47,6 +48,19 @@ class Refusal(GatewayError):
     def encode(self) -> bytes:
         """Return the JSON of the error response."""
         return msgspec.json.encode(ErrorEnvelope(self.body))
+
+
+class ErrorAnswer(NamedTuple):
+    """An error response in the format of one provider."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+
+def openai_error(refusal: Refusal) -> ErrorAnswer:
+    """Return the error response in OpenAI's format."""
+    return ErrorAnswer(refusal.status, refusal.encode(), refusal.headers)
 
 
 def unsupported(param: str, reason: str) -> Refusal:

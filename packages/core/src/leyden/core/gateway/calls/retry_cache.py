@@ -131,7 +131,8 @@ def _choice_index(span: Span) -> int:
 async def replay(policy: ServedPolicy, exchange: Exchange, spans: Sequence[Span], send: Send) -> None:
     """Send the recorded response in the format that `exchange` requests; `spans` has one span per choice, in order."""
     first = spans[0].attributes
-    reply = exchange.reply(send, str(first[semconv.RESPONSE_ID]), int(spans[0].start_time))
+    prompt_tokens = int(str(first[semconv.INPUT_TOKENS]))
+    reply = exchange.reply(send, str(first[semconv.RESPONSE_ID]), int(spans[0].start_time), prompt_tokens)
     choices: list[FinishedChoice] = []
     for index, span in enumerate(spans):
         reader = AnswerReader(policy.codec, exchange.request, str(span.attributes[semconv.CALL_ID]))
@@ -146,7 +147,7 @@ async def replay(policy: ServedPolicy, exchange: Exchange, spans: Sequence[Span]
                 reader=reader, tokens=len(ids), engine_finish=finish, prompt_ids=prompt_ids, response_ids=ids
             )
         )
-    await reply.end(choices, int(str(first[semconv.INPUT_TOKENS])))
+    await reply.end(choices, prompt_tokens)
 
 
 def _sampled_tokens(span: Span) -> tuple[list[int], list[float], list[list[tuple[int, float]]] | None]:

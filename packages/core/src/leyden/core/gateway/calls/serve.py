@@ -173,7 +173,7 @@ async def _answer(
     watch: ClientWatch,
     send: Send,
 ) -> None:
-    reply = exchange.reply(send, record.response_id, int(record.started))
+    reply = exchange.reply(send, record.response_id, int(record.started), len(record.prompt_ids or ()))
     choices = [
         _Choice(one, AnswerReader(policy.codec, exchange.request, one.call_id), exchange.request, reply)
         for one in _records(record, exchange.request.choices)

@@ -7,12 +7,12 @@ from starlette.types import Send
 
 from leyden.core.data.span import Attributes
 from leyden.core.gateway.call_identity import Origin
-from leyden.core.gateway.chat.format import AnswerHead
+from leyden.core.gateway.chat.format import AnswerHead, server_event
 from leyden.core.gateway.chat.reply import PlainReply, StreamReply
 from leyden.core.gateway.chat.request import ChatRequest, parse_chat
 from leyden.core.gateway.dialect import FinishedChoice, Reply
 from leyden.core.gateway.limits.long_work import RequestWork
-from leyden.core.gateway.refusal import Refusal
+from leyden.core.gateway.refusal import ErrorAnswer, Refusal, openai_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class ChatExchange:
 
     request: ChatRequest
 
-    def reply(self, send: Send, response_id: str, created: int) -> Reply:
+    def reply(self, send: Send, response_id: str, created: int, prompt_tokens: int) -> Reply:
         """Return the writer of the response: streamed or plain, as requested."""
         request = self.request
         head = AnswerHead(
@@ -56,3 +56,11 @@ class ChatDialect:
             f"This model's maximum context length is {room} tokens, but your messages resulted in {tokens} tokens."
         )
         return Refusal(400, message, param="messages", code="context_length_exceeded")
+
+    def error_answer(self, refusal: Refusal) -> ErrorAnswer:
+        """Return the error response to a refusal."""
+        return openai_error(refusal)
+
+    def error_event(self, refusal: Refusal) -> bytes:
+        """Return the event with which a stream of an upstream server fails."""
+        return server_event(refusal.encode())

@@ -52,6 +52,7 @@ class AnswerReader:
         self._stop = StopFilter(request.sampling.stop)
         self._parser = codec.parser(request.tools, request.forced)
         self._one_call = not request.parallel_tool_calls
+        self._id_prefix = request.call_id_prefix
         self._logprobs = LogprobReader(codec) if request.logprobs else None
         self.may_stop_early = bool(request.sampling.stop) or (self._one_call and bool(request.tools))
         """Whether the reader may end the answer before the engine does; its tokens must then be read as they arrive."""
@@ -68,6 +69,11 @@ class AnswerReader:
     def content(self) -> str | None:
         """Content so far; None if there are only tool calls."""
         return "".join(self._content) or (None if self.calls else "")
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the answer; None if none did."""
+        return self._stop.found
 
     def push(self, ids: Sequence[int], logprobs: Sequence[float], top: Top | None = None) -> list[ReadPart]:
         """Add sampled tokens with their log-probabilities; return the new parts that can no longer change."""
@@ -121,7 +127,7 @@ class AnswerReader:
 
     def _with_id(self, call: ToolCall) -> AnswerCall:
         name = blake2b(f"{self._call_id}/{len(self.calls)}".encode(), digest_size=12).hexdigest()
-        return AnswerCall(id=f"call_{name}", name=call.name, arguments=call.arguments)
+        return AnswerCall(id=f"{self._id_prefix}{name}", name=call.name, arguments=call.arguments)
 
 
 class LogprobReader:

@@ -72,8 +72,13 @@ class StopFilter:
     def __init__(self, stop: Sequence[str]) -> None:
         self._stop = stop
         self._held: str = ""
-        self.stopped = False
-        """Whether a stop string was found; `push` returns no text after it."""
+        self.found: str | None = None
+        """The stop string that was found; `push` returns no text after it."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string was found."""
+        return self.found is not None
 
     def push(self, text: str) -> str:
         """Add text; return the text that cannot be part of a stop string."""
@@ -81,8 +86,8 @@ class StopFilter:
             return "" if self.stopped else text
         text = self._held + text
         found = [(text.find(stop), stop) for stop in self._stop]
-        matches = [(start + len(stop), start) for start, stop in found if start >= 0]
-        self.stopped = bool(matches)
+        matches = [(start + len(stop), start, stop) for start, stop in found if start >= 0]
+        self.found = min(matches)[2] if matches else None
         settled = min(matches)[1] if matches else len(text) - self._open_length(text)
         self._held = "" if matches else text[settled:]
         return text[:settled]

@@ -21,8 +21,12 @@ class ClientGone(Exception):
 def start_message(
     status: int, content_type: bytes, length: int | None = None, extra_headers: Mapping[str, str] = NO_HEADERS
 ) -> Message:
-    """Return the ASGI message that starts a response; `length` is in bytes, and None for a streamed response."""
-    headers = [(b"content-type", content_type), (b"x-request-id", b"req_" + secrets.token_hex(16).encode())]
+    """Return the ASGI message that starts a response; `length` is in bytes, and None for a streamed response.
+
+    The request's id is that of the header `request-id` in `extra_headers`, or else a new one.
+    """
+    request_id = extra_headers.get("request-id") or f"req_{secrets.token_hex(16)}"
+    headers = [(b"content-type", content_type), (b"x-request-id", request_id.encode())]
     headers += [(name.encode(), value.encode()) for name, value in extra_headers.items()]
     if length is not None:
         headers.append((b"content-length", str(length).encode()))

@@ -20,7 +20,8 @@ PREFIXES = ("/v1", "/a/{token}/v1")
 
 _ABOUT = """\
 Model calls of agents, in the API formats of their providers. Every path except the machine's own needs the token of an
-open attempt: in the private header, as the key (`Authorization: Bearer`), or in the path. Other paths are answered with
+open attempt: in the private header, as the key (`Authorization: Bearer`, or
+`x-api-key`), or in the path. Other paths are answered with
 status 404, and other methods with 405."""
 
 _STATUSES: Mapping[int, str] = {
@@ -35,10 +36,14 @@ _STATUSES: Mapping[int, str] = {
     431: "The head of the request is too long.",
     500: "The server had an error.",
     503: "The request waited too long for its turn; `Retry-After` has the time until the next try.",
+    529: "The request waited too long for its turn; `Retry-After` has the time until the next try.",
 }
 _ANYWHERE = (400, 431, 500)
 _OF_ATTEMPT = (*_ANYWHERE, 401, 403, 404)
 _WITH_BODY = (*_OF_ATTEMPT, 408, 413, 415, 429, 503)
+_OF_MESSAGES = (*_OF_ATTEMPT, 408, 413, 415, 429, 529)
+"""Of the Messages API, whose errors have another format."""
+_MESSAGES_ERRORS = "MessagesErrorEnvelope"
 _PRIVATE = {
     semconv.HEADER_POLICY: "Name of the policy to answer the call.",
     semconv.HEADER_AGENT: "Name of the calling agent; percent-encoded, like the other headers.",
@@ -59,6 +64,8 @@ class Operation:
     """Of errors."""
     body: str | None = None
     """Name of the schema of the request's body."""
+    errors: str = "ErrorEnvelope"
+    """Name of the schema of errors."""
     query: Mapping[str, Schema] | None = None
 
 
@@ -118,6 +125,24 @@ OF_ATTEMPT: Mapping[str, Mapping[str, Operation]] = {
     "/responses/{response_id}/cancel": {
         "post": Operation(summary="Always fails: answers are synchronous and cannot be cancelled", answers={})
     },
+    "/messages": {
+        "post": Operation(
+            summary="Answer a conversation, in the format of Anthropic's Messages API",
+            body="MessagesBody",
+            answers=_json_or_events("MessagesAnswer", "An event of the Messages API; the last is `message_stop`."),
+            statuses=_OF_MESSAGES,
+            errors=_MESSAGES_ERRORS,
+        )
+    },
+    "/messages/count_tokens": {
+        "post": Operation(
+            summary="Count the tokens of the prompt, in the format of Anthropic's Messages API",
+            body="MessagesCountBody",
+            answers=_json("MessagesCount"),
+            statuses=_OF_MESSAGES,
+            errors=_MESSAGES_ERRORS,
+        )
+    },
     "/models": {"get": Operation(summary="List the policies", answers=_json("ModelList"))},
     "/models/{name}": {"get": Operation(summary="Describe a policy", answers=_json("Model"))},
 }
@@ -146,7 +171,7 @@ OF_MACHINE: Mapping[str, Mapping[str, Operation]] = {
 @cache
 def openapi_document() -> bytes:
     """Return the page, as JSON; it is the same for every gateway."""
-    by_token: list[Schema] = [{"attempt": []}, {"key": []}]
+    by_token: list[Schema] = [{"attempt": []}, {"key": []}, {"x-api-key": []}]
     paths = {path: _path(path, operations, []) for path, operations in OF_MACHINE.items()}
     for prefix, security in zip(PREFIXES, (by_token, []), strict=True):
         paths |= {prefix + path: _path(prefix + path, operations, security) for path, operations in OF_ATTEMPT.items()}
@@ -156,11 +181,16 @@ def openapi_document() -> bytes:
         "paths": paths,
         "components": {
             "schemas": schemas(),
-            "responses": {str(status): _refusal(status) for status in _STATUSES},
+            "responses": {
+                _refusal_name(status, errors): _refusal(status, errors)
+                for errors, statuses in (("ErrorEnvelope", _WITH_BODY), (_MESSAGES_ERRORS, _OF_MESSAGES))
+                for status in statuses
+            },
             "parameters": {name: _private_header(name) for name in _PRIVATE},
             "securitySchemes": {
                 "attempt": {"type": "apiKey", "in": "header", "name": semconv.HEADER_ATTEMPT},
                 "key": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
             },
         },
     }
@@ -177,7 +207,10 @@ def _path(path: str, operations: Mapping[str, Operation], security: Sequence[Sch
 
 
 def _operation(path: str, method: str, operation: Operation, security: Sequence[Schema]) -> Schema:
-    answers: Schema = {str(status): {"$ref": f"#/components/responses/{status}"} for status in operation.statuses}
+    answers: Schema = {
+        str(status): {"$ref": f"#/components/responses/{_refusal_name(status, operation.errors)}"}
+        for status in operation.statuses
+    }
     if operation.answers:
         content = {kind: {"schema": schema} for kind, schema in operation.answers.items()}
         answers["200"] = {"description": "The answer.", "headers": _REQUEST_ID, "content": content}
@@ -202,12 +235,16 @@ def _operation(path: str, method: str, operation: Operation, security: Sequence[
 _REQUEST_ID: Schema = {"x-request-id": {"required": True, "schema": {"type": "string"}}}
 
 
-def _refusal(status: int) -> Schema:
+def _refusal_name(status: int, errors: str) -> str:
+    return f"messages_{status}" if errors == _MESSAGES_ERRORS else str(status)
+
+
+def _refusal(status: int, errors: str) -> Schema:
     document: Schema = {
         "description": _STATUSES[status],
-        "content": {"application/json": {"schema": reference("ErrorEnvelope")}},
+        "content": {"application/json": {"schema": reference(errors)}},
     }
-    if status in (429, 503):
+    if status in (429, 503, 529):
         document["headers"] = {"retry-after": {"required": True, "schema": {"type": "integer", "minimum": 1}}}
     return document
 

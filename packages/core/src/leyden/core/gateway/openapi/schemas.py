@@ -10,6 +10,10 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
+from leyden.core.gateway.anthropic import format as messages_format
+from leyden.core.gateway.anthropic import request as messages_request
+from leyden.core.gateway.anthropic.errors import MessagesErrorEnvelope
+from leyden.core.gateway.anthropic.request import CountBody, MessagesBody
 from leyden.core.gateway.chat import request as chat_request
 from leyden.core.gateway.chat.format import Chunk, Completion
 from leyden.core.gateway.chat.request import ChatBody, ChatMessage, ChatTool
@@ -34,6 +38,13 @@ _ITEMS = {
     ("function_call_output",): ("call_id", "output"),
     ("item_reference",): ("id",),
     ("reasoning",): (),
+}
+_BLOCKS = {
+    ("text",): ("text",),
+    ("thinking",): ("thinking",),
+    ("redacted_thinking",): (),
+    ("tool_use",): ("id", "name", "input"),
+    ("tool_result",): ("tool_use_id",),
 }
 
 
@@ -122,16 +133,57 @@ class OutputCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
 
 
+class _MessagesText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["text"]
+    text: str
+
+
+class _MessagesToolUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class _MessagesUsage(msgspec.Struct, frozen=True):
+    input_tokens: int
+    output_tokens: int
+
+
+class MessagesAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An answer of the Messages API."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[dict[str, Any]]
+    stop_reason: messages_format.StopReason
+    stop_sequence: str | None
+    usage: _MessagesUsage
+
+
+class MessagesCount(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many tokens a request of the Messages API would have the policy read."""
+
+    input_tokens: int
+
+
 def schemas() -> Schemas:
     """Return every schema by its name."""
     chat = _named("Chat", [ChatBody, ChatMessage, ChatTool])
     answers = {**_named("Completion", [Completion]), **_named("Chunk", [Chunk])}
     responses = _named("Responses", [ResponsesBody, ResponsesTool, ItemFields, OutputMessage, OutputCall, Settings])
+    blocks = [_MessagesText, _MessagesToolUse]
+    messages = _named(
+        "Messages", [*blocks, MessagesBody, CountBody, MessagesAnswer, MessagesCount, MessagesErrorEnvelope]
+    )
     shared = _named("", [ErrorEnvelope, Health, Model, ModelList, DeletedResponse, InputTokens, ItemList])
     _describe_chat_checks(chat)
     _describe_responses_checks(responses)
     responses["ResponsesAnswer"] = _answer(responses.pop("ResponsesSettings"))
-    return {**chat, **answers, **responses, **shared}
+    _describe_messages_checks(messages)
+    return {**chat, **answers, **responses, **messages, **shared}
 
 
 def _named(prefix: str, types: Sequence[type]) -> Schemas:
@@ -219,6 +271,34 @@ def _describe_responses_checks(found: Schemas) -> None:
     found["ResponsesPart"] = _variants(found["ResponsesPart"], "type", _TEXTS_OF_ITEMS)
     found["ResponsesItemFields"] = _variants(found["ResponsesItemFields"], "type", _ITEMS)
     found["ResponsesTool"] = _variants(found["ResponsesTool"], "type", {("function",): ("name",)})
+
+
+def _describe_messages_checks(found: Schemas) -> None:
+    body = found["MessagesBody"]
+    given: Schemas = body["properties"]
+    _narrow(given["temperature"], minimum=0, maximum=1)
+    _narrow(given["top_p"], exclusiveMinimum=0, maximum=1)
+    _narrow(given["top_k"], minimum=0)
+    _narrow(given["max_tokens"], minimum=1, maximum=LARGEST_INTEGER)
+    text = {"type": "string", "pattern": r"\S", "maxLength": messages_request.MAX_STOP_CHARACTERS}
+    _narrow(given["stop_sequences"], maxItems=messages_request.MAX_STOP, items=text)
+    for name in ("MessagesBody", "MessagesCountBody"):
+        properties: Schemas = found[name]["properties"]
+        _narrow(properties["messages"], minItems=1)
+        properties.update({key: {"enum": [*values, None]} for key, values in messages_request.NEUTRAL.items()})
+        properties.update(
+            {key: {"description": "Recorded; changes nothing."} for key in sorted(messages_request.HINTS)}
+        )
+        found[name]["additionalProperties"] = False
+    found["MessagesEdit"]["properties"]["type"] = {"type": "string", "pattern": "^clear_thinking_"}
+    _narrow(found["MessagesKeptThinking"]["properties"]["value"], minimum=1)
+    found["MessagesOutputConfig"]["properties"]["format"] = dict(NULL)
+    found["MessagesBlock"]["properties"]["input"] = {"anyOf": [{"type": "object"}, NULL]}
+    found["MessagesBlock"] = _variants(found["MessagesBlock"], "type", _BLOCKS)
+    found["MessagesTextBlock"] = _variants(found["MessagesTextBlock"], "type", {("text",): ("text",)})
+    found["MessagesTool"] = _variants(found["MessagesTool"], "type", {("custom",): ("name", "input_schema")})
+    outputs = [reference("MessagesText"), reference("MessagesToolUse")]
+    found["MessagesAnswer"]["properties"]["content"]["items"] = {"oneOf": outputs}
 
 
 def _variants(schema: Schema, field: str, required: Mapping[tuple[str, ...], tuple[str, ...]]) -> Schema:

@@ -8,9 +8,10 @@ from starlette.types import Send
 from leyden.core.data import semconv
 from leyden.core.data.span import Attributes
 from leyden.core.gateway.call_identity import Origin
+from leyden.core.gateway.chat.format import server_event
 from leyden.core.gateway.dialect import FinishedChoice, Reply
 from leyden.core.gateway.limits.long_work import RequestWork
-from leyden.core.gateway.refusal import Refusal
+from leyden.core.gateway.refusal import ErrorAnswer, Refusal, openai_error
 from leyden.core.gateway.responses.format import Head, Response
 from leyden.core.gateway.responses.items import Item
 from leyden.core.gateway.responses.reply import AnswerWriter, PlainReply, StreamReply
@@ -26,7 +27,7 @@ class ResponsesExchange:
         self._origin, self._conversations = origin, conversations
         self._writer: AnswerWriter | None = None
 
-    def reply(self, send: Send, response_id: str, created: int) -> Reply:
+    def reply(self, send: Send, response_id: str, created: int, prompt_tokens: int) -> Reply:
         """Return the writer of the response: streamed or plain, as requested."""
         return (StreamReply if self.request.stream else PlainReply)(
             send, self._answer_writer(response_id, created), self._remember
@@ -93,6 +94,14 @@ class ResponsesDialect:
         """Return the refusal of a conversation that leaves no room for a response."""
         message = "Your input exceeds the context window of this model. Please adjust your input and try again."
         return Refusal(400, message, param="input", code="context_length_exceeded")
+
+    def error_answer(self, refusal: Refusal) -> ErrorAnswer:
+        """Return the error response to a refusal."""
+        return openai_error(refusal)
+
+    def error_event(self, refusal: Refusal) -> bytes:
+        """Return the event with which a stream of an upstream server fails."""
+        return server_event(refusal.encode())
 
     async def _resolved(self, item: Item, origin: Origin) -> Item:
         return await self._conversations.item(origin, item["id"]) if item["type"] == "item_reference" else item

@@ -8,6 +8,7 @@ import msgspec
 from leyden.core.gateway.chat.format import answer_message
 from leyden.core.gateway.codecs.answer_reader import AnswerCall
 from leyden.core.gateway.model_request import UNREADABLE
+from leyden.core.gateway.upstream.messages_view import ENDS, read_messages_answer
 
 T = TypeVar("T")
 
@@ -16,6 +17,7 @@ _ENDS = (
     b"event: response.completed",
     b"event: response.incomplete",
     b"event: response.failed",
+    ENDS,
 )
 
 
@@ -112,8 +114,10 @@ def ended(seen: bytes | bytearray) -> bool:
 
 
 def read_answer(body: bytes, *, streamed: bool) -> AnswerView:
-    """Parse a whole or partial response of Chat Completions or of the Responses API."""
+    """Parse a whole or partial response of Chat Completions, of the Responses API or of the Messages API."""
     pieces = list(_data(body)) if streamed else [body]
+    if found := read_messages_answer(pieces, streamed=streamed):
+        return AnswerView(**msgspec.structs.asdict(found))
     return _read_responses(pieces, streamed=streamed) or _read_chat(pieces)
 
 

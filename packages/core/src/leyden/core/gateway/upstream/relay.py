@@ -1,4 +1,4 @@
-"""`Upstream`: an OpenAI-compatible endpoint that answers calls instead of the policy, for runs without training.
+"""`Upstream`: an endpoint that answers calls instead of the policy, for runs without training.
 
 The endpoint comes from the configuration, never from a request. Its API key is sent to this endpoint only, and no
 redirect is followed. A chat completion requests token ids, which some servers such as vLLM can send. The ids are
@@ -8,17 +8,20 @@ recorded, and removed from the response to the agent. The rest of a response rea
 import asyncio
 import logging
 import secrets
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 from starlette.types import Send
 
 from leyden.core.data import reasons
+from leyden.core.gateway.anthropic.dialect import MessagesDialect
+from leyden.core.gateway.anthropic.request import recorded_request
 from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.calls.record import CallRecord
 from leyden.core.gateway.calls.retry_cache import RetryCache
-from leyden.core.gateway.chat.format import server_event
 from leyden.core.gateway.chat.request import RECORDED_SEPARATELY
 from leyden.core.gateway.dialect import Dialect
 from leyden.core.gateway.http.asgi import JSON, ClientGone, ClientWatch, start_message
@@ -26,6 +29,7 @@ from leyden.core.gateway.limits.long_work import RequestWork
 from leyden.core.gateway.model_request import RecordedRequest, read_fields, rest_of, text_of
 from leyden.core.gateway.refusal import Refusal, invalid
 from leyden.core.gateway.upstream.answer_view import ended, read_answer
+from leyden.core.gateway.upstream.messages_view import is_messages_error
 from leyden.core.gateway.upstream.token_ids import TOKEN_ID_REQUEST, TokenIdFilter
 from leyden.core.masking import mask_json, mask_text
 from leyden.core.tracing.context import outside_attempt
@@ -34,6 +38,11 @@ NAME = "endpoint"
 """Name in the metrics of an upstream without a configured model."""
 REFUSES_PARAMETER = (400, 422)
 """Statuses with which servers refuse a request with an unknown field."""
+NO_SUCH_PATH = (404, 405)
+"""Statuses with which servers without the Messages API answer its path."""
+MESSAGES_VERSION = "2023-06-01"
+"""Version of the Messages API in requests of agents that name none."""
+ANTHROPIC_HOST = "api.anthropic.com"
 
 _log = logging.getLogger("leyden.gateway")
 
@@ -79,7 +88,7 @@ class Upstream:
         Raises Refusal with status 502 if the endpoint cannot be reached, or with status 400 if no model is named.
         """
         with watch.cancelling():
-            fields, as_sent = await work.run(len(body), lambda: _read(body))
+            fields, as_sent = await work.run(len(body), lambda: _read(body, dialect))
         work.free()
         self._check_model(as_sent.model)
         call_id = f"upstream-{secrets.token_hex(14)}"
@@ -91,12 +100,12 @@ class Upstream:
             as_sent=as_sent,
             not_trained=reasons.UPSTREAM,
         )
-        relay = _Relay(record, retry_cache, send)
+        relay = _Relay(record, retry_cache, send, dialect)
         try:
             # In `leyden dev`, the agent may run in this process, where all model calls are routed to the gateway. This
             # call must not be.
             with outside_attempt(), watch.cancelling():
-                await self._forward(dialect.path, fields, relay)
+                await self._forward(dialect.path, fields, relay, origin.api_headers)
         except ClientGone:
             record.not_trained = reasons.DISCONNECTED
             await relay.record_once()
@@ -122,7 +131,9 @@ class Upstream:
             await self._session.close()
             self._session = None
 
-    async def _forward(self, path: str, fields: dict[str, msgspec.Raw], relay: "_Relay") -> None:
+    async def _forward(
+        self, path: str, fields: dict[str, msgspec.Raw], relay: "_Relay", api_headers: Mapping[str, str]
+    ) -> None:
         body: dict[str, object] = {**fields, **({"model": self.model} if self.model else {})}
         if path == TOKEN_ID_REQUEST.path and TOKEN_ID_REQUEST.field not in fields and self._accepts_ids_parameter:
             async with self._post(path, {**body, TOKEN_ID_REQUEST.field: True}) as answer:
@@ -133,17 +144,33 @@ class Upstream:
                 if answer.status < 400:
                     self._accepts_ids_parameter = False
                 return await relay.run(answer)
-        async with self._post(path, body) as answer:
+        async with self._post(path, body, api_headers) as answer:
+            no_such_path = path == MessagesDialect.path and answer.status in NO_SUCH_PATH
+            if no_such_path and not is_messages_error(await answer.read()):
+                return await relay.fail(*_no_messages(self.base_url, answer.status))
             await relay.run(answer)
 
-    def _post(self, path: str, body: dict[str, object]) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    def _post(
+        self, path: str, body: dict[str, object], api_headers: Mapping[str, str] | None = None
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         data = msgspec.json.encode(body)
         url, headers = f"{self.base_url}{path}", self._headers()
+        if path == MessagesDialect.path:
+            headers = self._messages_headers(api_headers or {})
         return self._open_session().post(url, data=data, headers=headers, allow_redirects=False)
 
     def _headers(self) -> dict[str, str]:
         key = {"authorization": f"Bearer {self._api_key}"} if self._api_key else {}
         return {"content-type": "application/json", **key}
+
+    def _messages_headers(self, api_headers: Mapping[str, str]) -> dict[str, str]:
+        """Return the headers of a request of the Messages API; servers of it differ in the header of the key."""
+        headers = {**self._headers(), "anthropic-version": MESSAGES_VERSION, **api_headers}
+        if self._api_key:
+            headers["x-api-key"] = self._api_key
+            if urlsplit(self.base_url).hostname == ANTHROPIC_HOST:
+                del headers["authorization"]
+        return headers
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -171,8 +198,8 @@ class Upstream:
 class _Relay:
     """Relay of one response: sends it to the agent and keeps it for the record."""
 
-    def __init__(self, record: CallRecord, retry_cache: RetryCache, send: Send) -> None:
-        self._record, self._retry_cache, self._send = record, retry_cache, send
+    def __init__(self, record: CallRecord, retry_cache: RetryCache, send: Send, dialect: Dialect) -> None:
+        self._record, self._retry_cache, self._send, self._dialect = record, retry_cache, send, dialect
         self._received = bytearray()
         self._streamed = self._started = self._recorded = False
 
@@ -203,14 +230,17 @@ class _Relay:
         await self.record_once()
         await self._write(b"" if ids is None else ids.rest(), more=False)
 
-    async def fail(self, reason: str) -> None:
-        """Record the failure, and send it to the agent as an event; raises Refusal if nothing has been sent yet."""
+    async def fail(self, reason: str, refusal: Refusal | None = None) -> None:
+        """Record the failure, and send it to the agent as an event; raises Refusal if nothing has been sent yet.
+
+        Without `refusal`, its status is 502.
+        """
         self._record.fail(reasons.UPSTREAM, reason, "upstream")
         await self.record_once()
-        refusal = Refusal(502, f"Bad gateway: {reason}.", type="server_error")
+        refusal = refusal or Refusal(502, f"Bad gateway: {reason}.", type="server_error")
         if not self._started:
             raise refusal
-        await self._write(server_event(refusal.encode()), more=False)
+        await self._write(self._dialect.error_event(refusal), more=False)
 
     async def record_once(self) -> None:
         """Store the request and the response so far; repeated calls do nothing."""
@@ -233,8 +263,18 @@ class _Relay:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
 
-def _read(body: bytes) -> tuple[dict[str, msgspec.Raw], RecordedRequest]:
+def _no_messages(base_url: str, status: int) -> tuple[str, Refusal]:
+    """Return the reason and the refusal for an endpoint without the Messages API."""
+    path = f"{mask_text(base_url)}{MessagesDialect.path}"
+    reason = f"the endpoint has no Messages API: it answered POST {path} with status {status}"
+    advice = "Give an endpoint that has it, or let the agent use a client of Chat Completions."
+    return reason, Refusal(404, f"{reason[0].upper()}{reason[1:]}. {advice}", code="unknown_url")
+
+
+def _read(body: bytes, dialect: Dialect) -> tuple[dict[str, msgspec.Raw], RecordedRequest]:
     fields = read_fields(body)
+    if dialect.path == MessagesDialect.path:
+        return fields, recorded_request(body, fields)
     return fields, _recorded_request(fields)
 
 

@@ -20,7 +20,7 @@ from leyden.core.masking import OWN_TOKENS, LineMasker, mask_text, remember_secr
 from leyden.core.runner.attempts.threads import in_thread
 from leyden.core.runner.commands.process import CommandProcess, Exit, Streams
 from leyden.core.runner.user_code.task_input import row_of
-from leyden.core.tracing.children.environment import with_gateway, with_hook
+from leyden.core.tracing.children.environment import ATTEMPTS_OWN, with_gateway, with_hook
 from leyden.core.tracing.children.inherited import InheritedState
 from leyden.core.tracing.context import Caller, OpenAttempt
 from leyden.core.tracing.wire.unsupported_clients import COMMAND
@@ -30,7 +30,6 @@ OUTPUT_BYTES = 1 << 20
 ERROR_BYTES = 64 << 10
 """Number of bytes of an attempt's standard error that reach the log. These are the first ones."""
 LAST_LINE_CHARACTERS = 300
-ATTEMPTS_OWN = frozenset({"OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"})
 TASK_BYTES = 100_000
 """Largest task in `LEYDEN_TASK`, in bytes.
 
@@ -154,7 +153,7 @@ def environment(
     `base` is by default this process's own environment. Secrets that `env` names stay.
     """
     base = os.environ if base is None else base
-    secrets = withheld(base, env)
+    secrets = withheld(base, env) - ATTEMPTS_OWN
     kept = {name: value for name, value in base.items() if name not in secrets}
     variables = with_gateway(with_hook(kept, InheritedState.of(attempt, Caller(), fail_closed=True)), attempt)
     variables |= {name: base[name] for name in env if name in base and name not in variables}

@@ -27,6 +27,17 @@ log = logging.getLogger("leyden.routing")
 
 HOOK = str(Path(__file__).with_name("start_hook"))
 PYTHON_PATH = "PYTHONPATH"
+ATTEMPTS_OWN = frozenset(
+    {
+        "ANTHROPIC_API_KEY",
+        "ANTHROPIC_AUTH_TOKEN",
+        "ANTHROPIC_BASE_URL",
+        "OPENAI_API_BASE",
+        "OPENAI_API_KEY",
+        "OPENAI_BASE_URL",
+    }
+)
+"""Variables that `with_gateway` replaces."""
 
 _IGNORES_HOOK = re.compile(r"-[a-zA-Z]*[EIS]")
 """Options with which Python ignores its environment variables, or runs no `sitecustomize`."""
@@ -53,17 +64,24 @@ def child_environment(program: Sequence[str] | None, given: Mapping[Any, Any] | 
         return hooked
     name = "a shell" if program is None else os.path.basename(program[0])
     attempt.extra.setdefault(PROGRAMS, set()).add(name)
-    kept = sorted(name for name in hooked if PROVIDER_KEYS.fullmatch(name) and name != "OPENAI_API_KEY")
+    kept = sorted(name for name in hooked if PROVIDER_KEYS.fullmatch(name) and name not in ATTEMPTS_OWN)
     if kept:
         _warn_once(name, ", ".join(kept))
     return with_gateway(hooked, attempt)
 
 
 def with_gateway(base: Mapping[str, str], attempt: OpenAttempt) -> dict[str, str]:
-    """Return `base` without provider keys, with variables that lead an OpenAI client to the gateway."""
+    """Return `base` without provider keys, with variables that lead clients of OpenAI and Anthropic to the gateway.
+
+    Anthropic's base URL ends before the version. `ANTHROPIC_AUTH_TOKEN` is set only if `base` has it, because clients
+    warn of two credentials.
+    """
     variables = {name: value for name, value in without_own_tokens(base).items() if not PROVIDER_KEYS.fullmatch(name)}
-    url = f"{attempt.gateway_url}/a/{attempt.token}/v1"
-    variables |= {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": attempt.token}
+    root = f"{attempt.gateway_url}/a/{attempt.token}"
+    variables |= {name: f"{root}/v1" for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE")}
+    variables |= {"ANTHROPIC_BASE_URL": root, "OPENAI_API_KEY": attempt.token, "ANTHROPIC_API_KEY": attempt.token}
+    if "ANTHROPIC_AUTH_TOKEN" in base:
+        variables["ANTHROPIC_AUTH_TOKEN"] = attempt.token
     host = urlsplit(attempt.gateway_url).hostname or ""
     for name in ("NO_PROXY", "no_proxy"):  # a proxy of this machine cannot reach a loopback address here
         hosts = variables.get(name, "").split(",")

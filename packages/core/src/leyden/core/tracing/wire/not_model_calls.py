@@ -46,7 +46,6 @@ ALLOWED: tuple[tuple[str, frozenset[str], tuple[str, ...]], ...] = (
         (
             r"tokenize",
             r"detokenize",
-            r"messages/count_tokens",
             r"model/.+/count-tokens",
             r"models/ID:(?:counttokens|computetokens)",
             r"text/tokenization",

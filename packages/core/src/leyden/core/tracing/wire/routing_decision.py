@@ -59,6 +59,7 @@ class _ModelField(msgspec.Struct):
 
 class _ErrorFields(msgspec.Struct):
     message: str = ""
+    type: str | None = None
     code: str | int | None = None
     param: str | None = None
 
@@ -342,7 +343,7 @@ def _refusal(body: bytes) -> tuple[str, str]:
         return "", ""
     message = mask_text(" ".join(error.message.split()))
     shown = message if len(message) <= REASON_CHARACTERS else f"{message[:REASON_CHARACTERS]}…"
-    return f"{error.code or ''} {error.param or ''}".strip(), shown
+    return f"{error.code or error.type or ''} {error.param or ''}".strip(), shown
 
 
 def _is_gateways(url: str, attempt: OpenAttempt) -> bool:

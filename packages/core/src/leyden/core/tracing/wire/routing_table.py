@@ -28,6 +28,8 @@ MODEL_CALLS = (
     ModelCall("/responses", "/v1/responses", names_model=True),
     ModelCall("/responses/compact", "/v1/responses/compact", names_model=True),
     ModelCall("/responses/input_tokens", "/v1/responses/input_tokens", names_model=True),
+    ModelCall("/v1/messages", "/v1/messages", names_model=True),
+    ModelCall("/v1/messages/count_tokens", "/v1/messages/count_tokens", names_model=True),
     ModelCall("/completions", None, names_model=True),
     ModelCall("/messages", None, names_model=True),
     ModelCall("/api/chat", None, names_model=True),
@@ -53,6 +55,8 @@ FORWARDED = frozenset(
     {
         "accept",
         "accept-encoding",
+        "anthropic-beta",
+        "anthropic-version",
         "content-encoding",
         "content-length",
         "content-type",

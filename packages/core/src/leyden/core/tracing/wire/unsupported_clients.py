@@ -35,7 +35,6 @@ UNREACHED = {
 UNANSWERED = {
     "botocore": "botocore uses Bedrock's own API, which the gateway does not support: use Bedrock's OpenAI endpoint",
     "google.genai": "google.genai uses Gemini's own API, which the gateway does not support: its calls are stopped",
-    "anthropic": "anthropic uses the Messages API, which the gateway does not support: its calls are stopped",
     "ollama": "ollama uses its own API, which the gateway does not support: call its /v1 endpoint",
     "cohere": "cohere uses its own API, which the gateway does not support: its calls are stopped",
 }
@@ -66,12 +65,13 @@ def possible_reasons(attempt: OpenAttempt) -> list[str]:
         return []
     if (command := attempt.extra.get(COMMAND)) is not None:
         return [
-            f"{command} sent no request to OPENAI_BASE_URL: its client may have a base URL in its code, or read it "
-            "from another variable"
+            f"{command} sent no request to OPENAI_BASE_URL or ANTHROPIC_BASE_URL: its client may have a base URL in "
+            "its code, or read it from another variable"
         ]
     programs = sorted({*attempt.extra.get(PROGRAMS, ())} - SYSTEM_PROGRAMS)
     started = [
-        f"{name} is another program: its client must read its base URL from OPENAI_BASE_URL" for name in programs
+        f"{name} is another program: its client must read its base URL from OPENAI_BASE_URL or ANTHROPIC_BASE_URL"
+        for name in programs
     ]
     return started + out_of_reach()
 

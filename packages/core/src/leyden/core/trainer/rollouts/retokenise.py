@@ -23,11 +23,12 @@ from leyden.core.data.reasons import (
 from leyden.core.data.span import Span
 from leyden.core.data.transition import Transition
 from leyden.core.errors import LeydenError
+from leyden.core.gateway.anthropic.tools import MessagesToolChoice, read_choice
 from leyden.core.gateway.chat.request import TEXT_PARTS
 from leyden.core.gateway.codec import Codec, Forced, Message, ToolDefinition
 from leyden.core.gateway.model_request import UNREADABLE
 from leyden.core.gateway.responses.items import chat_messages, read_items
-from leyden.core.gateway.tool_choice import apply_tool_choice, read_tool_choice
+from leyden.core.gateway.tool_choice import ToolChoice, apply_tool_choice, read_tool_choice
 from leyden.core.trajectory.calls import finish_reason
 from leyden.core.trajectory.messages import objects, read_messages
 
@@ -103,7 +104,7 @@ def _conversation(span: Span) -> tuple[list[Message], list[ToolDefinition], Forc
             messages, offered = _responses(span, request), [_nested(tool) for tool in _tools(span)]
         else:
             messages, offered = read_messages(span.attributes.get(semconv.INPUT_MESSAGES)), _tools(span)
-        tools, forced = apply_tool_choice(read_tool_choice(request.tool_choice), offered)
+        tools, forced = apply_tool_choice(_tool_choice(span, request), offered)
     except (LeydenError, *UNREADABLE, *_MALFORMED) as error:
         raise error if isinstance(error, CannotRetokenise) else CannotRetokenise(NOT_RENDERED) from error
     if not messages:
@@ -111,6 +112,12 @@ def _conversation(span: Span) -> tuple[list[Message], list[ToolDefinition], Forc
     if any(part.get("type") not in TEXT_PARTS for message in messages for part in objects(message.get("content"))):
         raise CannotRetokenise(MORE_THAN_TEXT)
     return messages, tools, forced
+
+
+def _tool_choice(span: Span, request: _RequestFields) -> ToolChoice:
+    if span.text(semconv.DIALECT) == "messages":
+        return read_choice(msgspec.convert(request.tool_choice, MessagesToolChoice | None))
+    return read_tool_choice(request.tool_choice)
 
 
 def _responses(span: Span, request: _RequestFields) -> list[Message]:

@@ -1,0 +1,1 @@
+"""Anthropic's Messages API: what is asked, how an answer and an error are written."""

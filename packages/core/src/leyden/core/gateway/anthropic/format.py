@@ -1,0 +1,159 @@
+"""Format of Messages responses: builds the JSON of plain responses and of stream events.
+
+The responses have exactly the provider's fields. Fields without a value here are null, as the provider sends them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from leyden.core.gateway.anthropic.blocks import INVALID_JSON
+from leyden.core.gateway.anthropic.errors import new_request_id, request_headers
+from leyden.core.gateway.codecs.answer_reader import AnswerCall, ReadPart
+from leyden.core.gateway.dialect import FinishedChoice
+from leyden.core.gateway.model_request import UNREADABLE
+
+StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+
+Fields: TypeAlias = dict[str, Any]
+
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """Fields that a plain response and the first event of a stream share."""
+
+    id: str
+    model: str
+    """Name of the model in the agent's request."""
+    input_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Fields about the end of a response."""
+
+    stop_reason: StopReason | None = None
+    stop_sequence: str | None = None
+    output_tokens: int = 0
+
+
+def ending(choice: FinishedChoice) -> Ending:
+    """Return how a response ended."""
+    reader = choice.reader
+    if choice.cut:
+        return Ending(stop_reason="max_tokens", output_tokens=choice.tokens)
+    if reader.calls:
+        return Ending(stop_reason="tool_use", output_tokens=choice.tokens)
+    if reader.stop_string is not None:
+        return Ending(stop_reason="stop_sequence", stop_sequence=reader.stop_string, output_tokens=choice.tokens)
+    return Ending(stop_reason="end_turn", output_tokens=choice.tokens)
+
+
+def message(head: Head, content: Sequence[Fields], end: Ending) -> Fields:
+    """Return a response in the provider's format."""
+    cache_creation = {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0}
+    usage = _usage(head, end) | {"cache_creation": cache_creation, "service_tier": "standard"}
+    return {
+        "id": head.id,
+        "type": "message",
+        "role": "assistant",
+        "model": head.model,
+        "content": list(content),
+        "stop_reason": end.stop_reason,
+        "stop_sequence": end.stop_sequence,
+        "usage": usage,
+    }
+
+
+def content_blocks(parts: Sequence[ReadPart]) -> list[Fields]:
+    """Return the texts and tool calls of a response as blocks, in order; one empty text block if there are no parts."""
+    blocks: list[Fields] = []
+    for part in parts or [""]:
+        if not isinstance(part, str):
+            blocks.append(tool_block(part) | {"input": msgspec.Raw(call_input(part).encode())})
+        elif blocks and blocks[-1]["type"] == "text":
+            blocks[-1]["text"] += part
+        else:
+            blocks.append(text_block(part))
+    return blocks
+
+
+def text_block(text: str = "") -> Fields:
+    """Return a text block."""
+    return {"type": "text", "text": text}
+
+
+def tool_block(call: AnswerCall) -> Fields:
+    """Return the block of a tool call with an empty input, as a stream begins it."""
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+
+
+def call_input(call: AnswerCall) -> str:
+    """Return the arguments of a tool call as the JSON of an object, as the policy wrote them.
+
+    A forced call may have other arguments. They become an object with the only key `INVALID_JSON`, which the provider's
+    documentation uses for such a text. A call that was cut off before its arguments has an empty object.
+    """
+    if not call.arguments.strip():
+        return "{}"
+    try:
+        if isinstance(msgspec.json.decode(call.arguments), dict):
+            return call.arguments
+    except UNREADABLE:
+        pass
+    return msgspec.json.encode({INVALID_JSON: call.arguments}).decode()
+
+
+def count_answer(tokens: int) -> tuple[bytes, Mapping[str, str]]:
+    """Return the JSON and the headers of a response with the number of tokens of a prompt."""
+    return msgspec.json.encode({"input_tokens": tokens}), request_headers(new_request_id())
+
+
+def start_event(head: Head) -> bytes:
+    """Return the event that begins a stream."""
+    return event("message_start", {"message": message(head, [], Ending())})
+
+
+def block_start(index: int, block: Mapping[str, object]) -> bytes:
+    """Return the event that begins a block."""
+    return event("content_block_start", {"index": index, "content_block": block})
+
+
+def text_delta(index: int, text: str) -> bytes:
+    """Return the event that adds text to a block."""
+    return event("content_block_delta", {"index": index, "delta": {"type": "text_delta", "text": text}})
+
+
+def input_delta(index: int, partial_json: str) -> bytes:
+    """Return the event that adds JSON to the input of a tool call."""
+    delta = {"type": "input_json_delta", "partial_json": partial_json}
+    return event("content_block_delta", {"index": index, "delta": delta})
+
+
+def block_stop(index: int) -> bytes:
+    """Return the event that ends a block."""
+    return event("content_block_stop", {"index": index})
+
+
+def end_events(head: Head, end: Ending) -> bytes:
+    """Return the events that end a stream."""
+    delta = {"stop_reason": end.stop_reason, "stop_sequence": end.stop_sequence}
+    return event("message_delta", {"delta": delta, "usage": _usage(head, end)}) + event("message_stop", {})
+
+
+def event(kind: str, fields: Mapping[str, object]) -> bytes:
+    """Return one stream event."""
+    return b"event: " + kind.encode() + b"\ndata: " + msgspec.json.encode({"type": kind, **fields}) + b"\n\n"
+
+
+def _usage(head: Head, end: Ending) -> Fields:
+    return {
+        "input_tokens": head.input_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "output_tokens": end.output_tokens,
+    }
