@@ -16,11 +16,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leyden.core.engine.base import Engine
 from leyden.core.gateway.call_identity import Origin, open_origin, private_headers, verified
+from leyden.core.gateway.calls.prompts import read_prompts
 from leyden.core.gateway.calls.retry_cache import RetryCache
-from leyden.core.gateway.calls.serve import read_prompt, read_request, serve_call
+from leyden.core.gateway.calls.serve import read_request, serve_call
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.calls.span_writer import SpanWriter, SpanWriterLimits
 from leyden.core.gateway.chat.dialect import ChatDialect
+from leyden.core.gateway.completions.dialect import CompletionsDialect
 from leyden.core.gateway.dialect import Dialect
 from leyden.core.gateway.endpoint import Endpoint, ObservedSend, not_allowed, unknown_path
 from leyden.core.gateway.http.asgi import ClientWatch, send_json, start_message
@@ -101,7 +103,7 @@ class Gateway:
         self._retry_cache = RetryCache(store, self.span_writer, self.metrics)
         conversations = Conversations(self._retry_cache)
         responses = ResponsesDialect(conversations)
-        dialects: tuple[Dialect, ...] = (ChatDialect(), responses)
+        dialects: tuple[Dialect, ...] = (ChatDialect(), CompletionsDialect(), responses)
         stored = StoredResponses(conversations).paths
         routes: list[BaseRoute] = [Mount(path, app) for path, app in (mounts or {}).items()]
         for prefix in ("/a/{token}/v1", "/v1"):  # matched in this order, so the prefix of agents' calls comes first
@@ -208,7 +210,7 @@ class Gateway:
             raise Refusal(404, "Tokens cannot be counted for an upstream model.", code="unknown_url")
         exchange = await read_request(policy, dialect, origin, body, work)
         room = COUNTED_CONTEXTS * policy.engine.model.context_length
-        return len(await read_prompt(policy, dialect, exchange.request, work, room))
+        return sum(len(prompt.ids) for prompt in await read_prompts(policy, dialect, exchange.request, work, room))
 
     def _stored_endpoint(self, methods: Mapping[str, Read]) -> ASGIApp:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:

@@ -10,6 +10,8 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from leyden.core.errors import GatewayError
+
 Message = dict[str, Any]
 """A chat message in OpenAI's format."""
 ToolDefinition = dict[str, Any]
@@ -110,6 +112,14 @@ class Codec(ABC):
         this method, because long prompts are encoded on threads. Raises GatewayError if the template rejects the
         messages. Also raises GatewayError for a forced call if the template's format of tool calls is unknown.
         """
+
+    def encode_text(self, text: str) -> list[int]:
+        """Return the token ids of a text without the chat template, with the tokenizer's own special tokens.
+
+        An empty text gives the token that begins a document. Threads may call this method. Raises GatewayError if the
+        codec can encode only conversations.
+        """
+        raise GatewayError(f"{type(self).__name__} encodes conversations only, and no text without a chat template")
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:

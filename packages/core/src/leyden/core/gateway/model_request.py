@@ -5,6 +5,7 @@ provider would refuse it, and never ignored.
 """
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 import msgspec
 
@@ -19,6 +20,8 @@ LARGEST_INTEGER = (1 << 63) - 1
 
 The smallest integer is `-LARGEST_INTEGER - 1`.
 """
+Prompt: TypeAlias = str | tuple[int, ...]
+"""Prompt without a chat template: text, or token ids."""
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Exceptions that decoding a client's JSON may raise."""
 
@@ -47,7 +50,11 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The tool call that the agent requires; None if it requires none."""
     parallel_tool_calls: bool = True
     choices: int = 1
-    """Number of choices to generate."""
+    """Number of choices to generate for each prompt."""
+    prompts: tuple[Prompt, ...] = ()
+    """Prompts that the policy reads without a chat template; empty if it reads the conversation in `messages`."""
+    echo: bool = False
+    """Whether the response repeats the prompt before each choice."""
     logprobs: bool = False
     top_logprobs: int = 0
     sampling: Sampling

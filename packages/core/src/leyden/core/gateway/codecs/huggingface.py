@@ -100,6 +100,15 @@ class HuggingFaceCodec(Codec):
         opening = (END_THINK if prompt.opens_reasoning else "") + self._family.opening(forced)
         return [*prompt.ids, *self._continuation(opening)]
 
+    def encode_text(self, text: str) -> list[int]:
+        """Return the ids of a text as the tokenizer encodes it, with the special tokens that it adds by itself.
+
+        An empty text gives the token that begins a document, or else the one that ends it.
+        """
+        ids = list(self._tokenizer(text)["input_ids"])
+        first = (self._tokenizer.bos_token_id, self._tokenizer.eos_token_id)
+        return ids or [token for token in first if token is not None][:1]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of an answer, without control tokens but with the marks of tool calls."""
         kept = [token for token in ids if token not in self._hidden_ids]

@@ -136,7 +136,7 @@ def _what(span: Span, attributes: Mapping[str, Any]) -> str:
 def _call(attributes: Mapping[str, Any]) -> str:
     tokens = f"{attributes.get(semconv.INPUT_TOKENS, '?')} → {attributes.get(semconv.OUTPUT_TOKENS, '?')} tokens"
     reasons: Any = attributes.get(semconv.FINISH_REASONS) or []
-    text = f"chat  {tokens}  {_answered_by(attributes)}  {', '.join(reasons)}"
+    text = f"{attributes.get(semconv.OPERATION, 'chat')}  {tokens}  {_answered_by(attributes)}  {', '.join(reasons)}"
     if semconv.NOT_TRAINED in attributes:
         text += f"  (not trained: {attributes[semconv.NOT_TRAINED]})"
     answer = _answer(attributes.get(semconv.OUTPUT_MESSAGES))
