@@ -27,6 +27,8 @@ VARIANTS = (*IN_ORDER, *FAULTY)
 REWARD: Attributes = {semconv.REWARD_VALUE: 1.0, f"{semconv.REWARD_DIMENSION}style": 1.0}
 _MSGPACK, _JSON, _PROTOBUF = "application/msgpack", "application/json", "application/x-protobuf"
 _WRONG: tuple[Any, ...] = ([1, 2], "text", 7, None, {"span": 1, "messages": 2, "rollout_id": [], "unknown": {}})
+_MODEL_CALLS = {"chat": "messages", "completions": "prompt", "responses": "input"}
+"""Kinds of model calls, and the field of each that has its prompt."""
 _HUGE: tuple[Any, ...] = (2**63 - 1, -(2**63), 10**400, 1e308, 2**31)
 
 
@@ -74,7 +76,7 @@ def body_of(kind: str, method: str, names: Names, variant: str, rng: random.Rand
 def _kind_of(kind: str) -> str:
     if kind == "otlp":
         return _PROTOBUF
-    return _JSON if kind in ("chat", "responses", "response", "nothing") else _MSGPACK
+    return _JSON if kind in (*_MODEL_CALLS, "response", "nothing") else _MSGPACK
 
 
 def _encoded(value: Any, kind: str) -> Body:
@@ -84,7 +86,7 @@ def _encoded(value: Any, kind: str) -> Body:
 
 
 def _whole(kind: str, method: str, names: Names, variant: str, rng: random.Random) -> Body:
-    if kind in ("chat", "responses"):
+    if kind in _MODEL_CALLS:
         return _encoded(_model_call(kind, names, variant, rng), _JSON)
     if kind in ("response", "nothing"):
         return Body(b"", {})
@@ -99,14 +101,14 @@ def _whole(kind: str, method: str, names: Names, variant: str, rng: random.Rando
 
 def _model_call(kind: str, names: Names, variant: str, rng: random.Random) -> dict[str, Any]:
     call: dict[str, Any] = {"model": "gpt-4.1-mini", "user": names.attempt_id}
-    said = [{"role": "user", "content": "hello"}]
-    call["messages" if kind == "chat" else "input"] = said
+    said = "hello" if kind == "completions" else [{"role": "user", "content": "hello"}]
+    call[_MODEL_CALLS[kind]] = said
     if kind == "responses" and variant == "other":
         call["previous_response_id"] = names.response_id
     if variant == "forged":
-        call["metadata"] = {semconv.CALL_ID: "forged", semconv.ROLLOUT_ID: names.rollout_id}
+        call["user" if kind == "completions" else "metadata"] = {semconv.CALL_ID: "forged", semconv.ROLLOUT_ID: names.rollout_id}
     if variant == "huge":
-        names_of = ["temperature", "top_p", "seed", "max_tokens" if kind == "chat" else "max_output_tokens"]
+        names_of = ["temperature", "top_p", "seed", "max_output_tokens" if kind == "responses" else "max_tokens"]
         call[rng.choice(names_of)] = rng.choice(_HUGE)
     return call
 

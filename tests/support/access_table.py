@@ -76,6 +76,7 @@ def _gateway(site: str, prefix: str, asks: str) -> list[Row]:
     stored = f"{prefix}/responses/{{response_id}}"
     return [
         Row(site, f"{prefix}/chat/completions", ("POST",), asks, OPEN_ATTEMPTS, "chat"),
+        Row(site, f"{prefix}/completions", ("POST",), asks, OPEN_ATTEMPTS, "completions"),
         Row(site, f"{prefix}/responses", ("POST",), asks, OPEN_ATTEMPTS, "responses"),
         Row(site, f"{prefix}/responses/input_tokens", ("POST",), asks, OPEN_ATTEMPTS, "responses"),
         Row(site, stored, ("GET", "DELETE"), asks, OPEN_ATTEMPTS, "response", token_first=True),

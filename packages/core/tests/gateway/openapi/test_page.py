@@ -13,6 +13,7 @@ from leyden.core.data.identity import new_key
 from leyden.core.gateway.app import Gateway
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.chat import request as chat_request
+from leyden.core.gateway.completions import request as completions_request
 from leyden.core.gateway.openapi import page
 from leyden.core.gateway.openapi.page import openapi_document
 from leyden.core.gateway.refusal import Refusal
@@ -74,6 +75,7 @@ def test_every_reference_leads_somewhere() -> None:
 def test_the_fields_of_the_page_are_those_that_are_accepted() -> None:
     schemas = PAGE["components"]["schemas"]
     assert set(schemas["ChatBody"]["properties"]) == chat_request.KNOWN
+    assert set(schemas["CompletionsBody"]["properties"]) == completions_request.KNOWN
     assert set(schemas["ResponsesBody"]["properties"]) == responses_request.KNOWN
 
 

@@ -23,7 +23,7 @@ from leyden.core.gateway.model_request import (
     rest_of,
     unreadable,
 )
-from leyden.core.gateway.refusal import invalid, unsupported
+from leyden.core.gateway.refusal import Refusal, invalid, unsupported
 
 HINTS = frozenset({"user"})
 """Fields that are only hints: they require nothing of the response."""
@@ -104,6 +104,23 @@ def parse_completions(body: bytes) -> CompletionsRequest:
         include_usage=bool(options and options.include_usage),
         padded=bool(options and options.include_obfuscation),
     )
+
+
+def prompt_messages(prompt: bytes | msgspec.Raw) -> str | None:
+    """Return the JSON with which a request's prompts are recorded if an upstream answers: a user's message for each.
+
+    Token ids are a part of the type `token_ids`, because they have no text here. None if `prompt` is no prompt.
+    """
+    try:
+        prompts = _prompts(msgspec.json.decode(prompt, type=str | list[str | int | list[int]] | None))
+    except (*UNREADABLE, Refusal):
+        return None
+    messages = [{"role": "user", "content": _recorded(one)} for one in prompts]
+    return msgspec.json.encode(messages).decode()
+
+
+def _recorded(prompt: Prompt) -> object:
+    return prompt if isinstance(prompt, str) else [{"type": "token_ids", "token_ids": prompt}]
 
 
 def _prompts(given: str | list[str | int | list[int]] | None) -> tuple[Prompt, ...]:

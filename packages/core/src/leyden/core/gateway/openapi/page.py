@@ -80,6 +80,14 @@ OF_ATTEMPT: Mapping[str, Mapping[str, Operation]] = {
             statuses=_WITH_BODY,
         )
     },
+    "/completions": {
+        "post": Operation(
+            summary="Continue texts",
+            body="CompletionsBody",
+            answers=_json_or_events("CompletionsCompletion", "A `CompletionsCompletion`; at the end `[DONE]`."),
+            statuses=_WITH_BODY,
+        )
+    },
     "/responses": {
         "post": Operation(
             summary="Answer a conversation, and store the answer so that a later request can continue it",

@@ -1,7 +1,7 @@
 """`Upstream`: an OpenAI-compatible endpoint that answers calls instead of the policy, for runs without training.
 
 The endpoint comes from the configuration, never from a request. Its API key is sent to this endpoint only, and no
-redirect is followed. A chat completion requests token ids, which some servers such as vLLM can send. The ids are
+redirect is followed. Chat Completions and Completions request token ids, which some servers such as vLLM can send. The ids are
 recorded, and removed from the response to the agent. The rest of a response reaches the agent unchanged.
 """
 
@@ -20,6 +20,7 @@ from leyden.core.gateway.calls.record import CallRecord
 from leyden.core.gateway.calls.retry_cache import RetryCache
 from leyden.core.gateway.chat.format import server_event
 from leyden.core.gateway.chat.request import RECORDED_SEPARATELY
+from leyden.core.gateway.completions.request import prompt_messages
 from leyden.core.gateway.dialect import Dialect
 from leyden.core.gateway.http.asgi import JSON, ClientGone, ClientWatch, start_message
 from leyden.core.gateway.limits.long_work import RequestWork
@@ -32,6 +33,8 @@ from leyden.core.tracing.context import outside_attempt
 
 NAME = "endpoint"
 """Name in the metrics of an upstream without a configured model."""
+COMPLETIONS_PROMPT = "prompt"
+"""`Dialect.prompt_field` of the Completions API."""
 REFUSES_PARAMETER = (400, 422)
 """Statuses with which servers refuse a request with an unknown field."""
 
@@ -79,7 +82,7 @@ class Upstream:
         Raises Refusal with status 502 if the endpoint cannot be reached, or with status 400 if no model is named.
         """
         with watch.cancelling():
-            fields, as_sent = await work.run(len(body), lambda: _read(body))
+            fields, as_sent = await work.run(len(body), lambda: _read(body, dialect.prompt_field))
         work.free()
         self._check_model(as_sent.model)
         call_id = f"upstream-{secrets.token_hex(14)}"
@@ -124,7 +127,7 @@ class Upstream:
 
     async def _forward(self, path: str, fields: dict[str, msgspec.Raw], relay: "_Relay") -> None:
         body: dict[str, object] = {**fields, **({"model": self.model} if self.model else {})}
-        if path == TOKEN_ID_REQUEST.path and TOKEN_ID_REQUEST.field not in fields and self._accepts_ids_parameter:
+        if path in TOKEN_ID_REQUEST.paths and TOKEN_ID_REQUEST.field not in fields and self._accepts_ids_parameter:
             async with self._post(path, {**body, TOKEN_ID_REQUEST.field: True}) as answer:
                 if answer.status not in REFUSES_PARAMETER:
                     return await relay.run(answer, TokenIdFilter())
@@ -233,17 +236,18 @@ class _Relay:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
 
-def _read(body: bytes) -> tuple[dict[str, msgspec.Raw], RecordedRequest]:
+def _read(body: bytes, prompt_field: str) -> tuple[dict[str, msgspec.Raw], RecordedRequest]:
     fields = read_fields(body)
-    return fields, _recorded_request(fields)
+    return fields, _recorded_request(fields, prompt_field)
 
 
-def _recorded_request(fields: dict[str, msgspec.Raw]) -> RecordedRequest:
+def _recorded_request(fields: dict[str, msgspec.Raw], prompt_field: str) -> RecordedRequest:
+    prompt = fields.get(prompt_field)
     tools = text_of(fields.get("tools"))
     return RecordedRequest(
         model=bytes(fields.get("model", b"")).decode().strip('"'),
         stream=bytes(fields.get("stream", b"")) == b"true",
-        messages=text_of(fields.get("messages") or fields.get("input")),
+        messages=prompt_messages(prompt) if prompt and prompt_field == COMPLETIONS_PROMPT else text_of(prompt),
         tools=mask_json(tools) if tools else None,
-        rest=rest_of(fields, RECORDED_SEPARATELY | {"input"}),
+        rest=rest_of(fields, RECORDED_SEPARATELY | {prompt_field}),
     )
