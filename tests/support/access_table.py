@@ -84,6 +84,7 @@ def _gateway(site: str, prefix: str, asks: str) -> list[Row]:
         Row(site, f"{stored}/cancel", ("POST",), asks, OPEN_ATTEMPTS, "response", token_first=True, status=400),
         Row(site, f"{prefix}/models", ("GET",), asks, OPEN_ATTEMPTS, "nothing"),
         Row(site, f"{prefix}/models/{{name:path}}", ("GET",), asks, OPEN_ATTEMPTS, "nothing"),
+        Row(site, f"{prefix}/{{path:path}}", ALL_METHODS, asks, OPEN_ATTEMPTS, "nothing", token_first=True, status=404),
     ]
 
 

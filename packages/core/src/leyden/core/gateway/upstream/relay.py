@@ -8,11 +8,14 @@ recorded, and removed from the response to the agent. The rest of a response rea
 import asyncio
 import logging
 import secrets
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
 from starlette.types import Send
+from yarl import URL
 
 from leyden.core.data import reasons
 from leyden.core.gateway.call_identity import Origin
@@ -109,12 +112,28 @@ class Upstream:
         except (aiohttp.ClientError, TimeoutError) as error:
             await relay.fail(f"the upstream could not be reached ({type(error).__name__})")
 
-    async def models(self) -> bytes | None:
-        """Return the endpoint's list of models as JSON; None if it sends none or cannot be reached."""
+    def open(
+        self, method: str, path: str, *, headers: Mapping[str, str], data: bytes | None
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Send a request to a percent-encoded path below the base URL, with the endpoint's own key."""
+        url = URL(f"{self.base_url}{path}", encoded=True)
+        return self._open_session().request(
+            method, url, data=data, headers={**headers, **self._key()}, allow_redirects=False
+        )
+
+    async def models(self, name: str | None = None) -> tuple[int, bytes] | None:
+        """Return status and JSON of the endpoint's list of models, or of its model `name`.
+
+        Returns None if the endpoint has no such path or cannot be reached. Its refusal of an unknown model has status
+        404 and an `error`.
+        """
+        path = "/models" if name is None else f"/models/{quote(name)}"
         try:
             with outside_attempt():
-                async with self._open_session().get(f"{self.base_url}/models", headers=self._headers()) as answer:
-                    return await answer.read() if answer.status == 200 else None
+                async with self.open("GET", path, headers={}, data=None) as answer:
+                    body = await answer.read()
+                    known = answer.status == 200 or (name is not None and answer.status == 404 and b'"error"' in body)
+                    return (answer.status, body) if known else None
         except (aiohttp.ClientError, TimeoutError) as error:
             _log.info("the upstream's models could not be listed: %r", error)
             return None
@@ -145,13 +164,18 @@ class Upstream:
         return self._open_session().post(url, data=data, headers=headers, allow_redirects=False)
 
     def _headers(self) -> dict[str, str]:
-        key = {"authorization": f"Bearer {self._api_key}"} if self._api_key else {}
-        return {"content-type": "application/json", **key}
+        return {"content-type": "application/json", **self._key()}
+
+    def _key(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self._api_key}"} if self._api_key else {}
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0)
-            self._session = aiohttp.ClientSession(timeout=self._timeout, connector=connector)
+            # Without a cookie jar, because the session sends the requests of all attempts.
+            self._session = aiohttp.ClientSession(
+                timeout=self._timeout, connector=connector, cookie_jar=aiohttp.DummyCookieJar()
+            )
         return self._session
 
     def _check_model(self, requested: str) -> None:
