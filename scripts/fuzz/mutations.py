@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeAlias
 
-from fuzz.corpus import CHAT, KEY_MARK, METHODS, NUMBERS, PATHS, RESPONSES, TEXTS
+from fuzz.corpus import CHAT, COMPLETIONS, KEY_MARK, METHODS, NUMBERS, PATHS, RESPONSES, TEXTS
 
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 
+_BODIES = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETIONS, "/v1/responses": RESPONSES}
 _BOMB = gzip.compress(bytes(40 << 20), mtime=0)
 
 
@@ -54,9 +55,8 @@ def _chunks(body: bytes) -> bytes:
 def request(seed: int, number: int) -> Request:
     """Return request `number` of a campaign."""
     rng = Random(f"{seed}/{number}")
-    responses = rng.random() < 0.4
-    body = json.dumps(rng.choice(RESPONSES if responses else CHAT), ensure_ascii=rng.random() < 0.5).encode()
-    path = "/v1/responses" if responses else "/v1/chat/completions"
+    [(path, bodies)] = rng.choices(list(_BODIES.items()), (4, 3, 3))
+    body = json.dumps(rng.choice(bodies), ensure_ascii=rng.random() < 0.5).encode()
     valid = Request(kind="valid", path=path, body=body, headers=_secrets(rng))
     if rng.random() < 0.05:
         return valid
@@ -96,7 +96,7 @@ def _bytes(rng: Random, valid: Request) -> Request:
             case 3:
                 body[at:at] = rng.randbytes(size)
             case _:
-                other = json.dumps(rng.choice((*CHAT, *RESPONSES))).encode()
+                other = json.dumps(rng.choice((*CHAT, *COMPLETIONS, *RESPONSES))).encode()
                 body[at:at] = other[rng.randrange(len(other)) :][:size]
     return replace(valid, body=bytes(body))
 

@@ -6,6 +6,8 @@ The constants that the OpenTelemetry package publishes are marked as moved, so t
 # OpenTelemetry GenAI conventions
 OPERATION = "gen_ai.operation.name"
 """One of `chat`, `text_completion`, `invoke_agent`, `execute_tool`, `invoke_workflow`."""
+MODEL_CALLS = ("chat", "text_completion")
+"""Operations of a framework's or the gateway's span of a model call."""
 PROVIDER = "gen_ai.provider.name"
 REQUEST_MODEL = "gen_ai.request.model"
 REQUEST_STREAM = "gen_ai.request.stream"
