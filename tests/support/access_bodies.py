@@ -106,7 +106,10 @@ def _model_call(kind: str, names: Names, variant: str, rng: random.Random) -> di
     if kind == "responses" and variant == "other":
         call["previous_response_id"] = names.response_id
     if variant == "forged":
-        call["user" if kind == "completions" else "metadata"] = {semconv.CALL_ID: "forged", semconv.ROLLOUT_ID: names.rollout_id}
+        call["user" if kind == "completions" else "metadata"] = {
+            semconv.CALL_ID: "forged",
+            semconv.ROLLOUT_ID: names.rollout_id,
+        }
     if variant == "huge":
         names_of = ["temperature", "top_p", "seed", "max_output_tokens" if kind == "responses" else "max_tokens"]
         call[rng.choice(names_of)] = rng.choice(_HUGE)

@@ -34,7 +34,9 @@ async def test_a_chain_around_a_text_model(streaming: bool) -> None:
     routing.install(fail_closed=True)
     try:
         async with scripted_gateway(continued) as gateway:
-            await gateway.store.enqueue_many_rollouts([EnqueueRollout(input={"word": "hi"}, rollout_id="ro", mode="train")])
+            await gateway.store.enqueue_many_rollouts(
+                [EnqueueRollout(input={"word": "hi"}, rollout_id="ro", mode="train")]
+            )
             async with running(gateway.store, agent, gateway_url=gateway.url, key=gateway.key):
                 [ended] = await gateway.store.wait_for_rollouts(rollout_ids=["ro"], timeout=10)
             spans = (await gateway.store.query_spans("ro")).items

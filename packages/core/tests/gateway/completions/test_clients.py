@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -32,8 +33,8 @@ def numbered(request: GenerateRequest) -> ScriptedAnswer:
     return ScriptedAnswer(ids=[*text.encode(), STOP], chunk_size=3)
 
 
-def client(attempt: AttemptHandle, **how: Any) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=attempt.base_url, api_key="x", **{"max_retries": 0} | how)
+def client(attempt: AttemptHandle, max_retries: int = 0) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=attempt.base_url, api_key="x", max_retries=max_retries)
 
 
 def ids_of(span: Span, key: str) -> list[int]:
@@ -185,10 +186,11 @@ async def test_logprobs_have_the_legacy_format() -> None:
     # "<hé" in bytes: the letter é has two tokens, and neither is a whole character
     assert two.logprobs.tokens == ["<", "h", "bytes:\\xc3", "bytes:\\xa9"]
     assert two.logprobs.text_offset == [3, 4, 5, 5]
-    assert two.logprobs.token_logprobs == [scripted_log_prob(a, b) for a, b in [(0xA9, 60), (60, 104), (104, 0xC3), (0xC3, 0xA9)]]
-    for shown, name, value in zip(
-        two.logprobs.top_logprobs or (), two.logprobs.tokens, two.logprobs.token_logprobs, strict=True
-    ):
+    assert two.logprobs.token_logprobs == [
+        scripted_log_prob(a, b) for a, b in [(0xA9, 60), (60, 104), (104, 0xC3), (0xC3, 0xA9)]
+    ]
+    likeliest: Any = two.logprobs.top_logprobs
+    for shown, name, value in zip(likeliest, two.logprobs.tokens or (), two.logprobs.token_logprobs or (), strict=True):
         assert shown[name] == value
         assert 2 <= len(shown) <= 3
     assert none.logprobs is not None
@@ -217,7 +219,7 @@ async def test_an_echo_has_the_logprobs_of_the_prompt(prompt: Any, max_tokens: i
     ids = [*"hi é".encode(), *b"<hi"][: 5 + max_tokens]
     assert "".join(choice.text for choice in choices) == "hi é" + "<hi"[:max_tokens]
     assert tokens == ["h", "i", " ", "bytes:\\xc3", "bytes:\\xa9", "<", "h", "i"][: len(ids)]
-    assert values == [None, *(scripted_log_prob(a, b) for a, b in zip(ids, ids[1:], strict=False))]
+    assert values == [None, *(scripted_log_prob(a, b) for a, b in pairwise(ids))]
     assert offsets == [0, 1, 2, 3, 3, 4, 5, 6][: len(ids)]
     recorded = span.attributes[semconv.PROMPT_LOGPROBS]
     assert isinstance(recorded, bytes)
@@ -231,36 +233,36 @@ async def test_the_likeliest_tokens_of_a_prompt_are_not_made_up() -> None:
         async with client(attempt) as agent:
             answer = await agent.completions.create(model="m", prompt="hi", echo=True, logprobs=3, max_tokens=1)
     assert answer.choices[0].logprobs is not None
-    first, second, third = answer.choices[0].logprobs.top_logprobs or ()
-    assert (first, second, third["<"]) == (None, None, scripted_log_prob(ord("i"), ord("<")))
+    shown: Any = answer.choices[0].logprobs.top_logprobs
+    assert (shown[:2], shown[2]["<"]) == ([None, None], scripted_log_prob(ord("i"), ord("<")))
 
 
-@pytest.mark.parametrize(
-    ("fields", "param", "code", "words"),
-    [
-        ({"suffix": "end"}, "suffix", "unsupported_parameter", "cannot fill a gap"),
-        ({"best_of": 3}, "best_of", "unsupported_parameter", "must equal 'n'"),
-        ({"n": 3, "best_of": 2}, "best_of", "invalid_value", "at least 'n'"),
-        ({"logprobs": 6}, "logprobs", "integer_above_max_value", "<= 5"),
-        ({"logprobs": -1}, "logprobs", "integer_below_min_value", ">= 0"),
-        ({"max_tokens": -1}, "max_tokens", "integer_below_min_value", ">= 0"),
-        ({"temperature": 3}, "temperature", "decimal_above_max_value", "<= 2"),
-        ({"n": 129}, "n", "integer_above_max_value", "<= 128"),
-        ({"prompt": ["x"] * 65, "n": 2}, "prompt", "invalid_value", "at most 128"),
-        ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value", "only allowed when 'stream'"),
-        ({"stop": [""]}, "stop", "invalid_value", "none of them empty"),
-        ({"prompt": []}, "prompt", "invalid_value", "no array may be empty"),
-        ({"prompt": [[]]}, "prompt", "invalid_value", "no array may be empty"),
-        ({"prompt": ["x", 1]}, "prompt", "invalid_value", "array of token ids"),
-        ({"prompt": [259]}, "prompt", "invalid_value", "259 is outside the vocabulary"),
-        ({"prompt": [[0], [-1]]}, "prompt", "invalid_value", "-1 is outside the vocabulary"),
-        ({"prompt": {"id": "pmpt_1"}}, None, "invalid_value", "got `object`"),
-        ({"prompt": "x" * 300}, "prompt", "context_length_exceeded", "maximum context length is 256 tokens"),
-        ({"prompt": "x" * 256}, "prompt", "context_length_exceeded", "256 tokens"),
-        ({"prompt": ["x" * 200] * 30}, "prompt", "context_length_exceeded", "together"),
-        ({"messages": []}, None, None, "Unrecognized request argument supplied: messages"),
-    ],
-)
+REFUSED: list[tuple[dict[str, Any], str | None, str | None, str]] = [
+    ({"suffix": "end"}, "suffix", "unsupported_parameter", "cannot fill a gap"),
+    ({"best_of": 3}, "best_of", "unsupported_parameter", "must equal 'n'"),
+    ({"n": 3, "best_of": 2}, "best_of", "invalid_value", "at least 'n'"),
+    ({"logprobs": 6}, "logprobs", "integer_above_max_value", "<= 5"),
+    ({"logprobs": -1}, "logprobs", "integer_below_min_value", ">= 0"),
+    ({"max_tokens": -1}, "max_tokens", "integer_below_min_value", ">= 0"),
+    ({"temperature": 3}, "temperature", "decimal_above_max_value", "<= 2"),
+    ({"n": 129}, "n", "integer_above_max_value", "<= 128"),
+    ({"prompt": ["x"] * 65, "n": 2}, "prompt", "invalid_value", "at most 128"),
+    ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value", "only allowed when 'stream'"),
+    ({"stop": [""]}, "stop", "invalid_value", "none of them empty"),
+    ({"prompt": []}, "prompt", "invalid_value", "no array may be empty"),
+    ({"prompt": [[]]}, "prompt", "invalid_value", "no array may be empty"),
+    ({"prompt": ["x", 1]}, "prompt", "invalid_value", "array of token ids"),
+    ({"prompt": [259]}, "prompt", "invalid_value", "259 is outside the vocabulary"),
+    ({"prompt": [[0], [-1]]}, "prompt", "invalid_value", "-1 is outside the vocabulary"),
+    ({"prompt": {"id": "pmpt_1"}}, None, "invalid_value", "got `object`"),
+    ({"prompt": "x" * 300}, "prompt", "context_length_exceeded", "maximum context length is 256 tokens"),
+    ({"prompt": "x" * 256}, "prompt", "context_length_exceeded", "256 tokens"),
+    ({"prompt": ["x" * 200] * 30}, "prompt", "context_length_exceeded", "together"),
+    ({"messages": []}, None, None, "Unrecognized request argument supplied: messages"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "code", "words"), REFUSED)
 async def test_what_cannot_be_answered_is_refused_in_the_providers_words(
     fields: dict[str, Any], param: str | None, code: str | None, words: str
 ) -> None:

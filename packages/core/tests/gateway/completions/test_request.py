@@ -1,7 +1,7 @@
 """Requests of the Completions API: any JSON is either read as it is meant, or refused."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -57,7 +57,8 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 @given(PROMPTS)
 def test_a_prompt_is_what_was_sent(prompt: Any) -> None:
     request = parse_completions(body(prompt=prompt))
-    sent = prompt if isinstance(prompt, list) and not isinstance(prompt[0], int) else [prompt]
+    is_list = isinstance(prompt, list) and not isinstance(prompt[0], int)
+    sent = cast("list[Any]", prompt if is_list else [prompt])
     assert [one if isinstance(one, str) else list(one) for one in request.prompts] == sent
     recorded = msgspec.json.decode(prompt_messages(json.dumps(prompt).encode()) or "")
     assert len(recorded) == len(sent)

@@ -75,8 +75,8 @@ class Site:
         self.url, self.token, self.provider, self.gateway, self.store = url, token, provider, gateway, store
         self.base_url = f"{url}/a/{token}/v1"
 
-    def client(self, **how: Any) -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(**{"base_url": self.base_url, "api_key": self.token, "max_retries": 0} | how)
+    def client(self) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=self.base_url, api_key=self.token, max_retries=0)
 
     def counted(self) -> dict[str, float]:
         name = "leyden_gateway_other_requests_total"
@@ -180,7 +180,7 @@ async def test_without_a_provider_the_refusal_says_what_is_served_and_how_to_nam
                 assert run.token not in answer.text
         assert run.provider.seen == []
     assert (refused.value.code, refused.value.type) == ("unknown_url", "invalid_request_error")
-    for words in ("Invalid URL (POST /v1/embeddings)", "/v1/completions", "GET /v1/models", "--endpoint URL"):
+    for words in ("Invalid URL (POST /v1/embeddings)", "/v1/completions", "GET /v1/models", "--provider URL"):
         assert words in str(refused.value)
 
 
@@ -211,7 +211,14 @@ async def test_errors_of_the_endpoint_are_the_agents() -> None:
 
 async def test_files_go_and_come_as_they_are() -> None:
     data = bytes(range(256)) * 1000
-    made = {"id": "file-1", "object": "file", "bytes": len(data), "created_at": 1, "filename": "a", "purpose": "user_data"}
+    made = {
+        "id": "file-1",
+        "object": "file",
+        "bytes": len(data),
+        "created_at": 1,
+        "filename": "a",
+        "purpose": "user_data",
+    }
     async with site() as run, run.client() as agent:
         run.provider.answers["/v1/files"] = (200, made)
         uploaded = await agent.files.create(file=("a.bin", data), purpose="user_data")

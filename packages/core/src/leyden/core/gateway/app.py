@@ -72,8 +72,8 @@ class Gateway:
     Without a policy, calls wait until `answer_with` sets one. `others` are further policies by name, for calls that a
     route sends to them. `key` is the key that signs attempt tokens. `mounts` are further applications by path, such as
     the store's server. `other_metrics` are functions by name; each returns metrics that `/metrics` shows with the
-    gateway's own. `provider` is the endpoint that answers requests besides model calls, such as those for embeddings; if
-    it is None, an endpoint among the policies answers them.
+    gateway's own. `provider` is the endpoint that answers requests besides model calls, such as those for embeddings.
+    Without it, an endpoint among the policies answers them.
     """
 
     def __init__(
@@ -252,13 +252,12 @@ class Gateway:
     def _provider_of(self, origin: Origin) -> Upstream | None:
         """Return the endpoint that answers an attempt's requests besides model calls; None if none is named.
 
-        It is the endpoint that answers the attempt's model calls, else the gateway's `provider`, else the first
+        It is the gateway's `provider`, else the endpoint that answers the attempt's model calls, else the first
         endpoint among the policies.
         """
         chosen = self._policy_named(origin.policy)
-        if isinstance(chosen, Upstream):
-            return chosen
-        return self._provider or next((one for one in self._backends.values() if isinstance(one, Upstream)), None)
+        candidates = (self._provider, chosen, *self._backends.values())
+        return next((one for one in candidates if isinstance(one, Upstream)), None)
 
     async def _send_models(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, rollout_id, attempt_id = self._caller(scope)

@@ -80,8 +80,8 @@ def not_served(method: str, path: str, *, has_provider: bool) -> Refusal:
         reason = "it is not a path that is sent to the endpoint."
     else:
         reason = (
-            "no provider is named that could answer anything else. Name one with `--endpoint URL` of `leyden dev`, "
-            "`leyden exec` or `leyden gateway`, or let the agent call its provider's own URL for this request."
+            "no provider is named that could answer anything else. Name one with `--provider URL` (`leyden train`, "
+            "`dev`, `exec`, `gateway`), or let the agent call its provider's own URL for this request."
         )
     return Refusal(404, f"Invalid URL ({shown}): this gateway answers {SERVED}; {reason}", code="unknown_url")
 

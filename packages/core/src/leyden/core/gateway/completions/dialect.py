@@ -1,4 +1,4 @@
-"""`CompletionsDialect`: the dialect of the Completions API; it combines parsing of requests and writing of responses."""
+"""`CompletionsDialect`: the dialect of the Completions API; it combines parsing of requests and writing of replies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -150,7 +150,7 @@ def _top(token: ReadToken) -> dict[str, float]:
 
 
 def _name(text: str, token_bytes: bytes) -> str:
-    """Return a token's text; bytes that are no whole characters are written as the provider does, `bytes:\\xe2\\x80`."""
+    r"""Return a token's text; bytes that are no whole characters as the provider writes them, `bytes:\xe2\x80`."""
     try:
         token_bytes.decode()
     except UnicodeDecodeError:

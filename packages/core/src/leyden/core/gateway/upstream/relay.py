@@ -1,8 +1,8 @@
 """`Upstream`: an OpenAI-compatible endpoint that answers calls instead of the policy, for runs without training.
 
 The endpoint comes from the configuration, never from a request. Its API key is sent to this endpoint only, and no
-redirect is followed. Chat Completions and Completions request token ids, which some servers such as vLLM can send. The ids are
-recorded, and removed from the response to the agent. The rest of a response reaches the agent unchanged.
+redirect is followed. Chat Completions and Completions request token ids, which some servers such as vLLM can send. The
+ids are recorded, and removed from the response to the agent. The rest of a response reaches the agent unchanged.
 """
 
 import asyncio

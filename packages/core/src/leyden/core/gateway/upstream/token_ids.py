@@ -1,7 +1,8 @@
 """Token ids of an upstream: requests them, and removes them from the response to the agent.
 
 The names are those of vLLM: a chat completion with `return_token_ids` has `prompt_token_ids`, and `token_ids` in each
-choice. A completion has both in each choice. Without the request field, vLLM sends both as null. The filter therefore also replaces them with null.
+choice. A completion has both in each choice. Without the request field, vLLM sends both as null. The filter therefore
+also replaces them with null.
 """
 
 from dataclasses import dataclass
