@@ -11,13 +11,19 @@ import pytest
 
 from leyden.core.data import semconv
 from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
-from leyden.core.data.rollout import Attempt, Rollout
+from leyden.core.data.identity import mint, new_key
+from leyden.core.data.rollout import Attempt, EnqueueRollout, Rollout
 from leyden.core.data.span import Span
 from leyden.core.data.transition import Trajectory
-from leyden.core.engine.base import GenerateRequest
+from leyden.core.engine.base import GenerateRequest, ModelInfo
 from leyden.core.errors import EngineError
-from leyden.core.testing.byte_codec import STOP, ByteCodec
-from leyden.core.testing.scripted_engine import ScriptedAnswer, scripted_log_prob
+from leyden.core.gateway.app import Gateway
+from leyden.core.gateway.calls.seeds import CallSeeds
+from leyden.core.gateway.calls.served_policy import ServedPolicy
+from leyden.core.gateway.http.server import GatewayServer
+from leyden.core.store.memory import MemoryStore
+from leyden.core.testing.byte_codec import STOP, VOCABULARY, ByteCodec
+from leyden.core.testing.scripted_engine import ScriptedAnswer, ScriptedEngine, scripted_log_prob
 from leyden.core.testing.scripted_gateway import AttemptHandle, ScriptedGateway, scripted_gateway
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.select import Selector
@@ -373,3 +379,39 @@ async def test_a_seed_gives_every_prompt_the_same_and_every_choice_another() -> 
     asked = {request.request_id[-1]: request.sampling for request in gateway.engine.requests}
     assert [asked[number].seed for number in "0123"] == [5, 6, 5, 6]
     assert {(one.temperature, one.top_p, one.max_tokens) for one in asked.values()} == {(0.5, 0.9, 16)}
+
+
+async def test_a_stream_is_padded_on_request() -> None:
+    async with scripted_gateway(numbered) as gateway, httpx.AsyncClient() as http:
+        attempt = await gateway.open_attempt()
+        body = {"model": "m", "prompt": "hi", "stream": True}
+        plain = await http.post(f"{attempt.base_url}/completions", json=body)
+        padded = await http.post(
+            f"{attempt.base_url}/completions", json=body | {"stream_options": {"include_obfuscation": True}}
+        )
+    assert "obfuscation" not in plain.text
+    events = [json.loads(line[6:]) for line in padded.text.split("\n\n")[:-2]]
+    assert all(event["obfuscation"] for event in events)
+
+
+async def test_a_deterministic_run_gives_equal_prompts_of_one_request_seeds_of_their_own() -> None:
+    async def seeds() -> list[int | None]:
+        engine = ScriptedEngine(numbered, model=ModelInfo(name="scripted", context_length=4096, vocab_size=VOCABULARY))
+        store, key = MemoryStore(), new_key()
+        policy = ServedPolicy(name="policy", engine=engine, codec=CODEC, call_seeds=CallSeeds(4))
+        server = GatewayServer(Gateway(store, policy, key).app)
+        url = await server.start()
+        await store.enqueue_many_rollouts([EnqueueRollout(input="a task", rollout_id="ro", mode="train")])
+        claimed = await store.dequeue_rollout()
+        assert claimed is not None
+        token = mint(key, "ro", claimed.attempt.attempt_id)
+        async with openai.AsyncOpenAI(base_url=f"{url}/a/{token}/v1", api_key="x", max_retries=0) as agent:
+            answer = await agent.completions.create(model="m", prompt=["a", "b", "a"])
+        await server.stop()
+        assert [choice.text[:3] for choice in answer.choices] == ["<a>", "<b>", "<a>"]
+        by_prompt = sorted(engine.requests, key=lambda request: request.request_id.rpartition("-")[2])
+        return [request.sampling.seed for request in by_prompt]
+
+    first = await seeds()
+    assert first == await seeds()
+    assert len(set(first)) == 3
