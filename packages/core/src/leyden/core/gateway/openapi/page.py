@@ -20,8 +20,8 @@ PREFIXES = ("/v1", "/a/{token}/v1")
 
 _ABOUT = """\
 Model calls of agents, in the API formats of their providers. Every path except the machine's own needs the token of an
-open attempt: in the private header, as the key (`Authorization: Bearer`), or in the path. Other paths are answered with
-status 404, and other methods with 405."""
+open attempt: in the private header, as the key (`Authorization: Bearer`), or in the path. Other paths below `/v1` are
+answered by the provider if one is named, and all other paths with status 404. Other methods are answered with 405."""
 
 _STATUSES: Mapping[int, str] = {
     400: "The request is invalid or not supported; the error has the reason.",
