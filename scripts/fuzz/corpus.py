@@ -45,6 +45,15 @@ CHAT: tuple[Body, ...] = (
     {"model": "m", "messages": [_USER], "metadata": {"a": "b"}, "user": "u", "store": False, "response_format": None},
 )
 
+COMPLETIONS: tuple[Body, ...] = (
+    {"model": "m", "prompt": "Once upon a time ☀️"},
+    {"model": "m", "prompt": ["one", "two"], "n": 2, "stream": True, "stream_options": {"include_usage": True}},
+    {"model": "m", "prompt": [72, 105], "max_tokens": 5, "logprobs": 2, "temperature": 0.2, "seed": 7},
+    {"model": "m", "prompt": [[72], [105, 33]], "echo": True, "logprobs": 0, "max_tokens": 0},
+    {"model": "m", "prompt": "x", "echo": True, "logprobs": 5, "stop": ["\n", "END"], "stream": True, "best_of": 1},
+    {"model": "m", "prompt": "", "user": "u", "suffix": None, "logit_bias": {}, "top_p": 0.9, "n": 3},
+)
+
 RESPONSES: tuple[Body, ...] = (
     {"model": "m", "input": "hello"},
     {"model": "m", "input": "hello", "stream": True, "instructions": "Be brief."},
@@ -144,7 +153,9 @@ TEXTS = (
     '"' + "\u2028" * 50 + '"',
 )
 PATHS = (
-    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/completions/",
+    "/v1/files/%2e%2e/%2e%2e/metrics",
     "/v1/../v1/chat/completions",
     "/v1/chat/../../metrics",
     "//v1/chat/completions",

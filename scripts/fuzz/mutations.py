@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeAlias
 
-from fuzz.corpus import CHAT, KEY_MARK, MESSAGES, METHODS, NUMBERS, PATHS, RESPONSES, TEXTS
+from fuzz.corpus import CHAT, COMPLETIONS, KEY_MARK, MESSAGES, METHODS, NUMBERS, PATHS, RESPONSES, TEXTS
 
-_DIALECTS = {"/v1/chat/completions": CHAT, "/v1/responses": RESPONSES, "/v1/messages": MESSAGES}
-"""Valid bodies by their path."""
 
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 
+_BODIES = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETIONS, "/v1/responses": RESPONSES,
+    "/v1/messages": MESSAGES}
 _BOMB = gzip.compress(bytes(40 << 20), mtime=0)
 
 
@@ -57,8 +57,8 @@ def _chunks(body: bytes) -> bytes:
 def request(seed: int, number: int) -> Request:
     """Return request `number` of a campaign."""
     rng = Random(f"{seed}/{number}")
-    path = rng.choices(list(_DIALECTS), (4, 3, 3))[0]
-    body = json.dumps(rng.choice(_DIALECTS[path]), ensure_ascii=rng.random() < 0.5).encode()
+    [(path, bodies)] = rng.choices(list(_BODIES.items()), (4, 3, 3, 3))
+    body = json.dumps(rng.choice(bodies), ensure_ascii=rng.random() < 0.5).encode()
     valid = Request(kind="valid", path=path, body=body, headers=_secrets(rng))
     if rng.random() < 0.05:
         return valid
@@ -98,7 +98,7 @@ def _bytes(rng: Random, valid: Request) -> Request:
             case 3:
                 body[at:at] = rng.randbytes(size)
             case _:
-                other = json.dumps(rng.choice((*CHAT, *RESPONSES, *MESSAGES))).encode()
+                other = json.dumps(rng.choice((*CHAT, *COMPLETIONS, *RESPONSES, *MESSAGES))).encode()
                 body[at:at] = other[rng.randrange(len(other)) :][:size]
     return replace(valid, body=bytes(body))
 

@@ -26,8 +26,10 @@ FAULTY = ("empty", "wrong type", "random", "huge", "badly compressed", "unknown 
 VARIANTS = (*IN_ORDER, *FAULTY)
 REWARD: Attributes = {semconv.REWARD_VALUE: 1.0, f"{semconv.REWARD_DIMENSION}style": 1.0}
 _MSGPACK, _JSON, _PROTOBUF = "application/msgpack", "application/json", "application/x-protobuf"
-_MODEL_CALLS = ("chat", "responses", "messages", "messages to count")
 _WRONG: tuple[Any, ...] = ([1, 2], "text", 7, None, {"span": 1, "messages": 2, "rollout_id": [], "unknown": {}})
+_MODEL_CALLS = {"chat": "messages", "completions": "prompt", "responses": "input", "messages": "messages",
+                "messages to count": "messages"}
+"""Kinds of model calls, and the field of each that has its prompt."""
 _HUGE: tuple[Any, ...] = (2**63 - 1, -(2**63), 10**400, 1e308, 2**31)
 
 
@@ -100,16 +102,18 @@ def _whole(kind: str, method: str, names: Names, variant: str, rng: random.Rando
 
 def _model_call(kind: str, names: Names, variant: str, rng: random.Random) -> dict[str, Any]:
     call: dict[str, Any] = {"model": "gpt-4.1-mini"}
-    said = [{"role": "user", "content": "hello"}]
-    call["input" if kind == "responses" else "messages"] = said
-    if kind in ("chat", "responses"):
-        call["user"] = names.attempt_id
+    call[_MODEL_CALLS[kind]] = "hello" if kind == "completions" else [{"role": "user", "content": "hello"}]
     if kind == "messages":
         call["max_tokens"] = 50
+    else:
+        call["user"] = names.attempt_id
     if kind == "responses" and variant == "other":
         call["previous_response_id"] = names.response_id
     if variant == "forged":
-        call["metadata"] = {semconv.CALL_ID: "forged", semconv.ROLLOUT_ID: names.rollout_id}
+        call["user" if kind == "completions" else "metadata"] = {
+            semconv.CALL_ID: "forged",
+            semconv.ROLLOUT_ID: names.rollout_id,
+        }
     if variant == "huge":
         names_of = ["temperature", "top_p", "seed", "max_output_tokens" if kind == "responses" else "max_tokens"]
         call[rng.choice(names_of)] = rng.choice(_HUGE)

@@ -76,6 +76,7 @@ def _gateway(site: str, prefix: str, asks: str) -> list[Row]:
     stored = f"{prefix}/responses/{{response_id}}"
     return [
         Row(site, f"{prefix}/chat/completions", ("POST",), asks, OPEN_ATTEMPTS, "chat"),
+        Row(site, f"{prefix}/completions", ("POST",), asks, OPEN_ATTEMPTS, "completions"),
         Row(site, f"{prefix}/responses", ("POST",), asks, OPEN_ATTEMPTS, "responses"),
         Row(site, f"{prefix}/responses/input_tokens", ("POST",), asks, OPEN_ATTEMPTS, "responses"),
         Row(site, f"{prefix}/messages", ("POST",), asks, OPEN_ATTEMPTS, "messages"),
@@ -85,6 +86,7 @@ def _gateway(site: str, prefix: str, asks: str) -> list[Row]:
         Row(site, f"{stored}/cancel", ("POST",), asks, OPEN_ATTEMPTS, "response", token_first=True, status=400),
         Row(site, f"{prefix}/models", ("GET",), asks, OPEN_ATTEMPTS, "nothing"),
         Row(site, f"{prefix}/models/{{name:path}}", ("GET",), asks, OPEN_ATTEMPTS, "nothing"),
+        Row(site, f"{prefix}/{{path:path}}", ALL_METHODS, asks, OPEN_ATTEMPTS, "nothing", token_first=True, status=404),
     ]
 
 

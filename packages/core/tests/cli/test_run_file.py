@@ -15,6 +15,7 @@ from leyden.core.errors import UsageError
 from leyden.core.trainer import launch
 from leyden.core.trainer.agents.placement import RunnerPlacement
 from leyden.core.trainer.config import EvaluationSet, RunConfig, save_config
+from leyden.core.trainer.serving.provider import ProviderEndpoint
 
 ALL = RunConfig(
     name="whole",
@@ -52,6 +53,7 @@ ALL = RunConfig(
     tracker=("tensorboard",),
     algorithm_config={"learning_rate": 0.25, "kl_loss": 0.5},
     routes=(Route(to="b", agent="judge"), Route(to="a")),
+    provider=ProviderEndpoint(url="https://api.openai.com/v1", key_env="EMBEDDINGS_KEY"),
     update="drain",
     record_within=0.5,
     engine_log=True,

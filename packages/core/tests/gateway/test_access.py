@@ -112,8 +112,8 @@ async def test_paths_outside_the_list_do_not_exist() -> None:
     async with serving() as (gateway, http):
         attempt = await gateway.open_attempt()
         for method, path in (
-            ("POST", "/v1/completions"),
-            ("POST", "/v1/load_lora_adapter"),
+            ("POST", f"/a/{attempt.token}/v1/load_lora_adapter"),
+            ("POST", "/a/x"),
             ("POST", f"/a/{attempt.token}/v1/../../update_weights"),
             ("POST", f"/a/{attempt.token}/v1/chat/completions/"),
             ("GET", "/"),
@@ -121,6 +121,9 @@ async def test_paths_outside_the_list_do_not_exist() -> None:
         ):
             response = await http.request(method, path, follow_redirects=False)
             assert (response.status_code, error(response)["code"]) == (404, "unknown_url")
+        for path in ("/v1/embeddings", "/v1/load_lora_adapter", "/a/x/v1/embeddings"):
+            response = await http.post(path)
+            assert (response.status_code, error(response)["code"]) == (401, "invalid_api_key")
         response = await http.get(f"/a/{attempt.token}/v1/chat/completions")
         assert (response.status_code, error(response)["code"]) == (405, "method_not_allowed")
 

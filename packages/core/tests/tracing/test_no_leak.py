@@ -99,7 +99,8 @@ def test_nor_when_the_gateway_answers_with_a_redirect(
     "path",
     [
         "/v1/threads/t/messages",
-        "/v1/completions",
+        "/v1/agents/completions",
+        "/v1/fim/completions",
         "/v2/chat",
         "/api/generate",
         "/v1beta/models/gemini:generateContent",

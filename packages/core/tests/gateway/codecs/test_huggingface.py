@@ -93,6 +93,27 @@ def test_end_tokens_come_from_config_tokenizer_and_template(codec: HuggingFaceCo
     assert set(codec.stop_ids) == {0, 2}
 
 
+def test_a_text_is_encoded_by_the_tokenizers_own_rule(codec: HuggingFaceCodec, tmp_path: Path) -> None:
+    assert codec.decode(codec.encode_text("one and two")) == "one and two"
+    assert codec.encode_text("<|im_start|>one") == [1, *codec.encode_text("one")], "a control token in the text is one"
+    assert codec.encode_text("") == [0], "the token that begins a document"
+    _save(tmp_path, TEMPLATE)
+    saved = json.loads((tmp_path / "tokenizer.json").read_text())
+    first = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
+    saved["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [first, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [0], "tokens": ["<|endoftext|>"]}},
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(saved))
+    with_first = HuggingFaceCodec(tmp_path)
+    assert with_first.encode_text("one") == [0, *codec.encode_text("one")]
+    assert with_first.encode_text("") == [0]
+    messages = [{"role": "user", "content": "one"}]
+    assert with_first.encode(messages) == codec.encode(messages), "a conversation has only the template's tokens"
+
+
 def test_control_tokens_are_silent_and_tool_marks_are_not(codec: HuggingFaceCodec) -> None:
     ids = codec._tokenizer(f"<|im_start|>one{CALL}<|im_end|>")["input_ids"]  # pyright: ignore[reportPrivateUsage]  # as above
     assert codec.decode(ids) == f"one{CALL}"

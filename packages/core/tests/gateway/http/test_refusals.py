@@ -23,7 +23,7 @@ RESPONSES: dict[str, Any] = {"model": "m", "input": "hi"}
 KEY = "sk-the-agents-own-0123456789"
 ENGINE_PATHS = (
     "/update_weights", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/inference/v1/generate", "/score", "/pause",
-    "/v1/completions", "/v1/embeddings", "/resume", "/sleep", "/wake_up", "/collective_rpc", "/reset_prefix_cache",
+    "/v1/embeddings", "/resume", "/sleep", "/wake_up", "/collective_rpc", "/reset_prefix_cache",
 )  # fmt: skip
 OTHER_PATHS = (
     "/v1/../update_weights", "/v1/../v1/models", "/metrics/../v1/models", "/v1/%2e%2e/v1/models", "//v1/models", "*",

@@ -186,7 +186,7 @@ def test_another_services_messages_are_not_taken_for_a_model_call(gateway: Endpo
 @pytest.mark.parametrize(
     "url",
     [
-        f"{PROVIDER}/completions",
+        f"{PROVIDER}/agents/completions",
         f"{PROVIDER}/threads/t/messages",
         "https://google.invalid/v1beta/models/g:generateContent",
     ],

@@ -177,3 +177,45 @@ def test_a_call_that_cannot_be_told_says_why(changes: dict[str, Any], reason: st
 def test_a_template_that_rewrites_answers_is_noticed() -> None:
     with pytest.raises(CannotRetokenise, match=CHANGED):
         retokenise(span(), Forgetful())
+
+
+def continued(prompt: str, answer: str, **more: Any) -> Span:
+    """A call of the Completions API."""
+    asked, said = [{"role": "user", "content": prompt}], [{"role": "assistant", "content": answer}]
+    return span(asked, said, **{"DIALECT": "completions"} | more)
+
+
+def test_a_continued_text_has_no_chat_template() -> None:
+    transition = retokenise(continued("Once", " upon"), CODEC)
+    assert (list(transition.prompt_ids), list(transition.response_ids)) == ([*b"Once"], [*b" upon", END])
+    stopped = retokenise(continued("Once", " upon", SAMPLING_ASKED='{"stop": "."}'), CODEC)
+    assert list(stopped.response_ids) == [*b" upon"]
+    cut = retokenise(continued("Once", " upon", FINISH_REASONS=["length"]), CODEC)
+    assert list(cut.response_ids) == [*b" upon"]
+    echoed = retokenise(continued("Once", "Once upon", SAMPLING_ASKED='{"echo": true}'), CODEC)
+    assert list(echoed.response_ids) == [*b" upon", END]
+
+
+def test_recorded_ids_of_a_continued_text_are_kept_where_they_have_its_text() -> None:
+    own = {"PROMPT_IDS": pack_ids([BEGIN, *b"Once"]), "RESPONSE_IDS": pack_ids([*b" upon", END, END])}
+    transition = retokenise(continued("Once", " upon", **own), CODEC)
+    assert not transition.retokenised
+    assert list(transition.prompt_ids) == [BEGIN, *b"Once"]
+    assert list(transition.response_ids) == [*b" upon", END, END]
+    others = {"PROMPT_IDS": pack_ids([7, 8]), "RESPONSE_IDS": pack_ids([9])}
+    assert list(retokenise(continued("Once", " upon", **others), CODEC).prompt_ids) == [*b"Once"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "answers", "reason"),
+    [
+        ([{"role": "user", "content": [{"type": "token_ids", "token_ids": [1]}]}], [SAID], MORE_THAN_TEXT),
+        ([*ASKED, *ASKED], [SAID], SEVERAL_ANSWERS),
+        (ASKED, [SAID, SAID], SEVERAL_ANSWERS),
+        (ASKED, [], NO_ANSWER),
+        ([{"role": "user", "content": ""}], [SAID], CHANGED),
+    ],
+)
+def test_a_continued_text_that_cannot_be_told_says_why(asked: object, answers: object, reason: str) -> None:
+    with pytest.raises(CannotRetokenise, match=reason):
+        retokenise(span(asked, answers, DIALECT="completions"), CODEC)

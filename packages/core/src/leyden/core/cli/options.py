@@ -37,6 +37,13 @@ EndpointOption = Annotated[
 ModelOption = Annotated[
     str | None, typer.Option("--model", help="Model at the endpoint that answers all calls. [default: the agent's own]")
 ]
+ProviderOption = Annotated[
+    str | None,
+    typer.Option(help="Send a program's requests besides model calls (embeddings, files) to this base URL."),
+]
+ProviderKeyEnvOption = Annotated[
+    str | None, typer.Option(help="Environment variable with the provider's key. [default: no key]")
+]
 DeviceOption = Annotated[str, typer.Option("--device", help="Device of the policies: cpu, or cuda for one GPU.")]
 ApiKeyEnvOption = Annotated[str, typer.Option("--api-key-env", help="Environment variable with the endpoint's key.")]
 

@@ -20,6 +20,8 @@ from leyden.core.cli.options import (
     InputOption,
     JsonOption,
     NameOption,
+    ProviderKeyEnvOption,
+    ProviderOption,
     QuietOption,
     RunsOption,
     SeedOption,
@@ -57,6 +59,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "evaluate_sampled": ("sampled_eval",),
     "algorithm": ("algorithm", "backend"),
     "routes": ("route",),
+    "provider": ("provider", "provider_key_env"),
 }
 """Options of the fields of `RunConfig` whose option has another name."""
 _WITH_RESUME = "give only --steps, --device, --ray-address, --set, --runs, --quiet and --json with it"
@@ -162,6 +165,8 @@ class RunOptions:
         list[str] | None,
         typer.Option(metavar="PATTERNS", help="Where model calls go, for example agent=judge,to=provider."),
     ] = None
+    provider: ProviderOption = None
+    provider_key_env: ProviderKeyEnvOption = None
     frozen: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=POLICY", help="Policy that routes can name and that is not trained."),
@@ -293,11 +298,18 @@ class RunOptions:
             "tracker": tuple(self.tracker or ()),
             "algorithm": self._algorithm(),
             "routes": msgspec.to_builtins(parse_routes(self.route or [])),
+            "provider": self._provider(),
             "frozen": read_frozen(self.frozen or []),
             "update": read_update(self.update),
             "record_within": self.record_within,
             "engine_log": self.engine_log,
         }
+
+    def _provider(self) -> dict[str, Any] | None:
+        from leyden.core.trainer.serving.provider import read_provider
+
+        provider = read_provider(self.provider, self.provider_key_env)
+        return None if provider is None else msgspec.to_builtins(provider)
 
     def _algorithm(self) -> str:
         """Return the name of the algorithm.

@@ -6,6 +6,8 @@ The constants that the OpenTelemetry package publishes are marked as moved, so t
 # OpenTelemetry GenAI conventions
 OPERATION = "gen_ai.operation.name"
 """One of `chat`, `text_completion`, `invoke_agent`, `execute_tool`, `invoke_workflow`."""
+MODEL_CALLS = ("chat", "text_completion")
+"""Operations of a framework's or the gateway's span of a model call."""
 PROVIDER = "gen_ai.provider.name"
 REQUEST_MODEL = "gen_ai.request.model"
 REQUEST_STREAM = "gen_ai.request.stream"
@@ -54,6 +56,10 @@ POLICY_VERSIONS = "leyden.policy.versions"
 """All versions that generated tokens, in order, with their counts: `[version, tokens, version, tokens, ...]`."""
 PROMPT_IDS = "leyden.prompt.token_ids"
 """Packed int32 (see `data.encoding.tokens`)."""
+PROMPT_INDEX = "leyden.prompt.index"
+"""Index of the prompt among those of its request; only where one request has several prompts."""
+PROMPT_LOGPROBS = "leyden.prompt.logprobs"
+"""Packed float32: raw log-probability of each prompt token after the first; only where the response repeats them."""
 RESPONSE_IDS = "leyden.response.token_ids"
 RESPONSE_LOGPROBS = "leyden.response.logprobs"
 """Packed float32: log-probability of each response token at temperature 1, with nothing truncated."""
@@ -72,7 +78,7 @@ LATENCY = "leyden.latency_seconds"
 FINGERPRINT = "leyden.call.fingerprint"
 """Hash of attempt, parent and request body: a retry has the same hash as the original call."""
 DIALECT = "leyden.call.dialect"
-"""API of the request: `chat` or `responses`."""
+"""API of the request: `chat`, `completions` or `responses`."""
 ENGINE_FINISH = "leyden.engine.finish_reason"
 TOP_LOGPROBS = "leyden.response.top_logprobs"
 """JSON, for each response token, of the likeliest [id, raw log-probability]; only where the agent requested them."""
@@ -88,7 +94,7 @@ CALL_RECORD = frozenset(
     {
         *(CALL_ID, CHOICE_INDEX, DIALECT, FINGERPRINT, LATENCY, LEFT_OUT, NOT_TRAINED),
         *(POLICY, POLICY_VERSION, POLICY_VERSIONS, ENGINE_FINISH, SAMPLING_ASKED, SAMPLING_USED, SAMPLING_KEPT),
-        *(PROMPT_IDS, RESPONSE_IDS, RESPONSE_LOGPROBS, SAMPLING_LOGPROBS, TOP_LOGPROBS),
+        *(PROMPT_IDS, PROMPT_INDEX, PROMPT_LOGPROBS, RESPONSE_IDS, RESPONSE_LOGPROBS, SAMPLING_LOGPROBS, TOP_LOGPROBS),
         *(RESPONSES_ANSWER, RESPONSES_INPUT, RESPONSES_DELETED),
     }
 )

@@ -1,7 +1,8 @@
 """`Gateway`: the ASGI application that agents call instead of their model provider.
 
 It finds the attempt of a call, checks that the attempt may still make calls, and passes the call to a policy or an
-upstream server. Paths that it does not list get status 404, so clients cannot reach the engine or its weights.
+upstream server. Other requests below `/v1` go to an upstream server if one is named, and never to an engine. All other
+paths get status 404, so clients cannot reach the engine or its weights.
 """
 
 import asyncio
@@ -17,14 +18,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from leyden.core.engine.base import Engine
 from leyden.core.gateway.anthropic.dialect import CountDialect, MessagesDialect
 from leyden.core.gateway.anthropic.format import count_answer
-from leyden.core.gateway.call_identity import Origin, open_origin, private_headers, verified
+from leyden.core.gateway.call_identity import Origin, attempt_tokens, open_origin, private_headers, verified
+from leyden.core.gateway.calls.prompts import read_prompts
 from leyden.core.gateway.calls.retry_cache import RetryCache
-from leyden.core.gateway.calls.serve import read_prompt, read_request, serve_call
+from leyden.core.gateway.calls.serve import read_request, serve_call
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.calls.span_writer import SpanWriter, SpanWriterLimits
 from leyden.core.gateway.chat.dialect import ChatDialect
+from leyden.core.gateway.completions.dialect import CompletionsDialect
 from leyden.core.gateway.dialect import Dialect
-from leyden.core.gateway.endpoint import Endpoint, ObservedSend, not_allowed, unknown_path
+from leyden.core.gateway.endpoint import Endpoint, ObservedSend, not_allowed, not_served, unknown_path
 from leyden.core.gateway.http.asgi import ClientWatch, send_json, start_message
 from leyden.core.gateway.http.body import BodyLimits, read_body
 from leyden.core.gateway.http.metrics import CONTENT_TYPE, GatewayMetrics
@@ -38,11 +41,15 @@ from leyden.core.gateway.refusal import ErrorAnswer, Refusal, openai_error
 from leyden.core.gateway.responses.dialect import ResponsesDialect
 from leyden.core.gateway.responses.state import Conversations
 from leyden.core.gateway.responses.stored import Read, StoredResponses
+from leyden.core.gateway.upstream.forwarding import BrokenOff, forward, forwarded, is_forwardable
 from leyden.core.gateway.upstream.relay import Upstream
 from leyden.core.store.base import LightningStore
 
 CLIENT_CLOSED_REQUEST = 499
 """Status in the metrics for a call whose client disconnected before its response was complete."""
+
+BAD_GATEWAY = 502
+"""Status in the metrics for a response of an upstream endpoint that broke off."""
 
 COUNTED_CONTEXTS = 4
 """The token count endpoint takes prompts of up to this many times the model's context length."""
@@ -70,7 +77,8 @@ class Gateway:
     Without a policy, calls wait until `answer_with` sets one. `others` are further policies by name, for calls that a
     route sends to them. `key` is the key that signs attempt tokens. `mounts` are further applications by path, such as
     the store's server. `other_metrics` are functions by name; each returns metrics that `/metrics` shows with the
-    gateway's own.
+    gateway's own. `provider` is the endpoint that answers requests besides model calls, such as those for embeddings.
+    Without it, an endpoint among the policies answers them.
     """
 
     def __init__(
@@ -82,9 +90,10 @@ class Gateway:
         others: Mapping[str, Backend] | None = None,
         mounts: Mapping[str, ASGIApp] | None = None,
         other_metrics: Mapping[str, Measure] | None = None,
+        provider: Upstream | None = None,
         limits: GatewayLimits | None = None,
     ) -> None:
-        self._store, self._key = store, key
+        self._store, self._key, self._provider = store, key, provider
         self._backends: dict[str, Backend] = {}
         """Backends by name; the first answers calls that no route sends to another."""
         self._has_policy = asyncio.Event()
@@ -106,7 +115,7 @@ class Gateway:
         self._retry_cache = RetryCache(store, self.span_writer, self.metrics)
         conversations = Conversations(self._retry_cache)
         responses = ResponsesDialect(conversations)
-        dialects: tuple[Dialect, ...] = (ChatDialect(), responses, MessagesDialect())
+        dialects: tuple[Dialect, ...] = (ChatDialect(), CompletionsDialect(), responses, MessagesDialect())
         counts: dict[str, tuple[Dialect, TokenCountFormat]] = {
             "/responses/input_tokens": (responses, _responses_count),
             "/messages/count_tokens": (CountDialect(), count_answer),
@@ -126,6 +135,7 @@ class Gateway:
             routes += [
                 self._route(prefix + path, self._send_models, "GET") for path in ("/models", "/models/{name:path}")
             ]
+        routes += [self._route(f"{prefix}/{{path:path}}", self._forward) for prefix in ("/a/{token}/v1", "/v1")]
         routes += [
             self._route("/healthz", self._send_health, "GET"),
             self._route("/metrics", self._send_metrics, "GET"),
@@ -227,7 +237,7 @@ class Gateway:
             raise Refusal(404, "Tokens cannot be counted for an upstream model.", code="unknown_url")
         exchange = await read_request(policy, dialect, origin, body, work)
         room = COUNTED_CONTEXTS * policy.engine.model.context_length
-        return len(await read_prompt(policy, dialect, exchange.request, work, room))
+        return sum(len(prompt.ids) for prompt in await read_prompts(policy, dialect, exchange.request, work, room))
 
     def _stored_endpoint(self, methods: Mapping[str, Read]) -> ASGIApp:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -258,25 +268,70 @@ class Gateway:
             raise Refusal(404, f"There is no policy '{name}' here.", code="model_not_found")
         return self._backends[name]
 
+    def _provider_of(self, origin: Origin) -> Upstream | None:
+        """Return the endpoint that answers an attempt's requests besides model calls; None if none is named.
+
+        It is the gateway's `provider`, else the endpoint that answers the attempt's model calls, else the first
+        endpoint among the policies.
+        """
+        chosen = self._policy_named(origin.policy)
+        candidates = (self._provider, chosen, *self._backends.values())
+        return next((one for one in candidates if isinstance(one, Upstream)), None)
+
     async def _send_models(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, rollout_id, attempt_id = self._caller(scope)
         await self._has_policy.wait()
-        await open_origin(self._store, rollout_id, attempt_id, headers)
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": "system"} for name in self._backends]
-        wanted = scope["path_params"].get("name")
-        first = self._policy_named(None)
-        upstream = first if isinstance(first, Upstream) and not first.model else None
+        origin = await open_origin(self._store, rollout_id, attempt_id, headers)
+        status, body = await self._models(scope["path_params"].get("name"), origin)
+        self.metrics.other_request("models", status)
+        await send_json(send, status, body)
+
+    async def _models(self, wanted: str | None, origin: Origin) -> tuple[int, bytes]:
+        """Return status and JSON of the list of models, or of the model `wanted`.
+
+        An endpoint that answers the model calls under the agents' own model names lists its own models.
+        """
+        models = {name: {"id": name, "object": "model", "created": 0, "owned_by": "system"} for name in self._backends}
+        chosen = self._policy_named(origin.policy)
+        answers_any = isinstance(chosen, Upstream)
+        if isinstance(chosen, Upstream) and not chosen.model and (listed := await chosen.models(wanted)) is not None:
+            return listed
         if wanted is None:
-            if upstream is not None and (upstream_models := await upstream.models()) is not None:
-                return await send_json(send, 200, upstream_models)
-            answer: object = {"object": "list", "data": models}
-        else:
-            answer = next((model for model in models if model["id"] == wanted), None)
-            if upstream is not None:
-                answer = {"id": wanted, "object": "model", "created": 0, "owned_by": "system"}
-            if answer is None:
-                raise Refusal(404, f"The model '{wanted}' does not exist", param="model", code="model_not_found")
-        await send_json(send, 200, msgspec.json.encode(answer))
+            return 200, msgspec.json.encode({"object": "list", "data": [*models.values()]})
+        model = models.get(wanted)
+        if model is None and answers_any:
+            model = {"id": wanted, "object": "model", "created": 0, "owned_by": "system"}
+        provider = self._provider_of(origin)
+        if model is None and provider is not None and (described := await provider.models(wanted)) is not None:
+            return described
+        if model is None:
+            self.metrics.other_request("models", 404)
+            raise Refusal(404, f"The model '{wanted}' does not exist", param="model", code="model_not_found")
+        return 200, msgspec.json.encode(model)
+
+    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send a request that no other endpoint of the gateway answers to the attempt's provider, if one is named."""
+        headers, rollout_id, attempt_id = self._caller(scope)
+        await self._has_policy.wait()
+        origin = await open_origin(self._store, rollout_id, attempt_id, headers)
+        method, path, provider = scope["method"], scope["path_params"]["path"], self._provider_of(origin)
+        if provider is None or not is_forwardable(method, path):
+            raise not_served(method, path, has_provider=provider is not None)
+        with self._held.request(attempt_id) as held, self._long_work.request(attempt_id) as work:
+            body = await read_body(scope, receive, self._body, held.add, work.run_and_free)
+            tokens = attempt_tokens(scope["path_params"].get("token"), headers)
+            request = forwarded(scope, path, body, tokens)
+            with ClientWatch(scope, receive) as watch:
+                status = CLIENT_CLOSED_REQUEST
+                try:
+                    status = await forward(provider, request, watch, send)
+                except Refusal as refusal:
+                    status = refusal.status
+                    raise
+                except BrokenOff:  # the response is incomplete, so the server closes the connection
+                    status = BAD_GATEWAY
+                finally:
+                    self.metrics.other_request("forwarded", status)
 
     async def _send_openapi_page(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send_json(send, 200, page.openapi_document())
@@ -294,9 +349,9 @@ class Gateway:
         yield
         await self._long_work.aclose()
         await self.span_writer.aclose()
-        for policy in self._backends.values():
-            if isinstance(policy, Upstream):
-                await policy.close()
+        for backend in (*self._backends.values(), self._provider):
+            if isinstance(backend, Upstream):
+                await backend.close()
 
 
 def _responses_count(tokens: int) -> tuple[bytes, Mapping[str, str]]:

@@ -112,6 +112,12 @@ def bearer(headers: Mapping[str, str]) -> str | None:
     return token.strip() if scheme.lower() == "bearer" else None
 
 
+def attempt_tokens(path_token: str | None, headers: Mapping[str, str]) -> tuple[str, ...]:
+    """Return all tokens in a request's path and headers, which no other server may get."""
+    tokens = (path_token, headers.get(semconv.HEADER_ATTEMPT), bearer(headers))
+    return tuple(token for token in tokens if token)
+
+
 def _unauthorized(message: str) -> Refusal:
     return Refusal(401, message, code="invalid_api_key")
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from leyden.core.errors import GatewayError
 from leyden.core.grammar.rules import AnswerFormat
 
 Message = dict[str, Any]
@@ -141,6 +142,14 @@ class Codec(ABC):
         format, or it is calls. Raises GrammarError for a format that cannot be combined with the tools.
         """
         return "" if forced is not None or answer_format is None else answer_format.grammar()
+
+    def encode_text(self, text: str) -> list[int]:
+        """Return the token ids of a text without the chat template, with the tokenizer's own special tokens.
+
+        An empty text gives the token that begins a document. Threads may call this method. Raises GatewayError if the
+        codec can encode only conversations.
+        """
+        raise GatewayError(f"{type(self).__name__} encodes conversations only, and no text without a chat template")
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:

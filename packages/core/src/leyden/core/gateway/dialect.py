@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from starlette.types import Send
 
@@ -15,6 +15,28 @@ from leyden.core.gateway.model_request import ModelRequest
 from leyden.core.gateway.refusal import ErrorAnswer, Refusal
 
 Finish = Literal["stop", "length", "tool_calls"]
+
+
+class PromptToken(NamedTuple):
+    """One token of a prompt that the response repeats."""
+
+    text: str
+    bytes: bytes
+    start: int
+    """Number of characters of the prompt before it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class EncodedPrompt:
+    """One prompt of a request, as the policy reads it."""
+
+    ids: Sequence[int]
+    text: str = ""
+    """Text of a prompt without a chat template; empty for a conversation."""
+    tokens: list[PromptToken] | None = None
+    """Its tokens, if the response repeats them with their log-probabilities."""
+    logprobs: list[float] | None = None
+    """Raw log-probability of each of `ids[1:]`; set before the response begins, if `tokens` is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +96,8 @@ class Exchange(Protocol):
         """The checked request."""
         ...
 
-    def reply(self, send: Send, response_id: str, created: int, prompt_tokens: int) -> Reply:
-        """Return the writer of the response; `created` is in Unix seconds."""
+    def reply(self, send: Send, response_id: str, created: int, prompts: Sequence[EncodedPrompt]) -> Reply:
+        """Return the writer of the response to `prompts`; `created` is in Unix seconds."""
         ...
 
     def attributes(self, response_id: str, created: int, choices: Sequence[FinishedChoice]) -> Attributes:
@@ -94,6 +116,8 @@ class Dialect(Protocol):
     """Prefix of response ids."""
     prompt_field: str
     """Name of the request field that contains the prompt."""
+    contexts: int
+    """Number of full contexts that the prompts of one request may fill together."""
 
     async def parse(self, body: bytes, origin: Origin, work: RequestWork) -> Exchange:
         """Parse and check a request; a long request is parsed on a thread of `work`.

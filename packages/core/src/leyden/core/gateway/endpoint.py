@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leyden.core.gateway.http.asgi import ClientGone, send_json
 from leyden.core.gateway.refusal import ErrorAnswer, Refusal, openai_error, server_error
+from leyden.core.masking import mask_text
 
 _log = logging.getLogger("leyden.gateway")
 
@@ -73,6 +74,24 @@ class ObservedSend:
 async def unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
     """Raise Refusal with status 404, for every path without an endpoint."""
     raise Refusal(404, f"Invalid URL ({scope['method']})", code="unknown_url")
+
+
+SERVED = "POST /v1/chat/completions, /v1/completions and /v1/responses, and GET /v1/models"
+SHOWN_CHARACTERS = 200
+"""Longest path in an error message."""
+
+
+def not_served(method: str, path: str, *, has_provider: bool) -> Refusal:
+    """Return the refusal (status 404) of a request to a path below `/v1` that is no model call."""
+    shown = mask_text(f"{method} /v1/{path}")[:SHOWN_CHARACTERS]
+    if has_provider:
+        reason = "it is not a path that is sent to the endpoint."
+    else:
+        reason = (
+            "no provider is named that could answer anything else. Name one with `--provider URL` (`leyden train`, "
+            "`dev`, `exec`, `gateway`), or let the agent call its provider's own URL for this request."
+        )
+    return Refusal(404, f"Invalid URL ({shown}): this gateway answers {SERVED}; {reason}", code="unknown_url")
 
 
 def not_allowed(method: str, *allowed: str) -> Refusal:

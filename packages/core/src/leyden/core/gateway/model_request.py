@@ -5,7 +5,7 @@ provider would refuse it, and never ignored.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -24,6 +24,8 @@ The smallest integer is `-LARGEST_INTEGER - 1`.
 LARGEST_TOKEN = (1 << 31) - 1
 MAX_BIASES = 1024
 """Most tokens in `logit_bias` and in `stop_token_ids`."""
+Prompt: TypeAlias = str | tuple[int, ...]
+"""Prompt without a chat template: text, or token ids."""
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Exceptions that decoding a client's JSON may raise."""
 
@@ -63,7 +65,11 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     call_id_prefix: str = "call_"
     """Prefix of the ids of tool calls in the answer."""
     choices: int = 1
-    """Number of choices to generate."""
+    """Number of choices to generate for each prompt."""
+    prompts: tuple[Prompt, ...] = ()
+    """Prompts that the policy reads without a chat template; empty if it reads the conversation in `messages`."""
+    echo: bool = False
+    """Whether the response repeats the prompt before each choice."""
     logprobs: bool = False
     top_logprobs: int = 0
     answer_format: AnswerFormat | None = None

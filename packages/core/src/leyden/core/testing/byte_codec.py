@@ -45,6 +45,10 @@ class ByteCodec(Codec):
         opening = _FAMILY.opening(forced) if forced else ""
         return [*ids, BEGIN, *f"assistant\n{opening}".encode()]
 
+    def encode_text(self, text: str) -> list[int]:
+        """Return the bytes of a text; an empty text gives the end of a text, which comes before a new one."""
+        return list(text.encode()) or [STOP]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of the bytes; control tokens are left out."""
         return bytes(token for token in ids if token < BEGIN).decode(errors="replace")

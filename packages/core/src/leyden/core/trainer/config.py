@@ -20,6 +20,7 @@ from leyden.core.policy.device import check_device_name
 from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.trainer.agents.placement import RunnerPlacement
 from leyden.core.trainer.monitoring.trackers import tracker_names
+from leyden.core.trainer.serving.provider import ProviderEndpoint
 from leyden.core.trajectory.select import Selector
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -120,6 +121,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     algorithm_config: dict[str, Any] = {}
     routes: tuple[Route, ...] = ()
     """Routes of model calls. The first match decides; a call without a match goes to the policy."""
+    provider: ProviderEndpoint | None = None
+    """Endpoint for a program's requests besides model calls; None: they are refused."""
     frozen: dict[str, str] = {}
     """Frozen policies that routes may name: name to folder or hub name. They answer calls and are never trained."""
     sides: tuple[str, ...] = ()
@@ -291,7 +294,7 @@ def check_name(name: str) -> str:
     return name
 
 
-_IN_CLEAR = ("name", "experiment", "agent_match", "span_match", "attribute_match", "routes")
+_IN_CLEAR = ("name", "experiment", "agent_match", "span_match", "attribute_match", "routes", "provider")
 """Fields that a run needs unmasked."""
 
 

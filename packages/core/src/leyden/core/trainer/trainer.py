@@ -32,6 +32,7 @@ from leyden.core.trainer.preflight.report import CheckReport
 from leyden.core.trainer.rollouts.selection import Selection, read_selection
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
+from leyden.core.trainer.serving.provider import read_provider
 
 if TYPE_CHECKING:
     from leyden.core.runner.attempts.hooks import Hook
@@ -58,6 +59,8 @@ class Trainer:
         input: Function from a task to the agent's input, for tasks that the adapter cannot convert itself.
         hooks: Hooks that run around every attempt. `input`, `hooks` and the reward are objects or import strings;
             with an agent given as import string they must be import strings.
+        provider: Base URL of the endpoint that answers a program's requests besides model calls, such as those for
+            embeddings. `provider_key_env` names the environment variable with its key.
         engine: "vllm" serves the policies with vLLM servers, which use the options in `vllm`.
         device: Device on which policies are trained and served, `cpu` or `cuda`. The default is the CPU; for
             `resume` it is the device of the run.
@@ -87,6 +90,8 @@ class Trainer:
         sampling: Sampling | None = None,
         timeout_seconds: float = 120.0,
         routes: Sequence[str] = (),
+        provider: str | None = None,
+        provider_key_env: str | None = None,
         frozen: Mapping[str, str | Path] | None = None,
         update: Literal["swap", "drain"] = "swap",
         record_within: float = 0.0,
@@ -119,6 +124,7 @@ class Trainer:
         self.sampling = sampling or Sampling()
         self.timeout_seconds = timeout_seconds
         self.routes = parse_routes(routes)
+        self.provider = read_provider(provider, provider_key_env)
         self.frozen = {name: str(source) for name, source in (frozen or {}).items()}
         self.update: Literal["swap", "drain"] = update
         self.record_within = record_within
@@ -178,6 +184,7 @@ class Trainer:
             policy=self._answering(),
             device=device,
             resources=self.initial_resources,
+            provider=self.provider,
             concurrency=self.n_runners,
             isolation=self.isolation,
             timeout_seconds=self.timeout_seconds,
@@ -269,6 +276,7 @@ class Trainer:
             timeout_seconds=self.timeout_seconds,
             check=self.checks_first,
             routes=self.routes,
+            provider=self.provider,
             frozen=self.frozen,
             update=self.update,
             record_within=self.record_within,

@@ -60,7 +60,7 @@ def innermost_shared(call: RecordedCall, above: Sequence[Span]) -> int:
 
 def _call(span: Span, by_id: Mapping[str, Span]) -> RecordedCall:
     above = spans_above(span, by_id)
-    view = above[0] if above and above[0].attributes.get(semconv.OPERATION) == "chat" else span
+    view = above[0] if above and above[0].attributes.get(semconv.OPERATION) in semconv.MODEL_CALLS else span
     ended = view.start_time if view.end_time is None else view.end_time
     messages = read_messages(span.attributes.get(semconv.OUTPUT_MESSAGES))
     return RecordedCall(

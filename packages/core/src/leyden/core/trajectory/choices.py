@@ -57,8 +57,9 @@ def unused_choices(calls: Sequence[Span], spans: Sequence[Span]) -> frozenset[st
 
 
 def _answer(call: Span) -> str:
-    """Return the id that the choices of one response share."""
-    return str(call.attributes.get(semconv.RESPONSE_ID, call.span_id))
+    """Return the id that the choices of one response share; answers to several prompts are no choices."""
+    response_id = str(call.attributes.get(semconv.RESPONSE_ID, call.span_id))
+    return f"{response_id}/{call.attributes.get(semconv.PROMPT_INDEX, 0)}"
 
 
 def _has_several(choices: Sequence[Span]) -> bool:

@@ -17,6 +17,8 @@ from leyden.core.cli.options import (
     JsonOption,
     ModelOption,
     PolicyOption,
+    ProviderKeyEnvOption,
+    ProviderOption,
     answering,
     check_policy_device,
     chosen_agent,
@@ -46,6 +48,8 @@ def dev(
     endpoint: EndpointOption = None,
     model: ModelOption = None,
     api_key_env: ApiKeyEnvOption = "OPENAI_API_KEY",
+    provider: ProviderOption = None,
+    provider_key_env: ProviderKeyEnvOption = None,
     device: DeviceOption = "cpu",
     concurrency: Annotated[int, typer.Option(help="Rollouts at once.")] = 4,
     isolation: Annotated[
@@ -61,6 +65,7 @@ def dev(
     """Run AGENT, or COMMAND, on a few tasks and show each rollout as a tree. Exit code 1 when a rollout failed."""
     from leyden.core.trainer.rollouts.tasks import load_tasks
     from leyden.core.trainer.services.dev import DevPlan, dry_run
+    from leyden.core.trainer.serving.provider import read_provider
 
     named = chosen_agent(agent, given_command(context))
     if named is None:
@@ -71,6 +76,7 @@ def dev(
         policy=policy,
         device=device,
         resources=resources,
+        provider=read_provider(provider, provider_key_env),
         concurrency=concurrency,
         isolation=check_isolation(isolation),
         timeout_seconds=timeout,

@@ -15,6 +15,8 @@ from leyden.core.cli.options import (
     JsonOption,
     ModelOption,
     PolicyOption,
+    ProviderKeyEnvOption,
+    ProviderOption,
     answering,
     check_policy_device,
     read_env,
@@ -31,6 +33,8 @@ def run_command(
     endpoint: EndpointOption = None,
     model: ModelOption = None,
     api_key_env: ApiKeyEnvOption = "OPENAI_API_KEY",
+    provider: ProviderOption = None,
+    provider_key_env: ProviderKeyEnvOption = None,
     device: DeviceOption = "cpu",
     task: Annotated[str | None, typer.Option(help="The task as JSON, or @FILE with it.")] = None,
     reward: Annotated[str | None, typer.Option(help="Reward function `score(task, result)`, as file.py:score.")] = None,
@@ -51,9 +55,16 @@ def run_command(
     given: Task = {} if task is None else read_task(task)
     from leyden.core.trainer.services.dev import DevPlan, dry_run
     from leyden.core.trainer.services.exec import ForegroundCommand
+    from leyden.core.trainer.serving.provider import read_provider
 
     agent = ForegroundCommand(command, secrets, has_task=task is not None, keep_output=reward is not None)
-    plan = DevPlan(policy=policy, device=device, resources=resources, timeout_seconds=timeout)
+    plan = DevPlan(
+        policy=policy,
+        device=device,
+        resources=resources,
+        provider=read_provider(provider, provider_key_env),
+        timeout_seconds=timeout,
+    )
     (recorded,) = dry_run(plan, agent, [given], reward, show=False)
     code = agent.outcome(recorded)
     _show(recorded, json=json)

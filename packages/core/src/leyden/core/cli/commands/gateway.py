@@ -15,6 +15,8 @@ from leyden.core.cli.options import (
     JsonOption,
     ModelOption,
     PolicyOption,
+    ProviderKeyEnvOption,
+    ProviderOption,
     answering,
     check_policy_device,
 )
@@ -34,6 +36,8 @@ def gateway(
     endpoint: EndpointOption = None,
     model: ModelOption = None,
     api_key_env: ApiKeyEnvOption = "OPENAI_API_KEY",
+    provider: ProviderOption = None,
+    provider_key_env: ProviderKeyEnvOption = None,
     device: DeviceOption = "cpu",
     store: Annotated[str, typer.Option(help="Record into the store at this URI.")] = "sqlite:///captures.db",
     host: Annotated[str, typer.Option(help="Address to listen on; other machines can reach 0.0.0.0.")] = ("127.0.0.1"),
@@ -64,10 +68,12 @@ def gateway(
     )
     from leyden.core.trainer.event_loop import run_loop, stopped_by_sigterm
     from leyden.core.trainer.services.captures import CapturePlan, serve_captures
+    from leyden.core.trainer.serving.provider import read_provider
 
     by = named[0] if named else str(policy)
     plan = CapturePlan(
         answering=by,
+        provider=read_provider(provider, provider_key_env),
         device=device,
         store=store,
         token=token,

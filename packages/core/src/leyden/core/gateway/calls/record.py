@@ -40,6 +40,10 @@ class CallRecord(msgspec.Struct, kw_only=True):
     as_sent: RecordedRequest = RecordedRequest()
     policy: str | None = None
     prompt_ids: Sequence[int] | None = None
+    prompt_index: int | None = None
+    """Index of the prompt among those of the request; None if the request has only one."""
+    prompt_logprobs: Sequence[float] | None = None
+    """Raw log-probability of each prompt token after the first, if the response repeats them."""
     sampling: Sampling | None = None
     ids: list[int] = []
     logprobs: list[float] = []
@@ -100,16 +104,20 @@ class CallRecord(msgspec.Struct, kw_only=True):
             trace_id=self.origin.trace_id,
             span_id=secrets.token_hex(8),
             parent_id=self.origin.parent_id,
-            name=f"chat {self.as_sent.model}".strip(),
+            name=f"{self._operation} {self.as_sent.model}".strip(),
             status=SpanStatus(code="error", description=self.error) if self.error else SpanStatus(code="ok"),
             attributes=self._attributes(latency),
             start_time=self.started,
             end_time=self.started + latency,
         )
 
+    @property
+    def _operation(self) -> str:
+        return "text_completion" if self.dialect == "completions" else "chat"
+
     def _attributes(self, latency: float) -> Attributes:
         values: dict[str, object] = {
-            semconv.OPERATION: "chat",
+            semconv.OPERATION: self._operation,
             semconv.PROVIDER: PROVIDER,
             semconv.ROLLOUT_ID: self.origin.rollout.rollout_id,
             semconv.ATTEMPT_ID: self.origin.attempt_id,
@@ -150,6 +158,8 @@ class CallRecord(msgspec.Struct, kw_only=True):
             semconv.ENGINE_FINISH: self.engine_finish,
             semconv.TOP_LOGPROBS: msgspec.json.encode(self.top).decode() if self.top else None,
             semconv.PROMPT_IDS: pack_ids(self.prompt_ids),
+            semconv.PROMPT_INDEX: self.prompt_index,
+            semconv.PROMPT_LOGPROBS: None if self.prompt_logprobs is None else pack_log_probs(self.prompt_logprobs),
             semconv.RESPONSE_IDS: pack_ids(self.ids),
             **self._sampling_attributes(),
         }

@@ -22,6 +22,7 @@ from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
 from leyden.core.data.reasons import FROZEN
 from leyden.core.data.span import Span
 from leyden.core.gateway.call_identity import Origin
+from leyden.core.gateway.calls.prompts import recorded_prompts
 from leyden.core.gateway.calls.record import CallRecord
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.calls.span_writer import SpanWriter
@@ -49,8 +50,9 @@ class RetryCache:
         self._metrics.recorded(len(records), kept=kept)
         first = records[0]
         if first.prompt_ids is not None and first.policy is not None:
+            prompts = {record.prompt_index: len(record.prompt_ids or ()) for record in records}
             sampled = sum(len(record.ids) for record in records)
-            self._metrics.tokens(first.policy, len(first.prompt_ids), sampled)
+            self._metrics.tokens(first.policy, sum(prompts.values()), sampled)
         return kept
 
     async def keep_span(self, span: Span) -> bool:
@@ -130,9 +132,9 @@ def _choice_index(span: Span) -> int:
 
 async def replay(policy: ServedPolicy, exchange: Exchange, spans: Sequence[Span], send: Send) -> None:
     """Send the recorded response in the format that `exchange` requests; `spans` has one span per choice, in order."""
-    first = spans[0].attributes
-    prompt_tokens = int(str(first[semconv.INPUT_TOKENS]))
-    reply = exchange.reply(send, str(first[semconv.RESPONSE_ID]), int(spans[0].start_time), prompt_tokens)
+    response_id = str(spans[0].attributes[semconv.RESPONSE_ID])
+    prompts = recorded_prompts(policy.codec, exchange.request, spans)
+    reply = exchange.reply(send, response_id, int(spans[0].start_time), prompts)
     choices: list[FinishedChoice] = []
     for index, span in enumerate(spans):
         reader = AnswerReader(policy.codec, exchange.request, str(span.attributes[semconv.CALL_ID]))
@@ -147,7 +149,7 @@ async def replay(policy: ServedPolicy, exchange: Exchange, spans: Sequence[Span]
                 reader=reader, tokens=len(ids), engine_finish=finish, prompt_ids=prompt_ids, response_ids=ids
             )
         )
-    await reply.end(choices, prompt_tokens)
+    await reply.end(choices, sum(len(prompt.ids) for prompt in prompts))
 
 
 def _sampled_tokens(span: Span) -> tuple[list[int], list[float], list[list[tuple[int, float]]] | None]:

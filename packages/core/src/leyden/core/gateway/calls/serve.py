@@ -4,10 +4,10 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import msgspec
 from starlette.types import Send
@@ -15,18 +15,19 @@ from starlette.types import Send
 from leyden.core.data import reasons
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import FinishReason, GenerateRequest, TokenChunk
-from leyden.core.errors import EngineError, GatewayError, GrammarError
+from leyden.core.errors import EngineError, GrammarError
 from leyden.core.gateway.call_identity import Origin
+from leyden.core.gateway.calls.prompts import read_prompts, recorded_messages, score_prompt
 from leyden.core.gateway.calls.record import CallRecord
 from leyden.core.gateway.calls.retry_cache import RetryCache, fingerprint, replay
 from leyden.core.gateway.calls.seeds import CallSeeds
 from leyden.core.gateway.calls.served_policy import ServedPolicy, sampling_for, warn_of_untrainable
 from leyden.core.gateway.chat.format import answer_message
 from leyden.core.gateway.codecs.answer_reader import AnswerReader, ReadPart, ReadToken
-from leyden.core.gateway.dialect import Dialect, Exchange, FinishedChoice, Reply
+from leyden.core.gateway.dialect import Dialect, EncodedPrompt, Exchange, FinishedChoice, Reply
 from leyden.core.gateway.http.asgi import ClientGone, ClientWatch
 from leyden.core.gateway.limits.long_work import RequestWork
-from leyden.core.gateway.limits.prompt_size import MAX_UNCHECKED_BYTES, check_elements, least_of_body, least_of_request
+from leyden.core.gateway.limits.prompt_size import MAX_UNCHECKED_BYTES, check_elements, least_of_body
 from leyden.core.gateway.model_request import ModelRequest, check_ids
 from leyden.core.gateway.refusal import Refusal, invalid, server_error
 
@@ -155,31 +156,33 @@ async def serve_call(
     try:
         with watch.cancelling():
             exchange = await read_request(policy, dialect, origin, body, work)
-            await _accept(policy, dialect, record, exchange.request, work)
+            prompts = await _accept(policy, dialect, record, exchange.request, work)
     except Refusal as refusal:
         record.fail(reasons.REFUSED, str(refusal), refusal.body.code or refusal.body.type)
         await retry_cache.keep(record)
         raise
     work.free()
     with retry_cache.in_progress(mark, watch):
-        await _answer(policy, exchange, record, retry_cache, watch, send)
+        await _answer(policy, dialect, exchange, record, prompts, retry_cache, watch, send)
 
 
 async def _answer(
     policy: ServedPolicy,
+    dialect: Dialect,
     exchange: Exchange,
     record: CallRecord,
+    prompts: Sequence[EncodedPrompt],
     retry_cache: RetryCache,
     watch: ClientWatch,
     send: Send,
 ) -> None:
-    reply = exchange.reply(send, record.response_id, int(record.started), len(record.prompt_ids or ()))
+    reply = exchange.reply(send, record.response_id, int(record.started), prompts)
     choices = [
         _Choice(one, AnswerReader(policy.codec, exchange.request, one.call_id), exchange.request, reply)
-        for one in _records(record, exchange.request.choices)
+        for one in _records(policy, dialect, record, prompts, exchange.request)
     ]
     records = [choice.record for choice in choices]
-    failure = await _generate(policy, choices, retry_cache, watch)
+    failure = await _generate(policy, choices, prompts, retry_cache, watch)
     finished = [choice.finished() for choice in choices]
     for one in records:
         await one.pack_kept()
@@ -191,30 +194,31 @@ async def _answer(
     if failure is not None:
         await reply.fail(failure)
     elif not watch.gone:
-        await reply.end(finished, len(record.prompt_ids or ()))
+        await reply.end(finished, sum(len(prompt.ids) for prompt in prompts))
     elif whole and record.fingerprint:
         retry_cache.mark_undelivered(record.fingerprint)
 
 
 async def _accept(
     policy: ServedPolicy, dialect: Dialect, record: CallRecord, request: ModelRequest, work: RequestWork
-) -> None:
-    """Encode the request's prompt, choose its sampling, and write both to `record`.
+) -> list[EncodedPrompt]:
+    """Return the request's prompts, encoded; write the first of them and the sampling to `record`.
 
     Raises Refusal for a request that cannot be answered, such as a prompt that does not fit into the context.
     """
     record.as_sent = request.as_sent
     room = policy.engine.model.context_length
-    prompt_ids = await read_prompt(policy, dialect, request, work, room)
-    if len(prompt_ids) >= room:
-        raise dialect.too_long(room, len(prompt_ids))
-    record.prompt_ids = prompt_ids
+    prompts = await read_prompts(policy, dialect, request, work, room)
+    most = room if request.sampling.max_tokens == 0 else room - 1
+    longest = max(len(prompt.ids) for prompt in prompts)
+    if longest > most:
+        raise dialect.too_long(room, longest)
+    record.prompt_ids = prompts[0].ids
     check_ids(request.sampling, policy.engine.model.vocab_size)
     sampling = sampling_for(record.origin.rollout, request.sampling, policy.sampling)
     record.sampling = msgspec.structs.replace(sampling, grammar=_grammar(policy, request))
     warn_of_untrainable(record.origin, record.sampling, records_truncation=policy.engine.records_truncation)
-    if policy.call_seeds is not None:
-        _determine(record, record.sampling, dialect, policy.call_seeds)
+    return prompts
 
 
 def _grammar(policy: ServedPolicy, request: ModelRequest) -> str:
@@ -246,7 +250,7 @@ async def read_request(
     Raises Refusal for a request that no response can satisfy. The length is checked first, before the body is parsed.
     """
     if len(body) > MAX_UNCHECKED_BYTES:
-        room = policy.engine.model.context_length
+        room = policy.engine.model.context_length * dialect.contexts
         least = least_of_body(len(body), policy.codec)
         if least >= room:
             raise dialect.too_long(room, least)
@@ -254,72 +258,60 @@ async def read_request(
     return await dialect.parse(body, origin, work)
 
 
-async def read_prompt(
-    policy: ServedPolicy, dialect: Dialect, request: ModelRequest, work: RequestWork, room: int
-) -> list[int]:
-    """Return the token ids of the prompt.
-
-    Raises Refusal if the prompt has at least `room` tokens by a lower bound that needs no encoding. Also raises
-    Refusal if the chat template cannot render the messages.
-    """
-    size = len(request.as_sent.messages or "") + len(request.as_sent.tools or "")
-
-    def encode() -> list[int]:
-        least = 0 if size < room else least_of_request(request, policy.codec)  # never more than `size`
-        if least >= room:
-            raise dialect.too_long(room, least)
-        return policy.codec.encode(
-            request.messages,
-            request.tools,
-            request.forced,
-            formatted=request.answer_format is not None,
-            variables=request.template_variables,
-        )
-
-    try:
-        return await work.render(size, encode)
-    except Refusal:
-        raise
-    except (GatewayError, RecursionError) as error:  # RecursionError: messages nested too deeply for the template
-        raise invalid(str(error), dialect.prompt_field) from error
-
-
-def _records(record: CallRecord, choices: int) -> list[CallRecord]:
-    """Return one record for each choice; each has its own call id, which is the engine's request id."""
-    if choices == 1:
-        return [record]
+def _records(
+    policy: ServedPolicy,
+    dialect: Dialect,
+    record: CallRecord,
+    prompts: Sequence[EncodedPrompt],
+    request: ModelRequest,
+) -> list[CallRecord]:
+    """Return one record for each choice of each prompt; each has its own call id, which is the engine's request id."""
     assert record.sampling is not None
+    records: list[CallRecord] = []
+    for index, prompt in enumerate(prompts):
+        of_prompt = msgspec.structs.replace(record, prompt_ids=prompt.ids)
+        if request.prompts:
+            of_prompt.as_sent = msgspec.structs.replace(record.as_sent, messages=recorded_messages(prompt))
+            of_prompt.prompt_index = index if len(prompts) > 1 else None
+        if policy.call_seeds is not None:
+            _determine(of_prompt, record.sampling, dialect, policy.call_seeds)
+        records += [_of_choice(of_prompt, n) for n in range(request.choices)]
+    if len(records) == 1:
+        return records
     return [
-        msgspec.structs.replace(
-            record,
-            call_id=f"{record.call_id}-{n}",
-            choice=n,
-            sampling=_of_choice(record.sampling, n),
-            ids=[],
-            logprobs=[],
-            sampling_logprobs=[],
-            top=[],
-            versions=[],
-        )
-        for n in range(choices)
+        msgspec.structs.replace(one, call_id=f"{one.call_id}-{number}", choice=number)
+        for number, one in enumerate(records)
     ]
 
 
-def _of_choice(sampling: Sampling, n: int) -> Sampling:
-    """Return the sampling with a different seed for each choice; with one seed, all choices would be equal."""
-    return sampling if sampling.seed is None else msgspec.structs.replace(sampling, seed=sampling.seed + n)
+def _of_choice(record: CallRecord, n: int) -> CallRecord:
+    """Return the record of choice `n` of a prompt.
+
+    Its seed differs from that of the other choices; with one seed, all choices would be equal.
+    """
+    sampling = record.sampling
+    if sampling is not None and sampling.seed is not None:
+        sampling = msgspec.structs.replace(sampling, seed=sampling.seed + n)
+    return msgspec.structs.replace(
+        record, sampling=sampling, ids=[], logprobs=[], sampling_logprobs=[], top=[], kept=[], versions=[]
+    )
 
 
 async def _generate(
-    policy: ServedPolicy, choices: Sequence[_Choice], retry_cache: RetryCache, watch: ClientWatch
+    policy: ServedPolicy,
+    choices: Sequence[_Choice],
+    prompts: Sequence[EncodedPrompt],
+    retry_cache: RetryCache,
+    watch: ClientWatch,
 ) -> Refusal | None:
-    """Generate all choices, and stream them where the agent requested it.
+    """Score the prompts that the response repeats; generate all choices, and stream them where the agent requested it.
 
     Returns the refusal for the client if the engine or the gateway failed, else None.
     """
     records = [choice.record for choice in choices]
     try:
         with watch.cancelling():
+            await _score(policy, choices, prompts)
             await _side_by_side(policy, choices)
     except ClientGone:
         if not all(choice.has_ended for choice in choices):
@@ -342,12 +334,26 @@ async def _generate(
     return None
 
 
+async def _score(policy: ServedPolicy, choices: Sequence[_Choice], prompts: Sequence[EncodedPrompt]) -> None:
+    """Compute the log-probabilities of the prompts whose tokens the response repeats, and record them."""
+    if prompts[0].tokens is None:
+        return
+    await _together([score_prompt(policy.engine, prompt) for prompt in prompts])
+    for choice in choices:
+        choice.record.prompt_logprobs = prompts[choice.record.prompt_index or 0].logprobs
+
+
 async def _side_by_side(policy: ServedPolicy, choices: Sequence[_Choice]) -> None:
     """Generate all choices concurrently; the first failure cancels the others."""
     if len(choices) == 1:
         return await _draw(policy, choices[0])
     pace = _Pace()
-    tasks = [asyncio.create_task(_draw(policy, choice, pace)) for choice in choices]
+    await _together([_draw(policy, choice, pace) for choice in choices])
+
+
+async def _together(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run all coroutines concurrently; the first failure cancels the others, and is raised."""
+    tasks = [asyncio.create_task(one) for one in work]
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -389,6 +395,12 @@ async def _draw(policy: ServedPolicy, choice: _Choice, pace: _Pace | None = None
     """
     record = choice.record
     assert record.prompt_ids is not None and record.sampling is not None
+    if record.sampling.max_tokens == 0:
+        nothing = TokenChunk(
+            ids=[], logprobs=[], sampling_logprobs=[], version=policy.engine.version, finish_reason="length"
+        )
+        choice.read(nothing)
+        return
     request = GenerateRequest(
         request_id=record.call_id,
         prompt_ids=list(record.prompt_ids),

@@ -10,7 +10,7 @@ from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.chat.format import AnswerHead, server_event
 from leyden.core.gateway.chat.reply import PlainReply, StreamReply
 from leyden.core.gateway.chat.request import ChatRequest, parse_chat
-from leyden.core.gateway.dialect import FinishedChoice, Reply
+from leyden.core.gateway.dialect import EncodedPrompt, FinishedChoice, Reply
 from leyden.core.gateway.limits.long_work import RequestWork
 from leyden.core.gateway.refusal import ErrorAnswer, Refusal, openai_error
 
@@ -21,7 +21,7 @@ class ChatExchange:
 
     request: ChatRequest
 
-    def reply(self, send: Send, response_id: str, created: int, prompt_tokens: int) -> Reply:
+    def reply(self, send: Send, response_id: str, created: int, prompts: Sequence[EncodedPrompt]) -> Reply:
         """Return the writer of the response: streamed or plain, as requested."""
         request = self.request
         head = AnswerHead(
@@ -45,6 +45,7 @@ class ChatDialect:
     path = "/chat/completions"
     id_prefix = "chatcmpl-"
     prompt_field = "messages"
+    contexts = 1
 
     async def parse(self, body: bytes, origin: Origin, work: RequestWork) -> ChatExchange:
         """Parse and check a request; raises Refusal for a request that no response can satisfy."""

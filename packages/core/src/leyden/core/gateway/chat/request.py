@@ -193,6 +193,16 @@ def parse_chat(body: bytes) -> ChatRequest:
     )
 
 
+def checked_stop(given: str | list[str] | None) -> tuple[str, ...]:
+    """Return the stop strings of a request; raises Refusal for too many, too long or empty ones."""
+    stop = (given,) if isinstance(given, str) else tuple(given or ())
+    if len(stop) > MAX_STOP or "" in stop:
+        raise invalid(f"'stop' must hold at most {MAX_STOP} strings, none of them empty.", "stop")
+    if any(len(text) > MAX_STOP_CHARACTERS for text in stop):
+        raise invalid(f"'stop' must hold strings of at most {MAX_STOP_CHARACTERS} characters.", "stop")
+    return stop
+
+
 def _check_messages(messages: list[Message]) -> None:
     if not messages:
         raise invalid("'messages' must hold at least one message.", "messages")
@@ -246,11 +256,6 @@ def _sampling(body: ChatBody) -> Sampling:
         raise invalid(message, "max_tokens")
     has_new_name = body.max_completion_tokens is not None
     limit = ("max_completion_tokens", body.max_completion_tokens) if has_new_name else ("max_tokens", body.max_tokens)
-    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-    if len(stop) > MAX_STOP or "" in stop:
-        raise invalid(f"'stop' must hold at most {MAX_STOP} strings, none of them empty.", "stop")
-    if any(len(text) > MAX_STOP_CHARACTERS for text in stop):
-        raise invalid(f"'stop' must hold strings of at most {MAX_STOP_CHARACTERS} characters.", "stop")
     sampling = checked_sampling(
         temperature=body.temperature,
         top_p=body.top_p,
@@ -266,4 +271,4 @@ def _sampling(body: ChatBody) -> Sampling:
             stop_token_ids=body.stop_token_ids,
         ),
     )
-    return msgspec.structs.replace(sampling, stop=stop)
+    return msgspec.structs.replace(sampling, stop=checked_stop(body.stop))

@@ -38,6 +38,8 @@ class ReadToken:
     logprob: float
     top: "list[ReadToken]"
     """The most likely tokens at its position, if they were requested."""
+    start: int = 0
+    """Number of characters of the content before it."""
 
 
 class AnswerReader:
@@ -154,4 +156,5 @@ class LogprobReader:
         return new
 
     def _read(self, token: int, logprob: float, top: list[ReadToken]) -> ReadToken:
-        return ReadToken(self._codec.decode([token]), list(self._codec.token_bytes(token)), logprob, top)
+        text, token_bytes = self._codec.decode([token]), list(self._codec.token_bytes(token))
+        return ReadToken(text, token_bytes, logprob, top, self._length)

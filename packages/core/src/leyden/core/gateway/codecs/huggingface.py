@@ -139,6 +139,15 @@ class HuggingFaceCodec(Codec):
         parts = re.split("(" + "|".join(map(re.escape, marks)) + ")", text) if marks else [text]
         return " ".join(f"<[{marks[part]}]>" if part in marks else text_rule(part) for part in parts if part)
 
+    def encode_text(self, text: str) -> list[int]:
+        """Return the ids of a text as the tokenizer encodes it, with the special tokens that it adds by itself.
+
+        An empty text gives the token that begins a document, or else the one that ends it.
+        """
+        ids = list(self._tokenizer(text)["input_ids"])
+        first = (self._tokenizer.bos_token_id, self._tokenizer.eos_token_id)
+        return ids or [token for token in first if token is not None][:1]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of an answer, without control tokens but with the marks of tool calls."""
         kept = [token for token in ids if token not in self._hidden_ids]

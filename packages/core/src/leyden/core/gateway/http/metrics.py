@@ -5,6 +5,7 @@ an attempt id.
 """
 
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import Metric
@@ -33,6 +34,12 @@ class GatewayMetrics:
         )
         self._refused = Counter(
             "leyden_gateway_refused", "Requests refused, by error code.", ["reason"], registry=registry
+        )
+        self._others = Counter(
+            "leyden_gateway_other_requests",
+            "Requests of attempts that are no model calls, by kind (`models`, `forwarded`) and HTTP status.",
+            ["kind", "status"],
+            registry=registry,
         )
         self._latency = Histogram(
             "leyden_gateway_latency_seconds",
@@ -110,6 +117,10 @@ class GatewayMetrics:
     def refused(self, reason: str) -> None:
         """Count a refused request; `reason` is the error code of the gateway's refusal."""
         self._refused.labels(reason).inc()
+
+    def other_request(self, kind: Literal["models", "forwarded"], status: int) -> None:
+        """Count a request that was no model call: for models, or one that an upstream endpoint answered."""
+        self._others.labels(kind, str(status)).inc()
 
     def recorded(self, spans: int, *, kept: bool = True) -> None:
         """Count spans that were recorded, or with `kept=False` spans that could not be recorded."""

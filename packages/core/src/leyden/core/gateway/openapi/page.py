@@ -20,9 +20,9 @@ PREFIXES = ("/v1", "/a/{token}/v1")
 
 _ABOUT = """\
 Model calls of agents, in the API formats of their providers. Every path except the machine's own needs the token of an
-open attempt: in the private header, as the key (`Authorization: Bearer`, or
-`x-api-key`), or in the path. Other paths are answered with
-status 404, and other methods with 405."""
+open attempt: in the private header, as the key (`Authorization: Bearer`, or `x-api-key`), or in the path. Other paths
+below `/v1` are answered by the provider if one is named, and all other paths with status 404. Other methods are
+answered with 405."""
 
 _STATUSES: Mapping[int, str] = {
     400: "The request is invalid or not supported; the error has the reason.",
@@ -84,6 +84,14 @@ OF_ATTEMPT: Mapping[str, Mapping[str, Operation]] = {
             summary="Answer a conversation",
             body="ChatBody",
             answers=_json_or_events("Completion", "A `Chunk`; at the end `[DONE]`."),
+            statuses=_WITH_BODY,
+        )
+    },
+    "/completions": {
+        "post": Operation(
+            summary="Continue texts",
+            body="CompletionsBody",
+            answers=_json_or_events("CompletionsCompletion", "A `CompletionsCompletion`; at the end `[DONE]`."),
             statuses=_WITH_BODY,
         )
     },

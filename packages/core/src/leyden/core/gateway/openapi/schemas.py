@@ -17,6 +17,9 @@ from leyden.core.gateway.anthropic.request import CountBody, MessagesBody
 from leyden.core.gateway.chat import request as chat_request
 from leyden.core.gateway.chat.format import Chunk, Completion
 from leyden.core.gateway.chat.request import ChatBody, ChatMessage, ChatTool
+from leyden.core.gateway.completions import format as completions_format
+from leyden.core.gateway.completions import request as completions_request
+from leyden.core.gateway.completions.request import CompletionsBody
 from leyden.core.gateway.model_request import LARGEST_INTEGER, MAX_TOP_LOGPROBS
 from leyden.core.gateway.refusal import ErrorEnvelope
 from leyden.core.gateway.responses import request as responses_request
@@ -173,6 +176,7 @@ def schemas() -> Schemas:
     """Return every schema by its name."""
     chat = _named("Chat", [ChatBody, ChatMessage, ChatTool])
     answers = {**_named("Completion", [Completion]), **_named("Chunk", [Chunk])}
+    completions = _named("Completions", [CompletionsBody, completions_format.Completion])
     responses = _named("Responses", [ResponsesBody, ResponsesTool, ItemFields, OutputMessage, OutputCall, Settings])
     blocks = [_MessagesText, _MessagesToolUse]
     messages = _named(
@@ -180,10 +184,11 @@ def schemas() -> Schemas:
     )
     shared = _named("", [ErrorEnvelope, Health, Model, ModelList, DeletedResponse, InputTokens, ItemList])
     _describe_chat_checks(chat)
+    _describe_completions_checks(completions)
     _describe_responses_checks(responses)
     responses["ResponsesAnswer"] = _answer(responses.pop("ResponsesSettings"))
     _describe_messages_checks(messages)
-    return {**chat, **answers, **responses, **messages, **shared}
+    return {**chat, **answers, **completions, **responses, **messages, **shared}
 
 
 def _named(prefix: str, types: Sequence[type]) -> Schemas:
@@ -233,8 +238,9 @@ def _describe_shared_checks(body: Schema, neutral: Mapping[str, tuple[object, ..
     given: Schemas = body["properties"]
     _narrow(given["temperature"], minimum=0, maximum=2)
     _narrow(given["top_p"], exclusiveMinimum=0, maximum=1)
-    _narrow(given["top_logprobs"], minimum=0, maximum=MAX_TOP_LOGPROBS)
-    _narrow(given["tool_choice"], enum=_CHOICES)
+    if "tool_choice" in given:
+        _narrow(given["top_logprobs"], minimum=0, maximum=MAX_TOP_LOGPROBS)
+        _narrow(given["tool_choice"], enum=_CHOICES)
     given.update({name: {"enum": [*values, None]} for name, values in neutral.items()})
     given.update({name: {"description": "Recorded; changes nothing."} for name in sorted(hints)})
     body["additionalProperties"] = False
@@ -254,6 +260,22 @@ def _describe_chat_checks(found: Schemas) -> None:
     found["ChatPart"] = _variants(found["ChatPart"], "type", _TEXTS)
     found["ChatMessage"] = _variants(found["ChatMessage"], "role", _MESSAGES)
     found["ChatTool"] = _variants(found["ChatTool"], "type", {("function",): ("function",)})
+
+
+def _describe_completions_checks(found: Schemas) -> None:
+    body = found["CompletionsBody"]
+    given: Schemas = body["properties"]
+    ids: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+    texts: Schema = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+    given["prompt"] = {"anyOf": [{"type": "string"}, texts, ids, {"type": "array", "items": ids, "minItems": 1}, NULL]}
+    given["suffix"] = {"enum": ["", None]}
+    _narrow(given["stop"], maxItems=chat_request.MAX_STOP, minLength=1, items={"type": "string", "minLength": 1})
+    _narrow(given["n"], minimum=1, maximum=chat_request.MAX_CHOICES)
+    _narrow(given["best_of"], minimum=1, maximum=chat_request.MAX_CHOICES)
+    _narrow(given["logprobs"], minimum=0, maximum=completions_request.MAX_LOGPROBS)
+    _narrow(given["max_tokens"], minimum=0, maximum=LARGEST_INTEGER)
+    _narrow(given["seed"], minimum=-LARGEST_INTEGER - 1, maximum=LARGEST_INTEGER)
+    _describe_shared_checks(body, completions_request.NEUTRAL, completions_request.HINTS)
 
 
 def _describe_responses_checks(found: Schemas) -> None:

@@ -9,7 +9,7 @@ from leyden.core.data import semconv
 from leyden.core.data.span import Attributes
 from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.chat.format import server_event
-from leyden.core.gateway.dialect import FinishedChoice, Reply
+from leyden.core.gateway.dialect import EncodedPrompt, FinishedChoice, Reply
 from leyden.core.gateway.limits.long_work import RequestWork
 from leyden.core.gateway.refusal import ErrorAnswer, Refusal, openai_error
 from leyden.core.gateway.responses.format import Head, Response
@@ -27,7 +27,7 @@ class ResponsesExchange:
         self._origin, self._conversations = origin, conversations
         self._writer: AnswerWriter | None = None
 
-    def reply(self, send: Send, response_id: str, created: int, prompt_tokens: int) -> Reply:
+    def reply(self, send: Send, response_id: str, created: int, prompts: Sequence[EncodedPrompt]) -> Reply:
         """Return the writer of the response: streamed or plain, as requested."""
         return (StreamReply if self.request.stream else PlainReply)(
             send, self._answer_writer(response_id, created), self._remember
@@ -74,6 +74,7 @@ class ResponsesDialect:
     path = "/responses"
     id_prefix = "resp_"
     prompt_field = "input"
+    contexts = 1
 
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations

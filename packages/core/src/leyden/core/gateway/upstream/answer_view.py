@@ -50,11 +50,16 @@ class _Token(msgspec.Struct, frozen=True):
 
 class _LogProbs(msgspec.Struct, frozen=True):
     content: list[_Token] | None = None
+    token_logprobs: list[float | None] | None = None
+    """In Completions; those of the prompt come first if the response repeats it."""
 
 
 class _Choice(msgspec.Struct, frozen=True):
     index: int = 0
     token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    text: str | None = None
+    """Text in Completions, which has no messages."""
     logprobs: _LogProbs | None = None
     message: dict[str, Any] | None = None
     delta: dict[str, Any] | None = None
@@ -114,7 +119,7 @@ def ended(seen: bytes | bytearray) -> bool:
 
 
 def read_answer(body: bytes, *, streamed: bool) -> AnswerView:
-    """Parse a whole or partial response of Chat Completions, of the Responses API or of the Messages API."""
+    """Parse a whole or partial response of Chat Completions, Completions, the Responses API or the Messages API."""
     pieces = list(_data(body)) if streamed else [body]
     if found := read_messages_answer(pieces, streamed=streamed):
         return AnswerView(**msgspec.structs.asdict(found))
@@ -166,12 +171,12 @@ def _add(items: dict[int, _Item], event: _Event) -> None:
 
 
 def _read_chat(pieces: Sequence[bytes]) -> AnswerView:
-    """Parse a response of Chat Completions."""
+    """Parse a response of Chat Completions or Completions."""
     answers = [answer for piece in pieces if (answer := _decoded(piece, _Answer))]
     messages: dict[int, dict[str, Any]] = {}
     finish_reason: str | None = None
     for choice in (choice for answer in answers for choice in answer.choices):
-        _merge(messages.setdefault(choice.index, {}), choice.message or choice.delta or {})
+        _merge(messages.setdefault(choice.index, {}), choice.message or choice.delta or _text_delta(choice))
         finish_reason = choice.finish_reason or finish_reason
     usage = next((answer.usage for answer in reversed(answers) if answer.usage), None)
     ids, logprobs = _only_choice(answers) if len(messages) == 1 else (None, [])
@@ -181,7 +186,7 @@ def _read_chat(pieces: Sequence[bytes]) -> AnswerView:
         usage=(usage.prompt_tokens, usage.completion_tokens) if usage else None,
         model=next((answer.model for answer in answers if answer.model), None),
         id=next((answer.id for answer in answers if answer.id), None),
-        prompt_ids=next((answer.prompt_token_ids for answer in answers if answer.prompt_token_ids is not None), None),
+        prompt_ids=_prompt_ids(answers),
         ids=ids,
         logprobs=logprobs,
     )
@@ -195,8 +200,25 @@ def _only_choice(answers: Sequence[_Answer]) -> tuple[list[int] | None, list[flo
     choices = [choice for answer in answers for choice in answer.choices]
     id_lists = [choice.token_ids for choice in choices if choice.token_ids is not None]
     ids = [token for id_list in id_lists for token in id_list]
-    logprobs = [token.logprob for choice in choices if choice.logprobs for token in choice.logprobs.content or ()]
-    return (ids if id_lists else None), (logprobs if len(logprobs) == len(ids) else [])
+    logprobs = [value for choice in choices if choice.logprobs for value in _values(choice.logprobs)]
+    known = [value for value in logprobs if value is not None]
+    return (ids if id_lists else None), (known if len(logprobs) == len(known) == len(ids) else [])
+
+
+def _text_delta(choice: _Choice) -> dict[str, Any]:
+    """Return the text of a choice of Completions as a message."""
+    return {} if choice.text is None else {"role": "assistant", "content": choice.text}
+
+
+def _prompt_ids(answers: Sequence[_Answer]) -> list[int] | None:
+    found = [answer.prompt_token_ids for answer in answers]
+    found += [choice.prompt_token_ids for answer in answers for choice in answer.choices]
+    return next((ids for ids in found if ids is not None), None)
+
+
+def _values(logprobs: _LogProbs) -> Sequence[float | None]:
+    """Return the log-probabilities of the tokens of a choice; the first token of a prompt has none."""
+    return logprobs.token_logprobs or [token.logprob for token in logprobs.content or ()]
 
 
 def _decoded(piece: bytes, kind: type[T]) -> T | None:

@@ -1,8 +1,8 @@
 """`Upstream`: an endpoint that answers calls instead of the policy, for runs without training.
 
 The endpoint comes from the configuration, never from a request. Its API key is sent to this endpoint only, and no
-redirect is followed. A chat completion requests token ids, which some servers such as vLLM can send. The ids are
-recorded, and removed from the response to the agent. The rest of a response reaches the agent unchanged.
+redirect is followed. Chat Completions and Completions request token ids, which some servers such as vLLM can send. The
+ids are recorded, and removed from the response to the agent. The rest of a response reaches the agent unchanged.
 """
 
 import asyncio
@@ -10,11 +10,12 @@ import logging
 import secrets
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 import msgspec
 from starlette.types import Send
+from yarl import URL
 
 from leyden.core.data import reasons
 from leyden.core.gateway.anthropic.dialect import MessagesDialect
@@ -23,6 +24,7 @@ from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.calls.record import CallRecord
 from leyden.core.gateway.calls.retry_cache import RetryCache
 from leyden.core.gateway.chat.request import RECORDED_SEPARATELY
+from leyden.core.gateway.completions.request import prompt_messages
 from leyden.core.gateway.dialect import Dialect
 from leyden.core.gateway.http.asgi import JSON, ClientGone, ClientWatch, start_message
 from leyden.core.gateway.limits.long_work import RequestWork
@@ -36,6 +38,8 @@ from leyden.core.tracing.context import outside_attempt
 
 NAME = "endpoint"
 """Name in the metrics of an upstream without a configured model."""
+COMPLETIONS_PROMPT = "prompt"
+"""`Dialect.prompt_field` of the Completions API."""
 REFUSES_PARAMETER = (400, 422)
 """Statuses with which servers refuse a request with an unknown field."""
 NO_SUCH_PATH = (404, 405)
@@ -115,12 +119,28 @@ class Upstream:
         except (aiohttp.ClientError, TimeoutError) as error:
             await relay.fail(f"the upstream could not be reached ({type(error).__name__})")
 
-    async def models(self) -> bytes | None:
-        """Return the endpoint's list of models as JSON; None if it sends none or cannot be reached."""
+    def open(
+        self, method: str, path: str, *, headers: Mapping[str, str], data: bytes | None
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Send a request to a percent-encoded path below the base URL, with the endpoint's own key."""
+        url = URL(f"{self.base_url}{path}", encoded=True)
+        return self._open_session().request(
+            method, url, data=data, headers={**headers, **self._key()}, allow_redirects=False
+        )
+
+    async def models(self, name: str | None = None) -> tuple[int, bytes] | None:
+        """Return status and JSON of the endpoint's list of models, or of its model `name`.
+
+        Returns None if the endpoint has no such path or cannot be reached. Its refusal of an unknown model has status
+        404 and an `error`.
+        """
+        path = "/models" if name is None else f"/models/{quote(name)}"
         try:
             with outside_attempt():
-                async with self._open_session().get(f"{self.base_url}/models", headers=self._headers()) as answer:
-                    return await answer.read() if answer.status == 200 else None
+                async with self.open("GET", path, headers={}, data=None) as answer:
+                    body = await answer.read()
+                    known = answer.status == 200 or (name is not None and answer.status == 404 and b'"error"' in body)
+                    return (answer.status, body) if known else None
         except (aiohttp.ClientError, TimeoutError) as error:
             _log.info("the upstream's models could not be listed: %r", error)
             return None
@@ -135,7 +155,7 @@ class Upstream:
         self, path: str, fields: dict[str, msgspec.Raw], relay: "_Relay", api_headers: Mapping[str, str]
     ) -> None:
         body: dict[str, object] = {**fields, **({"model": self.model} if self.model else {})}
-        if path == TOKEN_ID_REQUEST.path and TOKEN_ID_REQUEST.field not in fields and self._accepts_ids_parameter:
+        if path in TOKEN_ID_REQUEST.paths and TOKEN_ID_REQUEST.field not in fields and self._accepts_ids_parameter:
             async with self._post(path, {**body, TOKEN_ID_REQUEST.field: True}) as answer:
                 if answer.status not in REFUSES_PARAMETER:
                     return await relay.run(answer, TokenIdFilter())
@@ -160,8 +180,10 @@ class Upstream:
         return self._open_session().post(url, data=data, headers=headers, allow_redirects=False)
 
     def _headers(self) -> dict[str, str]:
-        key = {"authorization": f"Bearer {self._api_key}"} if self._api_key else {}
-        return {"content-type": "application/json", **key}
+        return {"content-type": "application/json", **self._key()}
+
+    def _key(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self._api_key}"} if self._api_key else {}
 
     def _messages_headers(self, api_headers: Mapping[str, str]) -> dict[str, str]:
         """Return the headers of a request of the Messages API; servers of it differ in the header of the key."""
@@ -175,7 +197,10 @@ class Upstream:
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0)
-            self._session = aiohttp.ClientSession(timeout=self._timeout, connector=connector)
+            # Without a cookie jar, because the session sends the requests of all attempts.
+            self._session = aiohttp.ClientSession(
+                timeout=self._timeout, connector=connector, cookie_jar=aiohttp.DummyCookieJar()
+            )
         return self._session
 
     def _check_model(self, requested: str) -> None:
@@ -275,15 +300,16 @@ def _read(body: bytes, dialect: Dialect) -> tuple[dict[str, msgspec.Raw], Record
     fields = read_fields(body)
     if dialect.path == MessagesDialect.path:
         return fields, recorded_request(body, fields)
-    return fields, _recorded_request(fields)
+    return fields, _recorded_request(fields, dialect.prompt_field)
 
 
-def _recorded_request(fields: dict[str, msgspec.Raw]) -> RecordedRequest:
+def _recorded_request(fields: dict[str, msgspec.Raw], prompt_field: str) -> RecordedRequest:
+    prompt = fields.get(prompt_field)
     tools = text_of(fields.get("tools"))
     return RecordedRequest(
         model=bytes(fields.get("model", b"")).decode().strip('"'),
         stream=bytes(fields.get("stream", b"")) == b"true",
-        messages=text_of(fields.get("messages") or fields.get("input")),
+        messages=prompt_messages(prompt) if prompt and prompt_field == COMPLETIONS_PROMPT else text_of(prompt),
         tools=mask_json(tools) if tools else None,
-        rest=rest_of(fields, RECORDED_SEPARATELY | {"input"}),
+        rest=rest_of(fields, RECORDED_SEPARATELY | {prompt_field}),
     )

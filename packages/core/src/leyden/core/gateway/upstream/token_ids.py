@@ -1,7 +1,8 @@
 """Token ids of an upstream: requests them, and removes them from the response to the agent.
 
 The names are those of vLLM: a chat completion with `return_token_ids` has `prompt_token_ids`, and `token_ids` in each
-choice. Without the request field, vLLM sends both as null. The filter therefore also replaces them with null.
+choice. A completion has both in each choice. Without the request field, vLLM sends both as null. The filter therefore
+also replaces them with null.
 """
 
 from dataclasses import dataclass
@@ -15,13 +16,13 @@ PROMPT_IDS, RESPONSE_IDS = "prompt_token_ids", "token_ids"
 
 @dataclass(frozen=True, slots=True)
 class TokenIdRequest:
-    """Path and request field that request token ids."""
+    """Paths and request field that request token ids."""
 
-    path: str
+    paths: frozenset[str]
     field: str
 
 
-TOKEN_ID_REQUEST = TokenIdRequest("/chat/completions", "return_token_ids")
+TOKEN_ID_REQUEST = TokenIdRequest(frozenset({"/chat/completions", "/completions"}), "return_token_ids")
 
 _Fields = dict[str, msgspec.Raw]
 _NULL = msgspec.Raw(b"null")
@@ -62,6 +63,7 @@ def without_ids(body: bytes) -> bytes:
         return body
     for choice in choices:
         _empty(choice, RESPONSE_IDS)
+        _empty(choice, PROMPT_IDS)
     _empty(fields, PROMPT_IDS)
     rest: dict[str, object] = {**fields, **({"choices": choices} if "choices" in fields else {})}
     return msgspec.json.encode(rest)

@@ -47,6 +47,8 @@ class _RequestFields(msgspec.Struct, frozen=True):
     tool_choice: str | dict[str, Any] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
+    stop: str | list[str] | None = None
+    echo: bool | None = None
 
 
 def retokenise(span: Span, codec: Codec) -> Transition:
@@ -56,10 +58,13 @@ def retokenise(span: Span, codec: Codec) -> Transition:
     """
     messages, tools, forced = _conversation(span)
     try:
-        prompt_ids = codec.encode(messages, tools, forced)
-        recorded = _recorded(span)
-        exact = recorded is not None and recorded[0] == prompt_ids
-        response_ids = recorded[1] if exact and recorded else _answer_ids(span, codec, messages, tools, prompt_ids)
+        if span.text(semconv.DIALECT) == "completions":
+            prompt_ids, response_ids, exact = _continued_text(span, codec, messages)
+        else:
+            prompt_ids = codec.encode(messages, tools, forced)
+            recorded = _recorded(span)
+            exact = recorded is not None and recorded[0] == prompt_ids
+            response_ids = recorded[1] if exact and recorded else _answer_ids(span, codec, messages, tools, prompt_ids)
     except (LeydenError, *_MALFORMED) as error:
         raise error if isinstance(error, CannotRetokenise) else CannotRetokenise(NOT_RENDERED) from error
     version = span.attributes.get(semconv.POLICY_VERSION)
@@ -99,7 +104,7 @@ def _conversation(span: Span) -> tuple[list[Message], list[ToolDefinition], Forc
     This is the conversation that the gateway would pass to the policy. Raises CannotRetokenise with the reason.
     """
     try:
-        request = msgspec.json.decode(span.text(semconv.SAMPLING_ASKED) or "{}", type=_RequestFields)
+        request = _request_fields(span)
         if span.attributes.get(semconv.NOT_TRAINED) == UPSTREAM and span.text(semconv.DIALECT) == "responses":
             messages, offered = _responses(span, request), [_nested(tool) for tool in _tools(span)]
         else:
@@ -118,6 +123,52 @@ def _tool_choice(span: Span, request: _RequestFields) -> ToolChoice:
     if span.text(semconv.DIALECT) == "messages":
         return read_choice(msgspec.convert(request.tool_choice, MessagesToolChoice | None))
     return read_tool_choice(request.tool_choice)
+
+
+def _continued_text(span: Span, codec: Codec, messages: Sequence[Message]) -> tuple[list[int], list[int], bool]:
+    """Return prompt ids and response ids of a call of the Completions API, and whether both are the recorded ones.
+
+    Recorded ids are kept if they have the recorded texts in the policy's vocabulary: a prompt may have been sent as
+    token ids. Otherwise both texts are encoded without the chat template. An answer that ended by itself, and not at a
+    stop string, gets the first of the policy's end tokens. Raises CannotRetokenise with the reason.
+    """
+    if len(messages) > 1:
+        raise CannotRetokenise(SEVERAL_ANSWERS)
+    request = _request_fields(span)
+    prompt, answer = str(messages[0]["content"]), _answer_text(span)
+    if request.echo and span.attributes.get(semconv.NOT_TRAINED) == UPSTREAM:
+        answer = answer.removeprefix(prompt)  # an upstream's answer is recorded as it was sent
+    recorded = _recorded(span)
+    if recorded is not None and _has_texts(codec, recorded, prompt, answer):
+        return *recorded, True
+    prompt_ids, whole = codec.encode_text(prompt), codec.encode_text(prompt + answer)
+    if whole[: len(prompt_ids)] != prompt_ids:
+        raise CannotRetokenise(CHANGED)
+    end = () if request.stop or finish_reason(span) == _CUT_OFF else codec.stop_ids[:1]
+    return prompt_ids, [*whole[len(prompt_ids) :], *end], False
+
+
+def _request_fields(span: Span) -> _RequestFields:
+    try:
+        return msgspec.json.decode(span.text(semconv.SAMPLING_ASKED) or "{}", type=_RequestFields)
+    except UNREADABLE as error:
+        raise CannotRetokenise(NOT_RENDERED) from error
+
+
+def _answer_text(span: Span) -> str:
+    answers = read_messages(span.attributes.get(semconv.OUTPUT_MESSAGES))
+    if len(answers) > 1:
+        raise CannotRetokenise(SEVERAL_ANSWERS)
+    if not answers or not answers[0].get("content"):
+        raise CannotRetokenise(NO_ANSWER)
+    return str(answers[0]["content"])
+
+
+def _has_texts(codec: Codec, recorded: tuple[list[int], list[int]], prompt: str, answer: str) -> bool:
+    try:
+        return codec.decode(recorded[0]) == prompt and codec.decode(recorded[1]).startswith(answer)
+    except (LeydenError, ValueError, LookupError, OverflowError):  # ids of another vocabulary
+        return False
 
 
 def _responses(span: Span, request: _RequestFields) -> list[Message]:

@@ -77,7 +77,7 @@ def _grow(branch: "Tree", spans: Sequence[Span], shown: _Errors) -> None:
     def add(at: "Tree", parent: str | None) -> None:
         for span in children.get(parent, []):
             below = children.get(span.span_id, [])
-            if len(below) == 1 and _is_call(below[0]) and span.attributes.get(semconv.OPERATION) == "chat":
+            if len(below) == 1 and _is_call(below[0]) and span.attributes.get(semconv.OPERATION) in semconv.MODEL_CALLS:
                 span = below[0]  # the framework's span of a call adds nothing to the gateway's record of it
             text = _safe(describe(span, shown))
             add(at.add(f"[red]{text}[/]" if span.status.code == "error" else text), span.span_id)
@@ -136,7 +136,7 @@ def _what(span: Span, attributes: Mapping[str, Any]) -> str:
 def _call(attributes: Mapping[str, Any]) -> str:
     tokens = f"{attributes.get(semconv.INPUT_TOKENS, '?')} → {attributes.get(semconv.OUTPUT_TOKENS, '?')} tokens"
     reasons: Any = attributes.get(semconv.FINISH_REASONS) or []
-    text = f"chat  {tokens}  {_answered_by(attributes)}  {', '.join(reasons)}"
+    text = f"{attributes.get(semconv.OPERATION, 'chat')}  {tokens}  {_answered_by(attributes)}  {', '.join(reasons)}"
     if semconv.NOT_TRAINED in attributes:
         text += f"  (not trained: {attributes[semconv.NOT_TRAINED]})"
     answer = _answer(attributes.get(semconv.OUTPUT_MESSAGES))

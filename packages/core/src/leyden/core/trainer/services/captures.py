@@ -11,6 +11,7 @@ from leyden.core.data.identity import new_key
 from leyden.core.data.production import ProductionSampling
 from leyden.core.data.resources import LLM
 from leyden.core.store.open import open_store
+from leyden.core.trainer.serving.provider import ProviderEndpoint
 from leyden.core.trainer.serving.serving import embedded_policy
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class CapturePlan:
     """Hugging Face model for the embedded engine, or an endpoint."""
     store: str
     """URI of the store."""
+    provider: ProviderEndpoint | None = None
+    """Endpoint for requests besides model calls; None: an endpoint in `answering`, if there is one."""
     device: str = "cpu"
     """Device of the model."""
     token: str = field(repr=False)
@@ -58,7 +61,13 @@ async def serve_captures(plan: CapturePlan, started: Callable[[str], None], stop
             sampling=plan.sampling,
         )
         server = GatewayServer(
-            Gateway(store, answering, key, mounts={PATH: captures}).app,
+            Gateway(
+                store,
+                answering,
+                key,
+                mounts={PATH: captures},
+                provider=None if plan.provider is None else plan.provider.open(),
+            ).app,
             plan.host,
             plan.port,
             allowed_hosts=plan.allow_hosts,

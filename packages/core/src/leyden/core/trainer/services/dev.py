@@ -24,6 +24,7 @@ from leyden.core.trainer.event_loop import run_both, run_loop
 from leyden.core.trainer.rollouts.recorded import RecordedRollout, read_rollout
 from leyden.core.trainer.rollouts.tasks import not_whole
 from leyden.core.trainer.serving.address import RunAddress, open_gateway
+from leyden.core.trainer.serving.provider import ProviderEndpoint
 from leyden.core.trainer.serving.serving import embedded_policy
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class DevPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Device of the policy."""
     resources: NamedResources = {}
     """Named resources. The endpoint of an LLM among them answers instead of the policy."""
+    provider: ProviderEndpoint | None = None
+    """Endpoint for requests besides model calls; None: the endpoint among the resources, if there is one."""
     concurrency: int = 4
     isolation: Isolation = "auto"
     timeout_seconds: float | None = 120.0
@@ -107,8 +110,9 @@ async def _dry_run(
 ) -> list[RecordedRollout]:
     from leyden.core.store.memory import MemoryStore
 
-    store = MemoryStore()
-    async with AsyncExitStack() as engines, open_gateway(store) as (address, gateway), AsyncExitStack() as agents:
+    store, provider = MemoryStore(), None if plan.provider is None else plan.provider.open()
+    opening = open_gateway(store, provider=provider)
+    async with AsyncExitStack() as engines, opening as (address, gateway), AsyncExitStack() as agents:
         loading = engines.enter_async_context(_answering(plan))
         starting = agents.enter_async_context(_agents(plan, agent, reward, store, address, live))
         policy, check = await run_both(loading, starting)

@@ -50,6 +50,7 @@ async def open_gateway(
     limits: "GatewayLimits | None" = None,
     mounts: "Mapping[str, ASGIApp] | None" = None,
     other_metrics: "Mapping[str, Measure] | None" = None,
+    provider: "Upstream | None" = None,
     endpoint: RunnerEndpoint | None = None,
 ) -> AsyncGenerator[tuple[RunAddress, "Gateway"]]:
     """Context manager: starts the gateway on a free loopback port, with the store's server and further mounts.
@@ -83,6 +84,7 @@ async def open_gateway(
         others=others,
         mounts={"/store": stores, **(mounts or {}), **runner_mounts},
         other_metrics={"store": partial(counted.collect, store), **(other_metrics or {})},
+        provider=provider,
         limits=limits,
     )
     placement = RunnerPlacement() if endpoint is None else endpoint.placement

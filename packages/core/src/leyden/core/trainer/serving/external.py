@@ -54,7 +54,13 @@ async def serve_external(
         other_metrics = {"run": RunMetrics(folder, config).measure}
         mounts = {PATH: external_replicas}
         opening = open_gateway(
-            store, policy, limits=limits, mounts=mounts, other_metrics=other_metrics, endpoint=RunnerEndpoint(config)
+            store,
+            policy,
+            limits=limits,
+            mounts=mounts,
+            other_metrics=other_metrics,
+            provider=None if config.provider is None else config.provider.open(),
+            endpoint=RunnerEndpoint(config),
         )
         address, gateway = await closing.enter_async_context(opening)
         # not the store's token, which workers and therefore agents have: the loop's token controls where the policy is

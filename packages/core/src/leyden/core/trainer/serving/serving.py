@@ -162,7 +162,13 @@ async def serve_policies(
         closing.push_async_callback(store.close)
         limits = GatewayLimits(records=SpanWriterLimits(within=config.record_within))
         other_metrics = {"run": RunMetrics(folder, config).measure}
-        opening = open_gateway(store, limits=limits, other_metrics=other_metrics, endpoint=RunnerEndpoint(config))
+        opening = open_gateway(
+            store,
+            limits=limits,
+            other_metrics=other_metrics,
+            provider=None if config.provider is None else config.provider.open(),
+            endpoint=RunnerEndpoint(config),
+        )
         address, gateway = await closing.enter_async_context(opening)
         address = replace(address, routes=config.routes)
         starting = closing.enter_async_context(agents(address))
