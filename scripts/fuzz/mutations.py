@@ -13,11 +13,14 @@ from typing import Any, TypeAlias
 
 from fuzz.corpus import CHAT, COMPLETIONS, KEY_MARK, MESSAGES, METHODS, NUMBERS, PATHS, RESPONSES, TEXTS
 
-
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 
-_BODIES = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETIONS, "/v1/responses": RESPONSES,
-    "/v1/messages": MESSAGES}
+_BODIES = {
+    "/v1/chat/completions": CHAT,
+    "/v1/completions": COMPLETIONS,
+    "/v1/responses": RESPONSES,
+    "/v1/messages": MESSAGES,
+}
 _BOMB = gzip.compress(bytes(40 << 20), mtime=0)
 
 
@@ -191,7 +194,7 @@ def _deep(rng: Random, valid: Request) -> Request:
                 "/v1/responses": {"type": "function", **function},
                 "/v1/messages": {"name": "f", "input_schema": {"p": "@@"}},
             }
-            document["tools"] = [tools[valid.path]]
+            document["tools"] = [tools.get(valid.path, "@@")]
         case _:
             document["reasoning"] = document["response_format"] = "@@"
     return replace(valid, body=json.dumps(document).replace('"@@"', nested).encode())

@@ -27,8 +27,13 @@ VARIANTS = (*IN_ORDER, *FAULTY)
 REWARD: Attributes = {semconv.REWARD_VALUE: 1.0, f"{semconv.REWARD_DIMENSION}style": 1.0}
 _MSGPACK, _JSON, _PROTOBUF = "application/msgpack", "application/json", "application/x-protobuf"
 _WRONG: tuple[Any, ...] = ([1, 2], "text", 7, None, {"span": 1, "messages": 2, "rollout_id": [], "unknown": {}})
-_MODEL_CALLS = {"chat": "messages", "completions": "prompt", "responses": "input", "messages": "messages",
-                "messages to count": "messages"}
+_MODEL_CALLS = {
+    "chat": "messages",
+    "completions": "prompt",
+    "responses": "input",
+    "messages": "messages",
+    "messages to count": "messages",
+}
 """Kinds of model calls, and the field of each that has its prompt."""
 _HUGE: tuple[Any, ...] = (2**63 - 1, -(2**63), 10**400, 1e308, 2**31)
 

@@ -285,10 +285,10 @@ async def test_what_no_agent_may_do_to_a_server_is_not_sent() -> None:
 async def test_what_may_be_a_model_call_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "leyden.gateway"):
         async with site() as run, httpx.AsyncClient() as http:
-            for path in ("embeddings", "messages", "messages"):
+            for path in ("embeddings", "agents/completions", "agents/completions"):
                 await http.post(f"{run.base_url}/{path}", json={})
             assert len(run.provider.seen) == 3
-    assert [record.getMessage().split(" is ")[0] for record in caplog.records] == ["POST /v1/messages"]
+    assert [record.getMessage().split(" is ")[0] for record in caplog.records] == ["POST /v1/agents/completions"]
 
 
 @given(st.text(max_size=40))

@@ -12,7 +12,7 @@ from leyden.core.gateway.anthropic.format import Head
 from leyden.core.gateway.anthropic.reply import PlainReply, StreamReply
 from leyden.core.gateway.anthropic.request import MessagesRequest, parse_count, parse_messages
 from leyden.core.gateway.call_identity import Origin
-from leyden.core.gateway.dialect import FinishedChoice, Reply
+from leyden.core.gateway.dialect import EncodedPrompt, FinishedChoice, Reply
 from leyden.core.gateway.limits.long_work import RequestWork
 from leyden.core.gateway.refusal import ErrorAnswer, Refusal, invalid
 
@@ -41,6 +41,7 @@ class MessagesDialect:
     path = "/messages"
     id_prefix = "msg_"
     prompt_field = "messages"
+    contexts = 1
 
     async def parse(self, body: bytes, origin: Origin, work: RequestWork) -> MessagesExchange:
         """Parse and check a request; raises Refusal for a request that no response can satisfy."""

@@ -7,12 +7,13 @@ from starlette.types import Send
 
 from leyden.core.data.span import Attributes
 from leyden.core.gateway.call_identity import Origin
+from leyden.core.gateway.chat.format import server_event
 from leyden.core.gateway.completions.format import AnswerHead
 from leyden.core.gateway.completions.reply import ChoiceWriter, PlainReply, StreamReply
 from leyden.core.gateway.completions.request import CompletionsRequest, parse_completions
 from leyden.core.gateway.dialect import EncodedPrompt, FinishedChoice, Reply
 from leyden.core.gateway.limits.long_work import RequestWork
-from leyden.core.gateway.refusal import Refusal
+from leyden.core.gateway.refusal import ErrorAnswer, Refusal, openai_error
 
 CONTEXTS = 16
 """Number of full contexts that all prompts of one request may fill together."""
@@ -61,3 +62,11 @@ class CompletionsDialect:
             "your prompt."
         )
         return Refusal(400, message, param="prompt", code="context_length_exceeded")
+
+    def error_answer(self, refusal: Refusal) -> ErrorAnswer:
+        """Return the error response to a refusal."""
+        return openai_error(refusal)
+
+    def error_event(self, refusal: Refusal) -> bytes:
+        """Return the event with which a stream of an upstream server fails."""
+        return server_event(refusal.encode())

@@ -4,15 +4,17 @@ Supported fields are parsed. `user` is only a hint: it is accepted and recorded.
 provider would refuse it, and never ignored.
 """
 
-from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from leyden.core.data.sampling import Sampling
+from leyden.core.gateway.answer_format import one_format, read_guided
 from leyden.core.gateway.chat.request import MAX_CHOICES, StreamOptions, checked_stop
 from leyden.core.gateway.model_request import (
     LARGEST_INTEGER,
     UNREADABLE,
+    ExtraSampling,
     ModelRequest,
     Prompt,
     RecordedRequest,
@@ -28,13 +30,6 @@ from leyden.core.gateway.refusal import Refusal, invalid, unsupported
 HINTS = frozenset({"user"})
 """Fields that are only hints: they require nothing of the response."""
 
-NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
-    "presence_penalty": (0,),
-}
-"""Unsupported fields, each with the values (besides null) that have no effect and are accepted."""
-
 DEFAULT_MAX_TOKENS = 16
 MAX_LOGPROBS = 5
 
@@ -45,6 +40,18 @@ class CompletionsBody(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     prompt: str | list[str | int | list[int]] | None = None
     best_of: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    stop_token_ids: list[int] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
     echo: bool | None = None
     logprobs: int | None = None
     max_tokens: int | None = None
@@ -59,7 +66,7 @@ class CompletionsBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _BODY = msgspec.json.Decoder(CompletionsBody)
-KNOWN = frozenset(CompletionsBody.__struct_fields__) | HINTS | NEUTRAL.keys()
+KNOWN = frozenset(CompletionsBody.__struct_fields__) | HINTS
 RECORDED_SEPARATELY = frozenset({"prompt", "model", "stream", "stream_options"})
 """Fields that a record keeps separately, and not in `RecordedRequest.rest`."""
 
@@ -78,7 +85,7 @@ def parse_completions(body: bytes) -> CompletionsRequest:
     fields = read_fields(body)
     try:
         parsed = _BODY.decode(body)
-        check_fields(fields, KNOWN, NEUTRAL)
+        check_fields(fields, KNOWN, {})
     except UNREADABLE as error:
         raise unreadable(error) from None
     if parsed.suffix:
@@ -101,6 +108,7 @@ def parse_completions(body: bytes) -> CompletionsRequest:
         logprobs=parsed.logprobs is not None,
         top_logprobs=parsed.logprobs or 0,
         sampling=_sampling(parsed),
+        answer_format=one_format("structured_outputs", read_guided(msgspec.structs.asdict(parsed))),
         include_usage=bool(options and options.include_usage),
         padded=bool(options and options.include_obfuscation),
     )
@@ -164,6 +172,18 @@ def _sampling(body: CompletionsBody) -> Sampling:
     limit = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     check_range("max_tokens", limit, 0, LARGEST_INTEGER)
     sampling = checked_sampling(
-        temperature=body.temperature, top_p=body.top_p, max_tokens=("max_tokens", None), seed=body.seed
+        temperature=body.temperature,
+        top_p=body.top_p,
+        max_tokens=("max_tokens", None),
+        seed=body.seed,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        logit_bias=body.logit_bias,
+        extra=ExtraSampling(
+            top_k=body.top_k,
+            min_p=body.min_p,
+            repetition_penalty=body.repetition_penalty,
+            stop_token_ids=body.stop_token_ids,
+        ),
     )
     return msgspec.structs.replace(sampling, max_tokens=limit, stop=checked_stop(body.stop))

@@ -275,7 +275,7 @@ def _describe_completions_checks(found: Schemas) -> None:
     _narrow(given["logprobs"], minimum=0, maximum=completions_request.MAX_LOGPROBS)
     _narrow(given["max_tokens"], minimum=0, maximum=LARGEST_INTEGER)
     _narrow(given["seed"], minimum=-LARGEST_INTEGER - 1, maximum=LARGEST_INTEGER)
-    _describe_shared_checks(body, completions_request.NEUTRAL, completions_request.HINTS)
+    _describe_shared_checks(body, {}, completions_request.HINTS)
 
 
 def _describe_responses_checks(found: Schemas) -> None:
