@@ -46,7 +46,11 @@ class _Listening(ByteCodec):
         self.shown: list[tuple[list[Message], list[ToolDefinition]]] = []
 
     def encode(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = (), forced: Forced | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        forced: Forced | None = None,
+        **how: Any,
     ) -> list[int]:
         """Return the digits of the call's number."""
         self.shown.append((plain_messages(messages), list(tools)))

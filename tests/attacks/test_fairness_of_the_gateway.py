@@ -41,9 +41,13 @@ class WatchedCodec(ByteCodec):
         self._lock = threading.Lock()
 
     def encode(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = (), forced: Forced | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        forced: Forced | None = None,
+        **how: Any,
     ) -> list[int]:
-        ids = super().encode(messages, tools, forced)
+        ids = super().encode(messages, tools, forced, **how)
         with self._lock:
             self.threads.append(threading.get_ident())
             self._inside += 1
@@ -281,7 +285,11 @@ class TemplateCodec(ByteCodec):
         self._template = ChatTemplate(Tokenizer(template))
 
     def encode(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = (), forced: Forced | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+        forced: Forced | None = None,
+        **how: Any,
     ) -> list[int]:
         return list(self._template.render(messages, tools).encode())
 

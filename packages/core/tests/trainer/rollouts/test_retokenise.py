@@ -127,9 +127,9 @@ def test_ids_of_another_tokenizer_are_made_anew() -> None:
 class Forgetful(ByteCodec):
     """Writes what an assistant said in capitals, as templates that rewrite the history do."""
 
-    def encode(self, messages: Any, tools: Any = (), forced: Any = None) -> list[int]:
+    def encode(self, messages: Any, tools: Any = (), forced: Any = None, **how: Any) -> list[int]:
         loud = any(message["role"] == "assistant" for message in messages)
-        return [*(b"!" if loud else b""), *super().encode(messages, tools, forced)]
+        return [*(b"!" if loud else b""), *super().encode(messages, tools, forced, **how)]
 
 
 @pytest.mark.parametrize(

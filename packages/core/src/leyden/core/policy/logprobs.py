@@ -59,7 +59,7 @@ def read_entries(
                 hidden_NH,
                 batch.target_N,
                 batch.temperature_N,
-                adjustments,
+                adjustments=adjustments,
                 entropy_gradient=entropy_gradient,
             )
         return hidden_NH, _from_logits(logits_NV, batch.target_N, batch.temperature_N, adjustments, entropy_gradient)
@@ -70,8 +70,12 @@ def _adjustments(model: PolicyModel, batch: MicroBatch) -> list[Adjustment | Non
     if not batch.adjusted:
         return []
     found: list[Adjustment | None] = [None] * len(batch.target_N)
+    by_call: dict[int, list[Adjustment]] = {}
     for number, entry in batch.adjusted.items():
-        found[number] = model.adjusted_responses.of(entry.transition)[entry.index]
+        call = entry.transition
+        if id(call) not in by_call:
+            by_call[id(call)] = model.adjusted_responses.of(call)
+        found[number] = by_call[id(call)][entry.index]
     return found
 
 
@@ -107,9 +111,9 @@ def head_logprobs(
     hidden_NH: Tensor,
     target_N: Tensor,
     temperature_N: Tensor,
-    adjustments: Sequence[Adjustment | None] = (),
     chunk_elements: int = CHUNK_ELEMENTS,
     *,
+    adjustments: Sequence[Adjustment | None] = (),
     entropy_gradient: bool = False,
 ) -> Scored:
     """Return log-probabilities and entropies of softmax(adjusted(head(hidden)) / temperature), computed in chunks.

@@ -6,7 +6,6 @@ that both compute the same distribution. `Sampling` defines the order.
 Shape suffixes: B positions, V vocabulary, W integers of mask bits, K tokens.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from leyden.core.data.sampling import Sampling
-from leyden.core.grammar.compiler import Bits, GrammarState
+from leyden.core.grammar.compiler import Bits
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.floating[Any]]
@@ -39,36 +38,52 @@ class Adjustment(NamedTuple):
 _NONE: Ints = np.empty(0, dtype=np.int64)
 
 
+class _Distinct:
+    """Distinct ids in the order in which they first occur. Arrays that were returned before never change."""
+
+    def __init__(self, ids: Iterable[int]) -> None:
+        self._places = {token: place for place, token in enumerate(dict.fromkeys(ids))}
+        self._ids: Ints = np.fromiter(self._places, np.int64, len(self._places))
+
+    def place(self, token: int) -> int:
+        """Return the index of `token`, which is added if it is new."""
+        place = self._places.setdefault(token, len(self._places))
+        if place == len(self._ids):
+            self._ids = np.concatenate([self._ids, np.zeros(max(16, place), dtype=np.int64)])
+        if place == len(self._places) - 1:
+            self._ids[place] = token
+        return place
+
+    def ids(self) -> Ints:
+        """Return the ids so far."""
+        return self._ids[: len(self._places)]
+
+
 class ResponseSoFar:
     """The tokens of one response, as far as they change the logits of the next one."""
 
-    def __init__(self, prompt_ids: Sequence[int], sampling: Sampling, grammar: GrammarState | None = None) -> None:
-        self.grammar = grammar
+    def __init__(self, prompt_ids: Sequence[int], sampling: Sampling) -> None:
         self._sampling = sampling
-        self._seen = dict.fromkeys(prompt_ids) if sampling.repetition_penalty != 1 else None
-        self._counts = Counter[int]() if sampling.presence_penalty or sampling.frequency_penalty else None
+        self._seen = _Distinct(prompt_ids) if sampling.repetition_penalty != 1 else None
+        self._counted = _Distinct(()) if sampling.presence_penalty or sampling.frequency_penalty else None
+        self._counts: list[int] = []
 
-    def take(self, token: int) -> bool:
-        """Add a token; return False if the grammar does not allow it."""
+    def take(self, token: int) -> None:
+        """Add a token."""
         if self._seen is not None:
-            self._seen[token] = None
-        if self._counts is not None:
-            self._counts[token] += 1
-        return self.grammar is None or self.grammar.take(token)
-
-    @property
-    def error(self) -> str:
-        """Why the grammar failed; empty if it did not."""
-        return "" if self.grammar is None else self.grammar.error
+            self._seen.place(token)
+        if self._counted is not None:
+            place = self._counted.place(token)
+            self._counts += [0] if place == len(self._counts) else []
+            self._counts[place] += 1
 
     def adjustment(self, bits_W: Bits | None = None) -> Adjustment:
         """Return what changes the logits of the next token; `bits_W` are the tokens that the grammar allows."""
-        counts = self._counts
         return Adjustment(
             sampling=self._sampling,
-            seen_K=_NONE if self._seen is None else np.fromiter(self._seen, np.int64, len(self._seen)),
-            counted_K=_NONE if counts is None else np.fromiter(counts, np.int64, len(counts)),
-            counts_K=_NONE if counts is None else np.fromiter(counts.values(), np.int64, len(counts)),
+            seen_K=_NONE if self._seen is None else self._seen.ids(),
+            counted_K=_NONE if self._counted is None else self._counted.ids(),
+            counts_K=_NONE if self._counted is None else np.array(self._counts, dtype=np.int64),
             bits_W=bits_W,
         )
 

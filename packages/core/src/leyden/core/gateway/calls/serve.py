@@ -16,6 +16,7 @@ from leyden.core.data import reasons
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import FinishReason, GenerateRequest, TokenChunk
 from leyden.core.errors import EngineError, GatewayError, GrammarError
+from leyden.core.gateway.answer_format import check_format
 from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.calls.record import CallRecord
 from leyden.core.gateway.calls.retry_cache import RetryCache, fingerprint, replay
@@ -203,20 +204,26 @@ async def _accept(
     record.prompt_ids = prompt_ids
     check_ids(request.sampling, policy.engine.model.vocab_size)
     sampling = sampling_for(record.origin.rollout, request.sampling, policy.sampling)
-    record.sampling = msgspec.structs.replace(sampling, grammar=_grammar(policy, request))
+    if request.answer_format is not None or request.forced is not None:
+        grammar = await work.run_on_thread(lambda: _grammar(policy, request))
+        sampling = msgspec.structs.replace(sampling, grammar=grammar)
+    record.sampling = sampling
     warn_of_untrainable(record.origin, record.sampling)
     if policy.call_seeds is not None:
         _determine(record, record.sampling, dialect, policy.call_seeds)
 
 
 def _grammar(policy: ServedPolicy, request: ModelRequest) -> str:
-    """Return the grammar of the answer; empty if all text is possible."""
+    """Return the grammar of the answer; empty if all text is possible. Raises Refusal if there is none."""
+    if request.answer_format is not None:
+        check_format(request.answer_format)
     try:
         return policy.codec.grammar(
             request.tools, request.forced, request.answer_format, only_one_call=request.only_one_call
         )
     except GrammarError as error:
-        raise invalid(f"The format of the answer is not available here: {error}", "response_format") from error
+        field = None if request.answer_format is None else request.answer_format.field
+        raise invalid(f"The format of the answer is not available here: {error}", field) from error
 
 
 def _determine(record: CallRecord, sampling: Sampling, dialect: Dialect, draws: CallSeeds) -> None:
