@@ -41,8 +41,8 @@ CASES = [(Forced(name="and"), True), (Forced(name="add"), False), (Forced(), Tru
 def codec_of(family: Any, folder: Path, special: bool) -> HuggingFaceCodec:
     """A codec whose template has the family's marks, which are special tokens or plain text."""
     folder.mkdir()
-    marks = "".join(family.marks)
-    template = f"{{{{ {json.dumps(marks, ensure_ascii=False)} if false }}}}{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}"
+    marks = json.dumps("".join(family.marks), ensure_ascii=False)
+    template = f"{{{{ {marks} if false }}}}{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}"
     save_tiny_tokenizer(folder, template, [*CHATML, *(family.tokens if special else ())], end="<|im_end|>")
     return HuggingFaceCodec(folder)
 
