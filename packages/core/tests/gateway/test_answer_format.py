@@ -21,6 +21,7 @@ from leyden.core.gateway.model_request import ModelRequest
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.gateway.responses.request import checked_request, read_draft
 from leyden.core.grammar import rules
+from leyden.core.grammar.compiler import check_grammar
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_engine import ScriptedAnswer
 from leyden.core.testing.scripted_gateway import scripted_gateway
@@ -29,7 +30,7 @@ USER = {"role": "user", "content": "hi"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
 MODEL = ModelInfo(name="m", context_length=64, vocab_size=2**31)
 
-JSON = st.recursive(
+JSON: st.SearchStrategy[Any] = st.recursive(
     st.none()
     | st.booleans()
     | st.integers(-(2**70), 2**70)
@@ -73,10 +74,20 @@ JSON = st.recursive(
     ),
     max_leaves=8,
 )
-FORMATS = st.one_of(
+
+
+def named(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+
+
+def flat(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "name": "n", "schema": schema}
+
+
+FORMATS: st.SearchStrategy[Any] = st.one_of(
     JSON,
-    st.builds(lambda schema: {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}, JSON),
-    st.builds(lambda schema: {"type": "json_schema", "name": "n", "schema": schema}, JSON),
+    JSON.map(named),
+    JSON.map(flat),
 )
 FIELDS = st.dictionaries(
     st.sampled_from(
@@ -197,7 +208,7 @@ def test_hostile_schemas_are_refused(schema: bytes) -> None:
 @pytest.mark.integration
 async def test_grammars_are_made_on_other_threads_than_the_event_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the size of the request: the time for a grammar does not follow from it."""
-    threads, original = list[threading.Thread](), rules.check_grammar
+    threads, original = list[threading.Thread](), check_grammar
 
     def checked(grammar: str) -> None:
         threads.append(threading.current_thread())

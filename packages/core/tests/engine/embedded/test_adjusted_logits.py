@@ -39,7 +39,7 @@ def bits(allowed: frozenset[int]) -> Bits:
 
 def by_hand(logits: Sequence[float], row: Row) -> list[float]:
     sampling, counts = row.sampling, Counter(row.response)
-    biases = Counter[int]()
+    biases = dict.fromkeys(range(VOCAB), 0.0)
     for token, bias in sampling.logit_bias:
         biases[token] += bias
     found: list[float] = []

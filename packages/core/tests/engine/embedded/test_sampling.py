@@ -159,6 +159,6 @@ def test_only_tokens_that_truncation_leaves_are_sampled(
         kept = kept_by_hand(logprobs, sampling) & {token for token, weight in enumerate(weights) if weight}
         whole = math.log(sum(weights[token] for token in kept))
         expected = [math.log(weight) - whole if n in kept else -math.inf for n, weight in enumerate(weights)]
-        assert found_BV[row].tolist() == pytest.approx(expected, abs=1e-5)
+        assert cast("Any", found_BV[row]).tolist() == pytest.approx(expected, abs=1e-5)
         assert sampled.ids[row] in kept
         assert sampled.sampling_logprobs[row] == pytest.approx(expected[sampled.ids[row]], abs=1e-5)

@@ -4,7 +4,7 @@ import json
 import random
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jsonschema
 import numpy as np
@@ -119,14 +119,17 @@ def test_a_grammar_of_the_agent_cannot_be_combined_with_tools(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "parameters",
-    [
-        None,
-        {},
-        {"type": "no type"},
-        {"allOf": [{"if": {}}]},
-        {"properties": {"a": {"enum": ["x" * MAX_GRAMMAR_CHARACTERS]}}},
-        {"$ref": "https://example.com"},
-    ],
+    cast(
+        "list[Any]",
+        [
+            None,
+            {},
+            {"type": "no type"},
+            {"allOf": [{"if": {}}]},
+            {"properties": {"a": {"enum": ["x" * MAX_GRAMMAR_CHARACTERS]}}},
+            {"$ref": "https://example.com"},
+        ],
+    ),
 )
 def test_arguments_without_a_grammar_are_any_object(parameters: Any) -> None:
     syntax: Any = WITH_SYNTAX[0].syntax
