@@ -6,13 +6,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from leyden.core.errors import GrammarError
 from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
-from leyden.core.grammar.compiler import GrammarCompiler
+from leyden.core.grammar.compiler import GrammarCompiler, is_allowed
 from leyden.core.grammar.rules import AnswerFormat, json_rule, why_not
 from leyden.core.testing.finite_language import SIZE, FiniteLanguage
 
@@ -24,14 +25,21 @@ def accepts(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = FiniteLanguage.save(tmp_path_factory.mktemp("policy"))
     codec, compiler = HuggingFaceCodec(folder), GrammarCompiler(str(folder), SIZE)
 
+    texts = {token: codec.token_bytes(token) for token in range(3, SIZE)}
+
     def accepts(found: AnswerFormat, text: str) -> bool:
-        ids = [int(token) for token in codec._ids(text)]  # pyright: ignore[reportPrivateUsage]
-        try:
-            compiler.masks(found.grammar(), [*ids, codec.stop_ids[0]])
-        except GrammarError as error:
-            assert "invalid" not in str(error)
-            return False
-        return True
+        """Whether the text can be written token by token; of several tokens for it, the grammar may allow only one."""
+        rest, state = text.encode(), compiler.begin(found.grammar())
+        while True:
+            bits_W = np.zeros(compiler.width, dtype=np.int32)
+            assert state.write_allowed(bits_W), state.error
+            if not rest:
+                return is_allowed(bits_W, codec.stop_ids[0])
+            fitting = [n for n, one in texts.items() if one and rest.startswith(one) and is_allowed(bits_W, n)]
+            if not fitting:
+                return False
+            state.take(fitting[0])
+            rest = rest[len(texts[fitting[0]]) :]
 
     return accepts
 
