@@ -50,7 +50,7 @@ class _Listening(ByteCodec):
         messages: Sequence[Message],
         tools: Sequence[ToolDefinition] = (),
         forced: Forced | None = None,
-        **_: Any,
+        **how: Any,
     ) -> list[int]:
         """Return the digits of the call's number."""
         self.shown.append((plain_messages(messages), list(tools)))

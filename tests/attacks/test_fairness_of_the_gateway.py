@@ -45,9 +45,9 @@ class WatchedCodec(ByteCodec):
         messages: Sequence[Message],
         tools: Sequence[ToolDefinition] = (),
         forced: Forced | None = None,
-        **_: Any,
+        **how: Any,
     ) -> list[int]:
-        ids = super().encode(messages, tools, forced)
+        ids = super().encode(messages, tools, forced, **how)
         with self._lock:
             self.threads.append(threading.get_ident())
             self._inside += 1
@@ -289,7 +289,7 @@ class TemplateCodec(ByteCodec):
         messages: Sequence[Message],
         tools: Sequence[ToolDefinition] = (),
         forced: Forced | None = None,
-        **_: Any,
+        **how: Any,
     ) -> list[int]:
         return list(self._template.render(messages, tools).encode())
 

@@ -10,8 +10,11 @@ import torch
 from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.verl.advantages import Estimation, RowCredit, row_advantages
 from leyden.core.algorithm.verl.rows import CREDIT_FIELD, PromptRows, RowLimits, training_rows, validation_rows
+from leyden.core.algorithm.verl.wire import decode_group, encode_group
 from leyden.core.credit.base import Credit, CreditAssigner
 from leyden.core.credit.registry import CREDIT
+from leyden.core.data.reasons import ADJUSTED_SAMPLING
+from leyden.core.data.sampling import Sampling
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 from leyden.core.errors import TrainingError
 from leyden.core.testing.factories import trajectory, transition
@@ -172,3 +175,17 @@ class TooShort(CreditAssigner):
 def test_credit_for_another_number_of_transitions_is_refused() -> None:
     with pytest.raises(TrainingError, match="has 2 transitions, and its credit has values for 1"):
         training_rows("u", rollouts((1.0, calls(2))), TooShort(), ADVANTAGE.make("rloo"), LIMITS)
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(grammar="start: /a/"), Sampling(presence_penalty=0.1), Sampling(logit_bias=((1, 2.0),))]
+)
+def test_calls_whose_probabilities_verl_cannot_compute_are_left_out_and_named(sampling: Sampling) -> None:
+    own = [replace(call, span_id=f"s{n}", sampling=sampling if n == 1 else None) for n, call in enumerate(calls(3))]
+    group = decode_group(encode_group(rollouts((1.0, own), (0.0, calls(1)))))
+    found = rows(group)
+
+    assert [row.key for row in found.rows] == ["u_0_0", "u_0_2", "u_1_0"]
+    assert found.untrained == {"s1": ADJUSTED_SAMPLING}
+    assert found.account.calls == {ADJUSTED_SAMPLING: ["s1"]}
+    assert group.trajectories[0].transitions[1].sampling == sampling

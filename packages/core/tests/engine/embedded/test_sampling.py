@@ -1,6 +1,9 @@
 import asyncio
+import math
 import random
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 import torch
@@ -107,3 +110,55 @@ async def test_an_engine_draws_from_its_models_distribution() -> None:
     with torch.no_grad():
         expected = model(torch.tensor([[1, 2, 3]])).logits[0, -1].softmax(-1).tolist()
     assert chi_square(counts, expected, 3000) < 24.3  # 7 degrees of freedom, p = 0.001
+
+
+def kept_by_hand(logprobs: Sequence[float], sampling: Sampling) -> set[int]:
+    """The tokens that min-p, top-k and top-p leave, one after another; ties go to the lower id."""
+    order = sorted(range(len(logprobs)), key=lambda token: (-logprobs[token], token))
+    chances = [math.exp(value) for value in logprobs]
+    order = [token for token in order if chances[token] >= sampling.min_p * chances[order[0]] * (1 - 1e-9)]
+    order = order[: sampling.top_k or len(order)]
+    if sampling.top_p == 1:
+        return set(order)
+    whole = sum(chances[token] for token in order)
+    kept, held = set[int](), 0.0
+    for token in order:
+        if kept and held >= sampling.top_p - 1e-9:
+            break
+        kept.add(token)
+        held += chances[token] / whole
+    return kept
+
+
+TRUNCATIONS = st.builds(
+    Sampling,
+    temperature=st.just(1.0),
+    min_p=st.sampled_from([0.0, 0.011, 0.29, 0.47, 1.0]),
+    top_k=st.integers(0, 9),
+    top_p=st.sampled_from([1.0, 0.947, 0.613, 0.307, 0.011]),
+)
+
+
+@given(
+    weights=st.lists(st.integers(1, 6) | st.just(0), min_size=2, max_size=8).filter(any),
+    samplings=st.lists(TRUNCATIONS, min_size=1, max_size=4),
+    uniform=st.sampled_from([0.0, 0.3, 0.999, math.nextafter(1.0, 0.0)]),
+)
+def test_only_tokens_that_truncation_leaves_are_sampled(
+    weights: list[int], samplings: list[Sampling], uniform: float
+) -> None:
+    """Small whole weights, so that many are tied; a weight of 0 is a token that a grammar does not allow."""
+    raw_V = torch.tensor([weights], dtype=torch.float32).log().log_softmax(-1)
+    raw_BV = raw_V.repeat(len(samplings), 1)
+
+    found_BV = truncate(raw_BV, samplings)
+    sampled = sample(raw_BV, samplings, [uniform] * len(samplings))
+
+    logprobs: list[float] = cast("Any", raw_V[0].double()).tolist()
+    for row, sampling in enumerate(samplings):
+        kept = kept_by_hand(logprobs, sampling) & {token for token, weight in enumerate(weights) if weight}
+        whole = math.log(sum(weights[token] for token in kept))
+        expected = [math.log(weight) - whole if n in kept else -math.inf for n, weight in enumerate(weights)]
+        assert cast("Any", found_BV[row]).tolist() == pytest.approx(expected, abs=1e-5)
+        assert sampled.ids[row] in kept
+        assert sampled.sampling_logprobs[row] == pytest.approx(expected[sampled.ids[row]], abs=1e-5)

@@ -90,25 +90,6 @@ def test_an_answer_that_was_cut_off_does_not_teach_to_end_there() -> None:
     assert list(retokenise(span(FINISH_REASONS=["length"]), CODEC).response_ids) == [*b"Yes."]
 
 
-@pytest.mark.parametrize(
-    ("choice", "end"),
-    [
-        ({"type": "any"}, '<tool_call>\n{"name": "add", "arguments":'),
-        ({"type": "auto"}, "assistant\n"),
-        (None, "assistant\n"),
-    ],
-)
-def test_the_tool_choice_of_the_messages_api_is_read_too(choice: dict[str, str] | None, end: str) -> None:
-    answer = {"role": "assistant", "content": None, "tool_calls": [CALL]}
-    tools, asked = json.dumps([TOOL]), json.dumps({"tool_choice": choice})
-    transition = retokenise(
-        span(answer=[answer], DIALECT="messages", TOOL_DEFINITIONS=tools, SAMPLING_ASKED=asked), CODEC
-    )
-    assert CODEC.decode(transition.prompt_ids).endswith(end)
-    with pytest.raises(CannotRetokenise, match=NOT_RENDERED):
-        retokenise(span(DIALECT="messages", SAMPLING_ASKED=json.dumps({"tool_choice": "auto"})), CODEC)
-
-
 def test_the_responses_api_is_read_too() -> None:
     items = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi?"}]}]
     transition = retokenise(
@@ -146,9 +127,9 @@ def test_ids_of_another_tokenizer_are_made_anew() -> None:
 class Forgetful(ByteCodec):
     """Writes what an assistant said in capitals, as templates that rewrite the history do."""
 
-    def encode(self, messages: Any, tools: Any = (), forced: Any = None, **_: Any) -> list[int]:
+    def encode(self, messages: Any, tools: Any = (), forced: Any = None, **how: Any) -> list[int]:
         loud = any(message["role"] == "assistant" for message in messages)
-        return [*(b"!" if loud else b""), *super().encode(messages, tools, forced)]
+        return [*(b"!" if loud else b""), *super().encode(messages, tools, forced, **how)]
 
 
 @pytest.mark.parametrize(
@@ -177,45 +158,3 @@ def test_a_call_that_cannot_be_told_says_why(changes: dict[str, Any], reason: st
 def test_a_template_that_rewrites_answers_is_noticed() -> None:
     with pytest.raises(CannotRetokenise, match=CHANGED):
         retokenise(span(), Forgetful())
-
-
-def continued(prompt: str, answer: str, **more: Any) -> Span:
-    """A call of the Completions API."""
-    asked, said = [{"role": "user", "content": prompt}], [{"role": "assistant", "content": answer}]
-    return span(asked, said, **{"DIALECT": "completions"} | more)
-
-
-def test_a_continued_text_has_no_chat_template() -> None:
-    transition = retokenise(continued("Once", " upon"), CODEC)
-    assert (list(transition.prompt_ids), list(transition.response_ids)) == ([*b"Once"], [*b" upon", END])
-    stopped = retokenise(continued("Once", " upon", SAMPLING_ASKED='{"stop": "."}'), CODEC)
-    assert list(stopped.response_ids) == [*b" upon"]
-    cut = retokenise(continued("Once", " upon", FINISH_REASONS=["length"]), CODEC)
-    assert list(cut.response_ids) == [*b" upon"]
-    echoed = retokenise(continued("Once", "Once upon", SAMPLING_ASKED='{"echo": true}'), CODEC)
-    assert list(echoed.response_ids) == [*b" upon", END]
-
-
-def test_recorded_ids_of_a_continued_text_are_kept_where_they_have_its_text() -> None:
-    own = {"PROMPT_IDS": pack_ids([BEGIN, *b"Once"]), "RESPONSE_IDS": pack_ids([*b" upon", END, END])}
-    transition = retokenise(continued("Once", " upon", **own), CODEC)
-    assert not transition.retokenised
-    assert list(transition.prompt_ids) == [BEGIN, *b"Once"]
-    assert list(transition.response_ids) == [*b" upon", END, END]
-    others = {"PROMPT_IDS": pack_ids([7, 8]), "RESPONSE_IDS": pack_ids([9])}
-    assert list(retokenise(continued("Once", " upon", **others), CODEC).prompt_ids) == [*b"Once"]
-
-
-@pytest.mark.parametrize(
-    ("asked", "answers", "reason"),
-    [
-        ([{"role": "user", "content": [{"type": "token_ids", "token_ids": [1]}]}], [SAID], MORE_THAN_TEXT),
-        ([*ASKED, *ASKED], [SAID], SEVERAL_ANSWERS),
-        (ASKED, [SAID, SAID], SEVERAL_ANSWERS),
-        (ASKED, [], NO_ANSWER),
-        ([{"role": "user", "content": ""}], [SAID], CHANGED),
-    ],
-)
-def test_a_continued_text_that_cannot_be_told_says_why(asked: object, answers: object, reason: str) -> None:
-    with pytest.raises(CannotRetokenise, match=reason):
-        retokenise(span(asked, answers, DIALECT="completions"), CODEC)

@@ -16,6 +16,7 @@ import numpy as np
 from leyden.core.algorithm.account import Account, failed_line
 from leyden.core.algorithm.base import Algorithm, Context
 from leyden.core.algorithm.policy_partition import split_by_policy
+from leyden.core.algorithm.recomputable import has_adjusted, recomputable
 from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import NothingToLearn, TrainingError
@@ -139,6 +140,8 @@ class BatchLoop(Algorithm, Generic[Part]):
         empty, most_empty = 0, self.max_empty_batches
         while self.goes_on(context):
             groups = await context.collect()
+            if has_adjusted(groups):
+                groups = await context.compute("check sampling", recomputable, groups, updaters)
             batch = await self.batch(context, updaters, groups)
             context.count_dropped(batch.dropped)
             if batch.parts:

@@ -102,6 +102,8 @@ OTHER_TEMPERATURE = "another temperature"
 PROMPT_OVER_LIMIT = "prompt over the limit"
 RESPONSE_OVER_LIMIT = "response over the limit"
 UNEVEN_LOGPROBS = "log-probabilities do not match the response"
+NOT_RECOMPUTED = "sampling cannot be recomputed"
+ADJUSTED_SAMPLING = "sampled with a grammar, a penalty or a bias"
 
 _SHOW = "see one with `leyden show RUN ROLLOUT`"
 
@@ -267,6 +269,18 @@ TABLE = (
         "raise data.max_response_length, or have the agent ask for fewer tokens",
     ),
     Reason(UNEVEN_LOGPROBS, "call", "the numbers of its tokens and of its log-probabilities differ"),
+    Reason(
+        NOT_RECOMPUTED,
+        "call",
+        "the trainer cannot compute which tokens its grammar allowed: the answer does not follow the recorded grammar",
+        "read the run's log for the reason; serve and train with the same tokenizer and the same version of llguidance",
+    ),
+    Reason(
+        ADJUSTED_SAMPLING,
+        "call",
+        "a grammar, a penalty or a bias changed the probabilities of its tokens, and VERL cannot compute the change",
+        "train with Leyden's own backend, or have the agent request neither formats nor forced tools",
+    ),
 )
 REASONS: dict[str, Reason] = {reason.name: reason for reason in TABLE}
 

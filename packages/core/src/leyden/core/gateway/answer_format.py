@@ -33,10 +33,10 @@ def read_response_format(value: Mapping[str, Any] | None) -> AnswerFormat | None
     if value is None or kind == "text":
         return None
     if kind == "json_object":
-        return AnswerFormat(kind="json", text=ANY_OBJECT)
+        return AnswerFormat(kind="json", text=ANY_OBJECT, field=where)
     if kind == "json_schema":
         return _named(value.get("json_schema"), f"{where}.json_schema")
-    raise invalid(f"Invalid value: {kind!r}. Supported values are: 'json_object', 'json_schema', and 'text'.", where)
+    raise _unknown_kind(kind, where)
 
 
 def read_text_format(value: Mapping[str, Any] | None) -> AnswerFormat | None:
@@ -46,12 +46,15 @@ def read_text_format(value: Mapping[str, Any] | None) -> AnswerFormat | None:
     if value is None or kind == "text":
         return None
     if kind == "json_object":
-        return AnswerFormat(kind="json", text=ANY_OBJECT)
+        return AnswerFormat(kind="json", text=ANY_OBJECT, field=where)
     if kind == "json_schema":
         return _named({key: one for key, one in value.items() if key != "type"}, where)
-    raise invalid(
-        f"Invalid value: {kind!r}. Supported values are: 'json_object', 'json_schema', and 'text'.", f"{where}.type"
-    )
+    raise _unknown_kind(kind, f"{where}.type")
+
+
+def _unknown_kind(kind: object, where: str) -> Refusal:
+    shown = str(kind)[:60]
+    return invalid(f"Invalid value: {shown!r}. Supported values are: 'json_object', 'json_schema', and 'text'.", where)
 
 
 def read_guided(fields: Mapping[str, Any]) -> AnswerFormat | None:
@@ -69,22 +72,23 @@ def read_guided(fields: Mapping[str, Any]) -> AnswerFormat | None:
 
 
 def one_format(where: str, *formats: AnswerFormat | None) -> AnswerFormat | None:
-    """Return the only format of a request; raises Refusal for several, and for one that no grammar can express."""
+    """Return the only format of a request; raises Refusal for several.
+
+    The format is checked later, by `check_format`, because that takes long for some formats.
+    """
     given = [one for one in formats if one is not None]
     if len(given) > 1:
         raise invalid("Only one format of the answer can be required.", where)
-    for one in given:
-        check_format(one, where)
     return given[0] if given else None
 
 
-def check_format(found: AnswerFormat, where: str) -> None:
-    """Raise Refusal for a format that no grammar can express."""
+def check_format(found: AnswerFormat) -> None:
+    """Raise Refusal for a format that no grammar can express. This may take a second, so a thread calls it."""
     try:
         found.check()
     except GrammarError as error:
-        shown = f"Invalid '{where}': no answer can be limited to this format ({error})."
-        raise Refusal(400, shown, param=where, code="invalid_value") from None
+        shown = f"Invalid '{found.field}': no answer can be limited to this format ({error})."
+        raise Refusal(400, shown, param=found.field, code="invalid_value") from None
 
 
 def _named(value: object, where: str) -> AnswerFormat:
@@ -99,26 +103,31 @@ def _named(value: object, where: str) -> AnswerFormat:
         raise Refusal(
             400, f"Missing required parameter: '{where}.schema'.", param=where, code="missing_required_parameter"
         )
-    found = AnswerFormat(kind="json", text=msgspec.json.encode(given.schema).decode())
-    check_format(found, where)
-    return found
+    return AnswerFormat(kind="json", text=_encoded(given.schema, where), field=where)
+
+
+def _encoded(schema: dict[str, Any], where: str) -> str:
+    try:
+        return msgspec.json.encode(schema).decode()
+    except RecursionError:
+        raise invalid(f"Invalid '{where}': it is nested too deeply.", where) from None
 
 
 def _guided(where: str, value: object) -> AnswerFormat:
     kind = GUIDED.get(where, where.removeprefix("structured_outputs."))
     if kind == "json_object" and value is True:
-        return AnswerFormat(kind="json", text=ANY_OBJECT)
+        return AnswerFormat(kind="json", text=ANY_OBJECT, field=where)
     if kind == "json" and isinstance(value, str | dict):
-        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        text = value if isinstance(value, str) else _encoded(cast("dict[str, Any]", value), where)
         try:
             msgspec.json.decode(text, type=dict[str, Any])
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise invalid(f"Invalid '{where}': {error}", where) from None
-        return AnswerFormat(kind="json", text=text)
+        return AnswerFormat(kind="json", text=text, field=where)
     if kind in ("regex", "grammar") and isinstance(value, str) and value:
-        return AnswerFormat(kind="regex" if kind == "regex" else "grammar", text=value)
+        return AnswerFormat(kind="regex" if kind == "regex" else "grammar", text=value, field=where)
     if kind == "choice" and isinstance(value, list) and value:
         choices = cast("list[object]", value)
         if all(isinstance(choice, str) and choice for choice in choices):
-            return AnswerFormat(kind="choice", text=msgspec.json.encode(choices).decode())
+            return AnswerFormat(kind="choice", text=msgspec.json.encode(choices).decode(), field=where)
     raise unsupported(where, "is not available with this value; use json, regex, choice or grammar.")

@@ -5,7 +5,7 @@ the engine did, from the recorded ids. Grammars and masks come from the library 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any, TypeAlias
 
@@ -18,53 +18,59 @@ from leyden.core.grammar.tokenizer import load_tokenizer, stop_ids
 Bits: TypeAlias = NDArray[np.int32]
 """One bit for each token of the vocabulary, 32 in an integer, the lowest bit first; 1 means allowed."""
 
-COMPILED_GRAMMARS = 128
+COMPILED_GRAMMARS = 64
 """Number of compiled grammars that are kept; the least recently used one is dropped first."""
+MAX_GRAMMAR_CHARACTERS = 128 << 10
+"""Length of the longest grammar; the time to compile one grows faster than its length."""
+LIMITS: Mapping[str, int | bool] = {
+    "initial_lexer_fuel": 500_000,
+    "step_lexer_fuel": 100_000,
+    "step_max_items": 20_000,
+    "max_lexer_states": 50_000,
+    "max_grammar_size": 200_000,
+    "verbose_errors": False,
+}
+"""llguidance's limits on the work for one grammar and for one token; about a quarter of its defaults.
+
+The engine and the trainer must use the same limits: a response that exceeds them has no masks.
+"""
 
 
 class GrammarState:
     """The state of a grammar in one response: which tokens may follow. Not thread-safe."""
 
-    def __init__(self, matcher: Any, width: int) -> None:
-        self._matcher = matcher
+    def __init__(self, compiled: Any, width: int) -> None:
+        self._compiled = compiled
+        self._matcher: Any = None
+        """Copy of `compiled`, made on the thread that computes the first mask."""
+        self._taken: list[int] = []
         self.width = width
         """Number of integers in a row of mask bits."""
-
-    @property
-    def matcher(self) -> Any:
-        """The library's own state."""
-        return self._matcher
-
-    def write_allowed(self, bits_W: Bits) -> None:
-        """Write the bits of the tokens that may follow to `bits_W`. A finished grammar allows only the end."""
-        self._matcher.unsafe_compute_mask_ptr(bits_W.ctypes.data, bits_W.nbytes)
-
-    def take(self, token: int) -> bool:
-        """Move on by one token; return False if the grammar does not allow it, or became too complex."""
-        return bool(self._matcher.consume_token(token))
-
-    @property
-    def error(self) -> str:
+        self.error = ""
         """Why the state can no longer be used; empty while it can."""
-        return first_sentence(self._matcher.get_error())
 
+    def take(self, token: int) -> None:
+        """Add a token to the response; the grammar moves on at the next `write_allowed`."""
+        self._taken.append(token)
 
-class MaskWriter:
-    """Computes the masks of several responses in one call."""
+    def write_allowed(self, bits_W: Bits) -> bool:
+        """Write the bits of the tokens that may follow to `bits_W`. A finished grammar allows only the end.
 
-    def __init__(self) -> None:
-        self._executor: Any = None
-
-    def allowed(self, states: Sequence[GrammarState]) -> Bits:
-        """Return `bits_MW`, the tokens that may follow in each of the M responses."""
-        if self._executor is None:
-            import llguidance
-
-            self._executor = llguidance.LLExecutor(1)
-        bits_MW = np.zeros((len(states), states[0].width), dtype=np.int32)
-        matchers = [(state.matcher, row) for row, state in enumerate(states)]
-        self._executor.unsafe_compute_mask_ptr(matchers, bits_MW.ctypes.data, bits_MW[0].nbytes, len(states))
-        return bits_MW
+        Returns False, and sets `error`, if the tokens so far do not fit the grammar, if it became too complex, or if no
+        token may follow.
+        """
+        if self._matcher is None:
+            self._matcher = self._compiled.deep_copy()
+        taken, self._taken = self._taken, []
+        if not self.error and taken and not self._matcher.consume_tokens(taken):
+            self.error = first_sentence(self._matcher.get_error()) or "a token does not fit the grammar"
+        if not self.error:
+            self._matcher.unsafe_compute_mask_ptr(bits_W.ctypes.data, bits_W.nbytes)
+            if self._matcher.is_error():
+                self.error = first_sentence(self._matcher.get_error()) or "the grammar failed"
+            elif not bits_W.any():
+                self.error = "the grammar allows no token here"
+        return not self.error
 
 
 class GrammarCompiler:
@@ -78,24 +84,45 @@ class GrammarCompiler:
         self._source = source
         self._vocab_size = vocab_size
         self._lock = Lock()
+        """Guards `_compiled`."""
+        self._loading = Lock()
+        """Held while the tokenizer is loaded, and while a grammar is compiled: one hostile grammar costs one core."""
         self._tokenizer: Any = None
         self._compiled: OrderedDict[str, Any] = OrderedDict()
+        """The matcher of each grammar before its first token, or the GrammarError that it gave."""
 
     @property
     def width(self) -> int:
         """Number of integers in a row of mask bits."""
         return (self._vocab_size + 31) // 32
 
-    def begin(self, grammar: str) -> GrammarState:
-        """Return the state before the first token of a response; raises GrammarError for an invalid grammar."""
+    def begin_at_once(self, grammar: str) -> GrammarState | None:
+        """Return what `begin` returns if the grammar was compiled before, else None; this takes little time."""
         with self._lock:
-            matcher = self._compiled.get(grammar)
-            if matcher is None:
-                matcher = self._compiled[grammar] = self._compile(grammar)
-                if len(self._compiled) > COMPILED_GRAMMARS:
-                    self._compiled.popitem(last=False)
+            compiled = self._compiled.get(grammar)
+            if compiled is None:
+                return None
             self._compiled.move_to_end(grammar)
-            return GrammarState(matcher.deep_copy(), self.width)
+        if isinstance(compiled, GrammarError):
+            raise GrammarError(str(compiled))
+        return GrammarState(compiled, self.width)
+
+    def begin(self, grammar: str) -> GrammarState:
+        """Return the state before the first token of a response; raises GrammarError for an invalid grammar.
+
+        The first time, a grammar is compiled, and its first mask computed: a grammar that is too complex fails here.
+        """
+        state = self.begin_at_once(grammar)
+        if state is not None:
+            return state
+        with self._loading:
+            if grammar not in self._compiled:  # another thread may have compiled it meanwhile
+                compiled = self._compile(grammar)
+                with self._lock:
+                    self._compiled[grammar] = compiled
+                    if len(self._compiled) > COMPILED_GRAMMARS:
+                        self._compiled.popitem(last=False)
+        return self.begin(grammar)
 
     def masks(self, grammar: str, response_ids: Sequence[int]) -> Bits:
         """Return `bits_TW`: the tokens that were allowed at each position of a response.
@@ -105,19 +132,32 @@ class GrammarCompiler:
         state = self.begin(grammar)
         bits_TW = np.zeros((len(response_ids), self.width), dtype=np.int32)
         for bits_W, token in zip(bits_TW, response_ids, strict=True):
-            state.write_allowed(bits_W)
-            if not is_allowed(bits_W, token) or not state.take(token):
+            if not state.write_allowed(bits_W):
+                raise GrammarError(f"the grammar cannot be followed through the response: {state.error}")
+            if not is_allowed(bits_W, token):
                 raise GrammarError(f"the response has a token that its grammar does not allow: {token}")
+            state.take(token)
         return bits_TW
 
     def _compile(self, grammar: str) -> Any:
+        """Return the matcher of a grammar, or the GrammarError that it gives.
+
+        Raises GrammarError if no grammar at all can be used.
+        """
         import llguidance
 
         if self._tokenizer is None:
             self._tokenizer = self._wrapped_tokenizer()
-        matcher: Any = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
-        if matcher.is_error():
-            raise GrammarError(f"the grammar is invalid: {first_sentence(matcher.get_error())}")
+        try:
+            check_size(grammar)
+            matcher: Any = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=_limits())
+            if matcher.is_error():
+                raise GrammarError(f"the grammar is invalid: {first_sentence(matcher.get_error())}")
+            first = GrammarState(matcher, self.width)
+            if not first.write_allowed(np.zeros(self.width, dtype=np.int32)):
+                raise GrammarError(f"the grammar cannot be followed: {first.error}")
+        except GrammarError as error:
+            return error
         return matcher
 
     def _wrapped_tokenizer(self) -> Any:
@@ -127,19 +167,36 @@ class GrammarCompiler:
         wrap: Callable[..., Any] = llguidance.hf.from_tokenizer
         try:
             return wrap(tokenizer, n_vocab=self._vocab_size, eos_token=list(stop_ids(tokenizer, self._source)))
-        except Exception as error:
+        except Exception as error:  # the library raises its own errors as plain exceptions
             reason = first_sentence(str(error))
             raise GrammarError(f"the tokenizer of {self._source} cannot be used with a grammar: {reason}") from error
 
 
 def check_grammar(grammar: str) -> None:
-    """Raise GrammarError if `grammar` is invalid for every tokenizer."""
+    """Raise GrammarError if `grammar` is invalid for every tokenizer. This may take a second."""
     import llguidance
 
+    check_size(grammar)
     validate: Callable[..., tuple[bool, list[str]]] = llguidance.LLMatcher.validate_grammar_with_warnings
-    is_error, messages = validate(grammar)
+    try:
+        is_error, messages = validate(grammar, limits=_limits())
+    except ValueError as error:  # text that is not Unicode
+        raise GrammarError(first_sentence(str(error))) from None
     if is_error:
         raise GrammarError(first_sentence(messages[0]))
+
+
+def check_size(text: str) -> None:
+    """Raise GrammarError for a grammar, or a part of one, that is too long."""
+    if len(text) > MAX_GRAMMAR_CHARACTERS:
+        raise GrammarError(f"it has {len(text)} characters; at most {MAX_GRAMMAR_CHARACTERS} are possible")
+
+
+def _limits() -> Any:
+    import llguidance
+
+    make: Any = llguidance.LLParserLimits
+    return make(**LIMITS)
 
 
 def is_allowed(bits_W: Bits, token: int) -> bool:

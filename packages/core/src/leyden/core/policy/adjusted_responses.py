@@ -9,7 +9,7 @@ from leyden.core.data.encoding.token_sets import unpack_token_sets
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.transition import Transition
 from leyden.core.engine.embedded.adjusted_logits import Adjustment, ResponseSoFar
-from leyden.core.errors import GrammarError, TrainingError
+from leyden.core.errors import GrammarError, LeydenError, TrainingError
 from leyden.core.grammar.compiler import Bits, GrammarCompiler, is_allowed
 
 CACHED_BYTES = 256 << 20
@@ -21,25 +21,40 @@ class AdjustedResponses:
 
     def __init__(self, source: str, vocab_size: int) -> None:
         self._grammars = GrammarCompiler(source, vocab_size)
+        self._source = source
+        self._vocab_size = vocab_size
         self._kept: OrderedDict[str, tuple[Transition, list[Adjustment]]] = OrderedDict()
         self._kept_bytes = 0
 
-    def __deepcopy__(self, _: object) -> "AdjustedResponses":
-        """Return the same object: a copy of a model reads the same responses."""
-        return self
+    def __deepcopy__(self, memo: object) -> "AdjustedResponses":
+        """Return an empty copy: a copy of a model computes the same, and locks cannot be copied."""
+        return AdjustedResponses(self._source, self._vocab_size)
 
     def of(self, transition: Transition) -> list[Adjustment]:
         """Return the adjustment of each response token of a transition that has `sampling`.
 
-        Raises TrainingError if its grammar cannot be used, or does not allow the response.
+        Raises TrainingError if its grammar cannot be used, or does not allow the response; see `why_not`.
         """
         kept = self._kept.get(transition.span_id)
-        if kept is not None and kept[0] is transition:
+        if kept is not None and _is_same(kept[0], transition):
             self._kept.move_to_end(transition.span_id)
             return kept[1]
         found = self._computed(transition)
         self._keep(transition, found)
         return found
+
+    def why_not(self, transition: Transition) -> str:
+        """Return why the distribution that a response was sampled from cannot be recomputed; empty if it can."""
+        if transition.sampling is None:
+            return ""
+        ids = [*(token for token, _ in transition.sampling.logit_bias), *transition.response_ids]
+        if not 0 <= min(ids, default=0) <= max(ids, default=0) < self._vocab_size:
+            return "it has ids outside the policy's vocabulary"
+        try:
+            self.of(transition)
+        except LeydenError as error:
+            return str(error)
+        return ""
 
     def _computed(self, transition: Transition) -> list[Adjustment]:
         sampling = transition.sampling
@@ -74,6 +89,13 @@ class AdjustedResponses:
         self._kept[transition.span_id] = (transition, found)
         while self._kept_bytes > CACHED_BYTES and len(self._kept) > 1:
             self._kept_bytes -= _size(self._kept.popitem(last=False)[1][1])
+
+
+def _is_same(one: Transition, other: Transition) -> bool:
+    """Whether two transitions are copies of one call; `dataclasses.replace` keeps the ids themselves."""
+    return (
+        one.prompt_ids is other.prompt_ids and one.response_ids is other.response_ids and one.sampling is other.sampling
+    )
 
 
 def _size(adjustments: list[Adjustment]) -> int:

@@ -70,8 +70,12 @@ def _adjustments(model: PolicyModel, batch: MicroBatch) -> list[Adjustment | Non
     if not batch.adjusted:
         return []
     found: list[Adjustment | None] = [None] * len(batch.target_N)
+    by_call: dict[int, list[Adjustment]] = {}
     for number, entry in batch.adjusted.items():
-        found[number] = model.adjusted_responses.of(entry.transition)[entry.index]
+        call = entry.transition
+        if id(call) not in by_call:
+            by_call[id(call)] = model.adjusted_responses.of(call)
+        found[number] = by_call[id(call)][entry.index]
     return found
 
 

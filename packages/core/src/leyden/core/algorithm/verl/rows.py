@@ -17,6 +17,7 @@ from leyden.core.algorithm.advantage_pipeline import credit_of
 from leyden.core.credit.base import CreditAssigner
 from leyden.core.data.encoding.tokens import LogProbs, TokenIds
 from leyden.core.data.reasons import (
+    ADJUSTED_SAMPLING,
     EMPTY_PROMPT,
     EMPTY_RESPONSE,
     NO_CALL,
@@ -274,6 +275,7 @@ def _unfit(call: Transition, limits: RowLimits) -> str | None:
         EMPTY_PROMPT: len(call.prompt_ids) == 0,
         EMPTY_RESPONSE: len(call.response_ids) == 0,
         UNEVEN_LOGPROBS: len(call.logprobs) != len(call.response_ids),
+        ADJUSTED_SAMPLING: call.sampling is not None,
         OTHER_TEMPERATURE: call.temperature != limits.temperature,
         PROMPT_OVER_LIMIT: len(call.prompt_ids) > limits.prompt,
         RESPONSE_OVER_LIMIT: len(call.response_ids) > limits.response,

@@ -5,6 +5,7 @@ import msgspec
 from leyden.core.algorithm.external_loop import StepTasks, TaskRequest, TaskUsage
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs, unpack_ids, unpack_log_probs
 from leyden.core.data.failure import Failure
+from leyden.core.data.sampling import Sampling
 from leyden.core.data.transition import Outcome, Trajectory, TrajectoryGroup, Transition
 
 REPLICAS, PAUSE, ROLLOUTS, USED, TAKEN = "/replicas", "/pause", "/rollouts", "/used", "/taken"
@@ -65,6 +66,7 @@ class _Call(msgspec.Struct, frozen=True, array_like=True):
     node: str | None
     finish_reason: str | None
     outcomes: tuple[Outcome, ...]
+    sampling: Sampling | None
 
 
 class _Attempt(msgspec.Struct, frozen=True, array_like=True):
@@ -186,6 +188,7 @@ def _call(transition: Transition) -> _Call:
         transition.node,
         transition.finish_reason,
         transition.outcomes,
+        transition.sampling,
     )
 
 
@@ -206,4 +209,5 @@ def _transition(call: _Call) -> Transition:
         node=call.node,
         finish_reason=call.finish_reason,
         outcomes=call.outcomes,
+        sampling=call.sampling,
     )

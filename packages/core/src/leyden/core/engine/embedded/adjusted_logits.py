@@ -6,7 +6,6 @@ that both compute the same distribution. `Sampling` defines the order.
 Shape suffixes: B positions, V vocabulary, W integers of mask bits, K tokens.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from leyden.core.data.sampling import Sampling
-from leyden.core.grammar.compiler import Bits, GrammarState
+from leyden.core.grammar.compiler import Bits
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.floating[Any]]
@@ -39,41 +38,52 @@ class Adjustment(NamedTuple):
 _NONE: Ints = np.empty(0, dtype=np.int64)
 
 
+class _Distinct:
+    """Distinct ids in the order in which they first occur. Arrays that were returned before never change."""
+
+    def __init__(self, ids: Iterable[int]) -> None:
+        self._places = {token: place for place, token in enumerate(dict.fromkeys(ids))}
+        self._ids: Ints = np.fromiter(self._places, np.int64, len(self._places))
+
+    def place(self, token: int) -> int:
+        """Return the index of `token`, which is added if it is new."""
+        place = self._places.setdefault(token, len(self._places))
+        if place == len(self._ids):
+            self._ids = np.concatenate([self._ids, np.zeros(max(16, place), dtype=np.int64)])
+        if place == len(self._places) - 1:
+            self._ids[place] = token
+        return place
+
+    def ids(self) -> Ints:
+        """Return the ids so far."""
+        return self._ids[: len(self._places)]
+
+
 class ResponseSoFar:
     """The tokens of one response, as far as they change the logits of the next one."""
 
-    def __init__(self, prompt_ids: Sequence[int], sampling: Sampling, grammar: GrammarState | None = None) -> None:
-        self.grammar = grammar
+    def __init__(self, prompt_ids: Sequence[int], sampling: Sampling) -> None:
         self._sampling = sampling
-        self._seen = dict.fromkeys(prompt_ids) if sampling.repetition_penalty != 1 else None
-        self._counts = Counter[int]() if sampling.presence_penalty or sampling.frequency_penalty else None
+        self._seen = _Distinct(prompt_ids) if sampling.repetition_penalty != 1 else None
+        self._counted = _Distinct(()) if sampling.presence_penalty or sampling.frequency_penalty else None
+        self._counts: list[int] = []
 
-    def take(self, token: int) -> bool:
-        """Add a token; return False if the grammar does not allow it."""
+    def take(self, token: int) -> None:
+        """Add a token."""
         if self._seen is not None:
-            self._seen[token] = None
-        if self._counts is not None:
-            self._counts[token] += 1
-        return self.grammar is None or self.grammar.take(token)
-
-    @property
-    def penalises(self) -> bool:
-        """Whether a penalty or a bias changes the next logits."""
-        return self._sampling.penalises
-
-    @property
-    def error(self) -> str:
-        """Why the grammar failed; empty if it did not."""
-        return "" if self.grammar is None else self.grammar.error
+            self._seen.place(token)
+        if self._counted is not None:
+            place = self._counted.place(token)
+            self._counts += [0] if place == len(self._counts) else []
+            self._counts[place] += 1
 
     def adjustment(self, bits_W: Bits | None = None) -> Adjustment:
         """Return what changes the logits of the next token; `bits_W` are the tokens that the grammar allows."""
-        counts = self._counts
         return Adjustment(
             sampling=self._sampling,
-            seen_K=_NONE if self._seen is None else np.fromiter(self._seen, np.int64, len(self._seen)),
-            counted_K=_NONE if counts is None else np.fromiter(counts, np.int64, len(counts)),
-            counts_K=_NONE if counts is None else np.fromiter(counts.values(), np.int64, len(counts)),
+            seen_K=_NONE if self._seen is None else self._seen.ids(),
+            counted_K=_NONE if self._counted is None else self._counted.ids(),
+            counts_K=_NONE if self._counted is None else np.array(self._counts, dtype=np.int64),
             bits_W=bits_W,
         )
 
@@ -84,28 +94,15 @@ def adjusted(logits_BV: Tensor, adjustments: Sequence[Adjustment | None]) -> Ten
     `logits_BV` itself does not change. The result carries its gradient.
     """
     given = [(row, one) for row, one in enumerate(adjustments) if one is not None]
-    logits_BV = adjust_rows(logits_BV, given)
-    masks = [(row, one.bits_W) for row, one in given if one.bits_W is not None]
-    if not masks:
+    if not given:
         return logits_BV
-    return logits_BV.masked_fill(
-        _blocked(logits_BV, [row for row, _ in masks], np.stack([bits for _, bits in masks])), -torch.inf
-    )
-
-
-def adjust_rows(logits_BV: Tensor, given: Sequence[tuple[int, Adjustment]]) -> Tensor:
-    """Return `logits_BV` with the biases and penalties of the given rows."""
     logits_BV = _biased(logits_BV, given)
     logits_BV = _less_repetitive(logits_BV, given)
-    return _less_frequent(logits_BV, given)
+    logits_BV = _less_frequent(logits_BV, given)
+    return _masked(logits_BV, [(row, one.bits_W) for row, one in given if one.bits_W is not None])
 
 
-def mask_rows(logits_BV: Tensor, rows: Sequence[int], bits_MW: Bits) -> Tensor:
-    """Set the logits of the tokens that the M masks of `rows` do not allow to -inf, in place; return the logits."""
-    return logits_BV.masked_fill_(_blocked(logits_BV, rows, bits_MW), -torch.inf)
-
-
-def _biased(logits_BV: Tensor, given: Sequence[tuple[int, Adjustment]]) -> Tensor:
+def _biased(logits_BV: Tensor, given: list[tuple[int, Adjustment]]) -> Tensor:
     vocabulary = logits_BV.shape[1]
     cells = [(row, token, bias) for row, one in given for token, bias in one.sampling.logit_bias if token < vocabulary]
     if not cells:
@@ -114,7 +111,7 @@ def _biased(logits_BV: Tensor, given: Sequence[tuple[int, Adjustment]]) -> Tenso
     return logits_BV.index_put(_at(logits_BV, rows, tokens), logits_BV.new_tensor(biases), accumulate=True)
 
 
-def _less_repetitive(logits_BV: Tensor, given: Sequence[tuple[int, Adjustment]]) -> Tensor:
+def _less_repetitive(logits_BV: Tensor, given: list[tuple[int, Adjustment]]) -> Tensor:
     rows_N, tokens_N, penalty_N = _cells((row, one.seen_K, one.sampling.repetition_penalty) for row, one in given)
     if not len(rows_N):
         return logits_BV
@@ -123,7 +120,7 @@ def _less_repetitive(logits_BV: Tensor, given: Sequence[tuple[int, Adjustment]])
     return logits_BV.index_put(at, torch.where(before_N > 0, before_N / penalties_N, before_N * penalties_N))
 
 
-def _less_frequent(logits_BV: Tensor, given: Sequence[tuple[int, Adjustment]]) -> Tensor:
+def _less_frequent(logits_BV: Tensor, given: list[tuple[int, Adjustment]]) -> Tensor:
     rows_N, tokens_N, less_N = _cells(
         (row, one.counted_K, one.counts_K * one.sampling.frequency_penalty + one.sampling.presence_penalty)
         for row, one in given
@@ -133,19 +130,18 @@ def _less_frequent(logits_BV: Tensor, given: Sequence[tuple[int, Adjustment]]) -
     return logits_BV.index_put(_at(logits_BV, rows_N, tokens_N), -logits_BV.new_tensor(less_N), accumulate=True)
 
 
-def _blocked(logits_BV: Tensor, rows: Sequence[int], bits_MW: Bits) -> Tensor:
-    """Return `blocked_BV`: whether a mask does not allow a token."""
+def _masked(logits_BV: Tensor, masks: list[tuple[int, Bits]]) -> Tensor:
+    if not masks:
+        return logits_BV
+    bits_MW = np.stack([bits_W for _, bits_W in masks])
     bytes_MX = bits_MW.astype("<i4", copy=False).view(np.uint8)
-    blocked_MV = np.unpackbits(~bytes_MX, axis=1, bitorder="little").view(np.bool_)
-    missing = logits_BV.shape[1] - blocked_MV.shape[1]
-    if missing > 0:
-        blocked_MV = np.pad(blocked_MV, ((0, 0), (0, missing)), constant_values=True)
-    blocked = torch.as_tensor(blocked_MV[:, : logits_BV.shape[1]], device=logits_BV.device)
-    if len(rows) == len(logits_BV):
-        return blocked
-    blocked_BV = blocked.new_zeros(logits_BV.shape)
-    blocked_BV[torch.as_tensor(rows, device=logits_BV.device)] = blocked
-    return blocked_BV
+    blocked_MV = np.unpackbits(bytes_MX, axis=1, count=logits_BV.shape[1], bitorder="little") == 0
+    blocked = torch.as_tensor(blocked_MV, device=logits_BV.device)
+    if len(masks) < len(logits_BV):
+        blocked_BV = blocked.new_zeros(logits_BV.shape)
+        blocked_BV[torch.tensor([row for row, _ in masks], device=logits_BV.device)] = blocked
+        blocked = blocked_BV
+    return logits_BV.masked_fill(blocked, -torch.inf)
 
 
 def _cells(parts: Iterable[tuple[int, Ints, float | Floats]]) -> tuple[Ints, Ints, Floats]:

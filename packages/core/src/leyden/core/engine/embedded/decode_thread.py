@@ -187,6 +187,9 @@ class DecodeThread:
                 self._decode()
             except Exception as error:
                 self._refuse(error)
+            finally:
+                if self._decoder is not None:
+                    self._decoder.close()
 
     def _decode(self) -> None:
         while not self._stopped:
@@ -199,8 +202,6 @@ class DecodeThread:
         while not self._inbox.empty():  # items that arrived after the last step
             self._take(self._inbox.get())
         self._end("abort")
-        if self._decoder is not None:
-            self._decoder.close()
 
     def _refuse(self, error: Exception) -> None:
         """Fail all calls in flight and all later ones, until the end, so that no caller waits for a broken engine."""
@@ -275,12 +276,15 @@ class DecodeThread:
         for call in self._calls:
             sequence = call.sequence
             if sequence.finish_reason is not None or (due and sequence.sampled):
-                chunks.append((call, self._chunk(sequence, sequence.finish_reason)))
+                chunks.append((call, self._chunk_or_error(sequence)))
         if due:
             self._emitted_at = now
         if chunks:
             self._calls = [call for call in self._calls if call.sequence.finish_reason is None]
             _deliver(chunks)
+
+    def _chunk_or_error(self, sequence: DecodedSequence) -> TokenChunk | EngineError:
+        return EngineError(sequence.failure) if sequence.failure else self._chunk(sequence, sequence.finish_reason)
 
     def _chunk(self, sequence: DecodedSequence, finish_reason: FinishReason | None) -> TokenChunk:
         sampled = sequence.take()

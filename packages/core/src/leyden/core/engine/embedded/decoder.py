@@ -4,7 +4,6 @@ All work happens on one thread. A sequence's row number is its slot in the cache
 moves to its slot.
 """
 
-import logging
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -20,13 +19,11 @@ from leyden.core.engine.base import FinishReason
 from leyden.core.engine.embedded.adjusted_logits import ResponseSoFar
 from leyden.core.engine.embedded.cache import BLOCK, PrefixCache, SlotCache, Step
 from leyden.core.engine.embedded.generic_forward import Forward
-from leyden.core.engine.embedded.grammar_masks import GrammarMasks, PendingMasks
+from leyden.core.engine.embedded.grammar_masks import GrammarMasks, RowGrammar
 from leyden.core.engine.embedded.sampling import likeliest, raw_log_probs, sample
 from leyden.core.engine.embedded.shared_prefixes import SharedPrefixes, find_shared_prefixes, packed
 from leyden.core.errors import EngineError
-from leyden.core.grammar.compiler import GrammarState
-
-_log = logging.getLogger(__name__)
+from leyden.core.grammar.compiler import Bits
 
 PREFILL_TOKENS = 4096
 """Most tokens in one prefill forward pass, padding included."""
@@ -50,7 +47,7 @@ class DecodedSequence:
         stop_ids: Sequence[int] = (),
         seed: int = 0,
         top_logprobs: int = 0,
-        grammar: GrammarState | None = None,
+        grammar: RowGrammar | None = None,
     ) -> None:
         self.ids = list(prompt)
         """Prompt and response so far."""
@@ -64,7 +61,10 @@ class DecodedSequence:
         self.top_logprobs = top_logprobs
         self.top: list[list[tuple[int, float]]] = []
         """The likeliest ids at the position of each token in `sampled`, if requested."""
-        self.so_far = ResponseSoFar(prompt, sampling, grammar) if sampling.adjusts_logits else None
+        self.failure = ""
+        """Why this response alone was aborted; empty if it was not."""
+        self.grammar = grammar
+        self.so_far = ResponseSoFar(prompt, sampling) if sampling.adjusts_logits else None
         """The tokens that change the next logits; None if only the temperature and truncation apply."""
         self.kept: list[TokenBits] = []
         """The tokens that truncation left at the position of each token in `sampled`, if it truncates."""
@@ -79,9 +79,14 @@ class DecodedSequence:
             self.finish_reason = "stop"
         elif len(self.ids) >= self._last:
             self.finish_reason = "length"
-        elif self.so_far is not None and not self.so_far.take(token):
-            _log.warning("A response was aborted, because its grammar failed: %s", self.so_far.error)
-            self.finish_reason = "abort"
+        elif self.so_far is not None:
+            self.so_far.take(token)
+            if self.grammar is not None:
+                self.grammar.take(token)
+
+    def abort(self, failure: str) -> None:
+        """End the response with an error."""
+        self.failure, self.finish_reason = failure, "abort"
 
     def take(self) -> list[tuple[int, float, float]]:
         """Return the tokens sampled since the last call."""
@@ -133,15 +138,18 @@ class Decoder:
                 self.rows.append(duplicate)
                 sources.append(row - first)
         logits_BV = torch.cat([logits_BV, logits_BV[sources]]) if sources else logits_BV
-        self._sample(first, logits_BV, self._masks.begin([row.so_far for row in self.rows[first:]]))
+        self._masks.begin([row.grammar for row in self.rows[first:]])
+        self._sample(first, logits_BV)
 
     def step(self) -> None:
-        """Sample the next token of every row."""
+        """Sample the next token of every row, except of rows whose grammar's mask takes long.
+
+        The logits of such a row are computed again in the next step, from the same tokens.
+        """
+        self._masks.begin([row.grammar for row in self.rows])
         ids = [[row.ids[-1]] for row in self.rows]
         step = self._cache.step(0, [[len(row.ids) - 1] for row in self.rows], self._current_shared_prefixes())
-        masks = self._masks.begin([row.so_far for row in self.rows])
-        logits_BV = self._forward(self._tensor(ids), step)[:, -1]
-        self._sample(0, logits_BV, masks)
+        self._sample(0, self._forward(self._tensor(ids), step)[:, -1])
 
     def leave(self, sequence: DecodedSequence) -> None:
         """Free the slot of `sequence`."""
@@ -159,7 +167,7 @@ class Decoder:
         return rows
 
     def close(self) -> None:
-        """End the thread that computes the masks of grammars."""
+        """End the threads that compute the masks of grammars."""
         self._masks.close()
 
     def score(self, ids: Sequence[int]) -> list[float]:
@@ -252,9 +260,25 @@ class Decoder:
             self._prefixes.store(sequence.ids, self._cache, slot)
         return logits[:, -1]
 
-    def _sample(self, first: int, logits_BV: Tensor, masks: PendingMasks) -> None:
-        rows = self.rows[first:]
-        raw_BV = raw_log_probs(masks.apply(logits_BV.float()))
+    def _sample(self, first: int, logits_BV: Tensor) -> None:
+        joined = self.rows[first:]
+        ready = self._masks.ready([row.grammar for row in joined])
+        for index, error in ready.failed.items():
+            joined[index].abort(f"the response cannot follow its grammar: {error}")
+        if ready.rows:
+            chosen = logits_BV if len(ready.rows) == len(joined) else logits_BV[ready.rows]
+            self._sample_rows([joined[index] for index in ready.rows], chosen, ready.masks)
+        for row in joined:
+            if row.finish_reason is not None:
+                self._prefixes.store(row.ids[:-1], self._cache, self.rows.index(row))
+                self.leave(row)
+
+    def _sample_rows(self, rows: list[DecodedSequence], logits_BV: Tensor, masks: list[Bits | None]) -> None:
+        adjustments = [
+            None if row.so_far is None else row.so_far.adjustment(bits_W)
+            for row, bits_W in zip(rows, masks, strict=True)
+        ]
+        raw_BV = raw_log_probs(adjusted(logits_BV.float(), adjustments))
         sampled = sample(raw_BV, [row.sampling for row in rows], [row.uniform() for row in rows])
         if not math.isfinite(sum(sampled.logprobs)):
             raise EngineError("the weights being served give log-probabilities that are not finite")
@@ -267,10 +291,6 @@ class Decoder:
             found = likeliest(raw_BV[with_top], [rows[n].top_logprobs for n in with_top])
             for n, top in zip(with_top, found, strict=True):
                 rows[n].top.append(top)
-        for row in rows:
-            if row.finish_reason is not None:
-                self._prefixes.store(row.ids[:-1], self._cache, self.rows.index(row))
-                self.leave(row)
 
     def _tensor(self, ids: list[int] | list[list[int]]) -> Tensor:
         return torch.tensor(ids, device=self._cache.shape.device)

@@ -7,6 +7,7 @@ better.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import msgspec
@@ -27,11 +28,12 @@ from leyden.core.engine.embedded.generic_forward import (
     GenericForward,
     attention_windows,
 )
+from leyden.core.engine.embedded.grammar_masks import RowGrammar
 from leyden.core.engine.embedded.weights import Weights, cache_shape, context_length, own_copy
 from leyden.core.engine.record import report
 from leyden.core.engine.request_validation import answer_limit, check_request
-from leyden.core.errors import EngineError, GrammarError, UsageError
-from leyden.core.grammar.compiler import GrammarCompiler, GrammarState
+from leyden.core.errors import EngineError, LeydenError, UsageError
+from leyden.core.grammar.compiler import GrammarCompiler
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +103,7 @@ class EmbeddedEngine(Engine):
             version=version,
         )
         self._grammars = None if tokenizer is None else GrammarCompiler(tokenizer, self._model.vocab_size)
+        self._compiling = ThreadPoolExecutor(1, thread_name_prefix="leyden-grammar-compiler")
         self._calls = 0
         self._closed = False
 
@@ -138,7 +141,9 @@ class EmbeddedEngine(Engine):
         """Yield the response while it is generated; see `Engine.generate`."""
         self._check_ready()
         check_request(request, self._model)
-        call = DecodeCall(self._sequence(request, await self._grammar(request.sampling.grammar)))
+        grammar = await self._grammar(request.sampling.grammar)
+        self._check_ready()  # again, because the engine may have been closed while the grammar was compiled
+        call = DecodeCall(self._sequence(request, grammar))
         delivered: list[TokenChunk] = []
         self._thread.submit(call)
         try:
@@ -192,24 +197,29 @@ class EmbeddedEngine(Engine):
         """Abort all calls in flight and end the decode thread."""
         self._closed = True
         await asyncio.to_thread(self._thread.stop)
+        self._compiling.shutdown(wait=False)
 
     def _check_ready(self) -> Weights:
         if self._closed or self._weights is None:
             raise EngineError("the engine is closed" if self._closed else "the engine is not started")
         return self._weights
 
-    async def _grammar(self, grammar: str) -> GrammarState | None:
-        """Return the state of a call's grammar, compiled on a thread; EngineError if it cannot be used."""
+    async def _grammar(self, grammar: str) -> RowGrammar | None:
+        """Return a call's grammar, which is compiled on a thread; EngineError if it cannot be used."""
         if not grammar:
             return None
         if self._grammars is None:
             raise EngineError(f"{self._model.name} is served without its tokenizer, so it takes no grammar")
         try:
-            return await asyncio.to_thread(self._grammars.begin, grammar)
-        except GrammarError as error:
+            state = self._grammars.begin_at_once(grammar)
+            if state is None:
+                loop = asyncio.get_running_loop()
+                state = await loop.run_in_executor(self._compiling, self._grammars.begin, grammar)
+        except LeydenError as error:
             raise EngineError(str(error)) from error
+        return RowGrammar(state)
 
-    def _sequence(self, request: GenerateRequest, grammar: GrammarState | None) -> DecodedSequence:
+    def _sequence(self, request: GenerateRequest, grammar: RowGrammar | None) -> DecodedSequence:
         self._calls += 1
         seed = request.sampling.seed
         return DecodedSequence(

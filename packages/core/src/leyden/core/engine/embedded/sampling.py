@@ -102,10 +102,10 @@ def truncate(logprobs_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
     sorted_BV, order_BV = logprobs_BV.sort(dim=-1, descending=True, stable=True)
     min_p_B = torch.tensor([one.min_p for one in sampling], dtype=torch.float64, device=device)
     top_k_B = torch.tensor([one.top_k or vocabulary for one in sampling], device=device)
-    top_p_B = torch.tensor([one.top_p for one in sampling], device=device)
+    top_p_B = torch.tensor([one.top_p for one in sampling], dtype=torch.float64, device=device)
     dropped_BV = sorted_BV < (sorted_BV[:, :1] + min_p_B.log()[:, None])
     dropped_BV |= torch.arange(vocabulary, device=device) >= top_k_B[:, None]
-    probs_BV = sorted_BV.masked_fill(dropped_BV, -torch.inf).log_softmax(-1).exp()
+    probs_BV = sorted_BV.double().masked_fill(dropped_BV, -torch.inf).softmax(-1)
     before_BV = probs_BV.cumsum(-1) - probs_BV
     dropped_BV |= (before_BV >= top_p_B[:, None]) & (top_p_B < 1)[:, None]
     dropped_BV[:, 0] = False

@@ -16,6 +16,7 @@ from leyden.core.data import reasons
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import FinishReason, GenerateRequest, TokenChunk
 from leyden.core.errors import EngineError, GrammarError
+from leyden.core.gateway.answer_format import check_format
 from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.calls.prompts import read_prompts, recorded_messages, score_prompt
 from leyden.core.gateway.calls.record import CallRecord
@@ -216,19 +217,25 @@ async def _accept(
     record.prompt_ids = prompts[0].ids
     check_ids(request.sampling, policy.engine.model.vocab_size)
     sampling = sampling_for(record.origin.rollout, request.sampling, policy.sampling)
-    record.sampling = msgspec.structs.replace(sampling, grammar=_grammar(policy, request))
+    if request.answer_format is not None or request.forced is not None:
+        grammar = await work.run_on_thread(lambda: _grammar(policy, request))
+        sampling = msgspec.structs.replace(sampling, grammar=grammar)
+    record.sampling = sampling
     warn_of_untrainable(record.origin, record.sampling, records_truncation=policy.engine.records_truncation)
     return prompts
 
 
 def _grammar(policy: ServedPolicy, request: ModelRequest) -> str:
-    """Return the grammar of the answer; empty if all text is possible."""
+    """Return the grammar of the answer; empty if all text is possible. Raises Refusal if there is none."""
+    if request.answer_format is not None:
+        check_format(request.answer_format)
     try:
         return policy.codec.grammar(
             request.tools, request.forced, request.answer_format, only_one_call=request.only_one_call
         )
     except GrammarError as error:
-        raise invalid(f"The format of the answer is not available here: {error}", "response_format") from error
+        field = None if request.answer_format is None else request.answer_format.field
+        raise invalid(f"The format of the answer is not available here: {error}", field) from error
 
 
 def _determine(record: CallRecord, sampling: Sampling, dialect: Dialect, draws: CallSeeds) -> None:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
-from leyden.core.errors import GatewayError, PolicyError, first_line
+from leyden.core.errors import GatewayError, GrammarError, PolicyError, first_line
 from leyden.core.gateway.codec import AnswerParser, Codec, Forced, Message, ParsedAnswer, ToolDefinition
 from leyden.core.gateway.codecs.chat_template import ChatTemplate, TemplateTooLong
 from leyden.core.gateway.codecs.messages import plain_messages
@@ -119,6 +119,10 @@ class HuggingFaceCodec(Codec):
         The arguments of forced calls follow their tools' schemas, in families that write them as JSON.
         """
         if forced is None and answer_format is None:
+            return ""
+        if getattr(self._tokenizer, "backend_tokenizer", None) is None:  # masks need a tokenizer of this kind
+            if answer_format is not None and forced is None:
+                raise GrammarError("the model's tokenizer has no vocabulary from which masks can be made")
             return ""
         if self._family is None or not tools:
             return "" if answer_format is None else answer_format.grammar()

@@ -168,7 +168,7 @@ class RequestWork:
 
         Raises the exceptions of `call`, and Refusal with status 429 if the attempt has used up its CPU time.
         """
-        return call() if size <= self._work.limits.inline_bytes else await self._run_on_thread(call)
+        return call() if size <= self._work.limits.inline_bytes else await self.run_on_thread(call)
 
     async def render(self, size: int, call: Callable[[], T]) -> T:
         """Run `call`, which renders a chat template with `size` bytes of text; return its result.
@@ -182,9 +182,10 @@ class RequestWork:
                     return call()
             except TemplateTooLong:  # a short text, and many steps
                 pass
-        return await self._run_on_thread(call)
+        return await self.run_on_thread(call)
 
-    async def _run_on_thread(self, call: Callable[[], T]) -> T:
+    async def run_on_thread(self, call: Callable[[], T]) -> T:
+        """Run `call` on a thread, for work whose time does not follow from its size; raises what `run` raises."""
         limits = self._work.limits
         await self.take(limits.inline_bytes + 1)
         assert self._account is not None

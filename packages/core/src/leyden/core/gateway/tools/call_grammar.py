@@ -1,10 +1,13 @@
 """Call grammar: writes the grammar of tool calls in a family's format, with the JSON schema of each tool."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from leyden.core.gateway.codec import Forced, ToolDefinition
+from leyden.core.grammar.compiler import MAX_GRAMMAR_CHARACTERS
 from leyden.core.grammar.rules import ANY_OBJECT, json_rule, why_not
 
 
@@ -51,7 +54,8 @@ def calls_grammar(
         lines.append(f"another: {any_name}")
         more = f" ({_spaced(literal(syntax.between))}another)*"
     lines.append(f"calls: first{more} {literal(syntax.end)}".rstrip())
-    return [*lines, *(f"arguments{n}: {json_rule(_parameters(tool))}" for n, tool in enumerate(tools))]
+    used = wanted if only_one else range(len(names))
+    return [*lines, *_arguments({n: tools[n] for n in used})]
 
 
 def _call(syntax: CallSyntax, name: str, number: int, before: str, opening: str, literal: Callable[[str], str]) -> str:
@@ -65,8 +69,22 @@ def _spaced(expression: str) -> str:
     return f"{expression} " if expression else ""
 
 
+def _arguments(tools: Mapping[int, ToolDefinition]) -> Iterator[str]:
+    """Yield the rule of each tool's arguments, by number; any object where the schemas together are too long."""
+    room = MAX_GRAMMAR_CHARACTERS // 2
+    for number, tool in tools.items():
+        rule = _parameters(tool)
+        if len(rule) > room:
+            rule = json_rule(ANY_OBJECT)
+        room -= len(rule)
+        yield f"arguments{number}: {rule}"
+
+
 def _parameters(tool: ToolDefinition) -> str:
-    """Return the schema of a tool's arguments; any object if it has none, or if no grammar can be made of it."""
+    """Return the rule of a tool's arguments; any object if it has no schema, or if no grammar can be made of it."""
     schema = tool["function"].get("parameters")
-    text = json.dumps(schema) if schema else ANY_OBJECT
-    return ANY_OBJECT if why_not(text) else text
+    try:
+        text = msgspec.json.encode(schema).decode() if schema else ANY_OBJECT
+    except RecursionError:
+        text = ANY_OBJECT
+    return json_rule(ANY_OBJECT if why_not(text) else text)

@@ -194,6 +194,6 @@ class _Converter:
         if transition.retokenised:
             self.retokenised[str(span.attributes.get(semconv.NOT_TRAINED, OTHER_TEMPLATE))] += 1
         elif own is not None:
-            # Drop log-probabilities and temperature: they come from other weights and cannot serve as the policy's own.
-            transition = replace(own, temperature=1.0, logprobs=log_probs([]))
+            # Drop log-probabilities and sampling: they come from other weights and cannot serve as the policy's own.
+            transition = replace(own, temperature=1.0, sampling=None, logprobs=log_probs([]))
         transitions.append(transition)
