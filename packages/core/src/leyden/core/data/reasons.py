@@ -103,7 +103,7 @@ PROMPT_OVER_LIMIT = "prompt over the limit"
 RESPONSE_OVER_LIMIT = "response over the limit"
 UNEVEN_LOGPROBS = "log-probabilities do not match the response"
 NOT_RECOMPUTED = "sampling cannot be recomputed"
-ADJUSTED_SAMPLING = "sampled with a grammar, a penalty or a bias"
+ADJUSTED_SAMPLING = "sampled with a grammar, a penalty, a bias or truncation"
 
 _SHOW = "see one with `leyden show RUN ROLLOUT`"
 
@@ -278,7 +278,7 @@ TABLE = (
     Reason(
         ADJUSTED_SAMPLING,
         "call",
-        "a grammar, a penalty or a bias changed the probabilities of its tokens, and VERL cannot compute the change",
+        "a grammar, a penalty, a bias or truncation changed its tokens' probabilities, and VERL cannot compute that",
         "train with Leyden's own backend, or have the agent request neither formats nor forced tools",
     ),
 )

@@ -93,9 +93,8 @@ class AdjustedResponses:
 
 def _is_same(one: Transition, other: Transition) -> bool:
     """Whether two transitions are copies of one call; `dataclasses.replace` keeps the ids themselves."""
-    return (
-        one.prompt_ids is other.prompt_ids and one.response_ids is other.response_ids and one.sampling is other.sampling
-    )
+    names = ("prompt_ids", "response_ids", "sampling", "kept")
+    return all(getattr(one, name) is getattr(other, name) for name in names)
 
 
 def _size(adjustments: list[Adjustment]) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor
 from leyden.core.data.encoding.token_sets import TokenBits
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import FinishReason
-from leyden.core.engine.embedded.adjusted_logits import ResponseSoFar
+from leyden.core.engine.embedded.adjusted_logits import ResponseSoFar, adjusted
 from leyden.core.engine.embedded.cache import BLOCK, PrefixCache, SlotCache, Step
 from leyden.core.engine.embedded.generic_forward import Forward
 from leyden.core.engine.embedded.grammar_masks import GrammarMasks, RowGrammar

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import msgspec
 
 from leyden.core.data.sampling import Sampling
-from leyden.core.gateway.answer_format import check_format
 from leyden.core.gateway.anthropic.blocks import MessagesMessage, TextBlock, chat_messages, clear_thinking, left_out
 from leyden.core.gateway.anthropic.errors import not_available, not_permitted, unreadable_body, wrong
 from leyden.core.gateway.anthropic.tools import MessagesTool, MessagesToolChoice, chosen_tools, definitions
@@ -248,15 +247,13 @@ def _converted(body: bytes, read: "Callable[[_Conversation], list[dict[str, Any]
 
 
 def _answer_format(given: _OutputFormat | None) -> AnswerFormat | None:
-    """Return the format that the answer must have; raises Refusal for one that no grammar can express."""
+    """Return the format that the answer must have; it is checked later, by `answer_format.check_format`."""
     if given is None:
         return None
     where = "output_config.format"
     if given.type != "json_schema" or given.schema is None:
         raise wrong(where, "Input should be {'type': 'json_schema', 'schema': {...}}")
-    found = AnswerFormat(kind="json", text=msgspec.json.encode(given.schema).decode())
-    check_format(found, f"{where}.schema")
-    return found
+    return AnswerFormat(kind="json", text=msgspec.json.encode(given.schema).decode(), field=f"{where}.schema")
 
 
 def _sampling(body: MessagesBody) -> Sampling:
