@@ -10,7 +10,7 @@ import msgspec
 
 from leyden.core.errors import GrammarError
 from leyden.core.gateway.refusal import Refusal, invalid, unsupported
-from leyden.core.grammar.rules import ANY_OBJECT, AnswerFormat
+from leyden.core.grammar.rules import ANY_OBJECT, AnswerFormat, why_not
 
 GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
 """vLLM's former parameters, and the keys of `structured_outputs` that replaced them."""
@@ -18,7 +18,10 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 
 
 class JsonSchemaFormat(msgspec.Struct, frozen=True):
-    """A named JSON schema."""
+    """A named JSON schema.
+
+    Without `strict`, a provider follows it as well as it can: limits of which no grammar can be made are left out.
+    """
 
     name: str
     schema: dict[str, Any] | None = None
@@ -99,7 +102,9 @@ def _named(value: object, where: str) -> AnswerFormat:
         raise Refusal(
             400, f"Missing required parameter: '{where}.schema'.", param=where, code="missing_required_parameter"
         )
-    found = AnswerFormat(kind="json", text=msgspec.json.encode(given.schema).decode())
+    text = msgspec.json.encode(given.schema).decode()
+    lenient = given.strict is not True and why_not(text) is not None
+    found = AnswerFormat(kind="json", text=text, lenient=lenient)
     check_format(found, where)
     return found
 

@@ -1,7 +1,6 @@
 """Grammar rules: writes grammars in llguidance's Lark format, from JSON schemas and the other formats of an answer."""
 
 import json
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal, cast
 
@@ -9,17 +8,12 @@ import msgspec
 
 from leyden.core.errors import GrammarError
 from leyden.core.grammar.compiler import check_grammar
+from leyden.core.grammar.schemas import SchemaRewriter
 
 ANY_OBJECT = '{"type": "object"}'
 """Text of the schema of any JSON object."""
-_WHITESPACE: dict[str, object] = {"whitespace_flexible": True, "whitespace_pattern": "[ ]?"}
+_OPTIONS: dict[str, object] = {"whitespace_flexible": True, "whitespace_pattern": "[ ]?"}
 """At most one space between two JSON tokens: unlimited white space would let an answer end at its length limit."""
-_COMPOSED = frozenset({"allOf", "anyOf", "oneOf", "$ref", "patternProperties", "not", "if"})
-"""Keywords beside which other properties must stay possible."""
-_OF_SCHEMAS = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
-"""Keywords whose value maps names to schemas."""
-_LISTS = ("anyOf", "oneOf", "prefixItems")
-_SINGLE = ("items", "additionalProperties", "contains", "propertyNames", "if", "then", "else")
 
 
 class AnswerFormat(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,11 +22,13 @@ class AnswerFormat(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["json", "regex", "choice", "grammar"]
     text: str
     """A JSON schema, a regular expression, a JSON list of texts, or a grammar with a rule `start`."""
+    lenient: bool = False
+    """Whether limits of a schema of which no grammar can be made are left out."""
 
     def rule(self) -> str:
         """Return the expression of the format; GrammarError for a `grammar`, which has rules of its own."""
         if self.kind == "json":
-            return json_rule(self.text)
+            return json_rule(self.text, lenient=self.lenient)
         if self.kind == "choice":
             return "(" + " | ".join(text_rule(text) for text in json.loads(self.text)) + ")"
         if self.kind == "regex":
@@ -54,52 +50,39 @@ def text_rule(text: str) -> str:
 
 
 @lru_cache(maxsize=512)
-def json_rule(schema: str) -> str:
-    """Return the expression of JSON that fits `schema`, which is JSON text itself.
+def json_rule(schema: str, *, lenient: bool = False) -> str:
+    """Return the expression of JSON that fits `schema`, which is JSON text itself; see `SchemaRewriter`.
 
-    Properties that the schema does not name are left out, where it does not mention them: everything that the rule
-    allows fits the schema, and a model cannot add properties without end.
+    With `lenient`, the rule leaves out the limits of which no grammar can be made.
     """
-    options: dict[str, Any] = {"x-guidance": _WHITESPACE}
     found: object = json.loads(schema)
     if isinstance(found, bool):
         found = {} if found else {"enum": []}
     if not isinstance(found, dict):
         raise GrammarError("a JSON schema must be an object")
-    return "%json " + json.dumps(options | _closed(cast("dict[str, Any]", found)))
+    rewritten = SchemaRewriter(_has_grammar, lenient=lenient).rewrite(cast("dict[str, Any]", found))
+    return "%json " + json.dumps(rewritten | {"x-guidance": _OPTIONS | {"lenient": lenient}})
 
 
 @lru_cache(maxsize=512)
-def why_not(schema: str) -> str | None:
+def why_not(schema: str, *, lenient: bool = False) -> str | None:
     """Return why no grammar can be made of a JSON schema; None if one can."""
     try:
-        _check(f"start: {json_rule(schema)}")
+        _check(f"start: {json_rule(schema, lenient=lenient)}")
     except GrammarError as error:
         return str(error)
     return None
 
 
+def _has_grammar(pattern: str) -> bool:
+    """Whether a grammar can be made of a schema's regular expression."""
+    try:
+        _check("start: %json " + json.dumps({"type": "string", "pattern": pattern}))
+    except GrammarError:
+        return False
+    return True
+
+
 @lru_cache(maxsize=512)
 def _check(grammar: str) -> None:
     check_grammar(grammar)
-
-
-def _closed(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema without unnamed properties, in all of its parts but those of an `allOf`."""
-    found = dict(schema)
-    for key in _OF_SCHEMAS:
-        if isinstance(found.get(key), dict):
-            found[key] = {name: _closed_part(part) for name, part in found[key].items()}
-    for key in _LISTS:
-        if isinstance(found.get(key), list):
-            found[key] = [_closed_part(part) for part in found[key]]
-    for key in _SINGLE:
-        if key in found:
-            found[key] = _closed_part(found[key])
-    if "properties" in found and "additionalProperties" not in found and not _COMPOSED & found.keys():
-        found["additionalProperties"] = False
-    return found
-
-
-def _closed_part(part: object) -> object:
-    return _closed(cast("dict[str, Any]", part)) if isinstance(part, dict) else part

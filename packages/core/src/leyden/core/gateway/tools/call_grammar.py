@@ -51,7 +51,7 @@ def calls_grammar(
         lines.append(f"another: {any_name}")
         more = f" ({_spaced(literal(syntax.between))}another)*"
     lines.append(f"calls: first{more} {literal(syntax.end)}".rstrip())
-    return [*lines, *(f"arguments{n}: {json_rule(_parameters(tool))}" for n, tool in enumerate(tools))]
+    return [*lines, *(f"arguments{n}: {_arguments(tool)}" for n, tool in enumerate(tools))]
 
 
 def _call(syntax: CallSyntax, name: str, number: int, before: str, opening: str, literal: Callable[[str], str]) -> str:
@@ -65,8 +65,14 @@ def _spaced(expression: str) -> str:
     return f"{expression} " if expression else ""
 
 
-def _parameters(tool: ToolDefinition) -> str:
-    """Return the schema of a tool's arguments; any object if it has none, or if no grammar can be made of it."""
+def _arguments(tool: ToolDefinition) -> str:
+    """Return the expression of a tool's arguments: any object if it has no schema, or one that no grammar expresses.
+
+    Limits of which no grammar can be made are left out.
+    """
     schema = tool["function"].get("parameters")
     text = json.dumps(schema) if schema else ANY_OBJECT
-    return ANY_OBJECT if why_not(text) else text
+    for lenient in (False, True):
+        if why_not(text, lenient=lenient) is None:
+            return json_rule(text, lenient=lenient)
+    return json_rule(ANY_OBJECT)
