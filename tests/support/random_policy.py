@@ -5,14 +5,14 @@ Only a grammar makes an answer of such a policy valid: whatever the grammar allo
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from leyden.core.data import semconv
 from leyden.core.data.identity import new_key
-from leyden.core.data.rollout import AttemptedRollout
+from leyden.core.data.rollout import AttemptedRollout, Task
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Span
 from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
@@ -79,13 +79,10 @@ class RandomPolicy:
         self._loop.close()
 
     async def runs(
-        self, agent: Any, score: Callable[[Any, Any], float], count: int
+        self, agent: Any, score: Callable[[Any, Any], float], tasks: Sequence[Task]
     ) -> list[tuple[AttemptedRollout, list[Span]]]:
-        """Run `agent` in `count` rollouts under a real runner with wire routing; return each with its spans."""
-        ids = [
-            (await self._store.enqueue_rollout({"question": f"question {number}"}, mode="train")).rollout_id
-            for number in range(count)
-        ]
+        """Run `agent` on each task, under a real runner with wire routing; return the rollouts with their spans."""
+        ids = [(await self._store.enqueue_rollout(task, mode="train")).rollout_id for task in tasks]
         async with self._runner(agent, score):
             left = set(ids)
             while left:
