@@ -117,16 +117,10 @@ class SchemaRewriter:
 
 def _limit_integers(found: Schema) -> None:
     if found.get("type") == "integer" and not {"enum", "const"} & found.keys():
-        if not _LOWER & found.keys() and not _exceeds(found, _UPPER, -1):
+        if not _LOWER & found.keys():
             found["minimum"] = -LARGEST
-        if not _UPPER & found.keys() and not _exceeds(found, _LOWER, 1):
+        if not _UPPER & found.keys():
             found["maximum"] = LARGEST
-
-
-def _exceeds(found: Schema, limits: frozenset[str], sign: int) -> bool:
-    """Whether a limit on one side is so large that the other side cannot be limited to 64 bits."""
-    given = [found[key] for key in limits & found.keys()]
-    return any(not isinstance(limit, int | float) or sign * limit >= LARGEST for limit in given)
 
 
 def _name_properties(found: Schema) -> None:
