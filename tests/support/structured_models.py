@@ -82,7 +82,8 @@ def model_of(task: Any) -> type[BaseModel]:
 
 def option_of(task: Any, options: Sequence[Option]) -> Option:
     """Return one of several ways to run an agent: each is taken in turn, with all models."""
-    return options[task["number"] // len(MODELS) % len(options)]
+    number: int = task["number"]
+    return options[number // len(MODELS) % len(options)]
 
 
 def instance(task: Any, result: Any) -> float:

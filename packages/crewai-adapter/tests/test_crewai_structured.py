@@ -24,7 +24,8 @@ def reader() -> Agent:
 @pytest.mark.parametrize("kind", ["output_pydantic", "output_json"])
 async def test_output_of_a_task(tmp_path: Path, kind: str, count: int) -> None:
     def agent(task: Any) -> Any:
-        member, outputs = reader(), {kind: model_of(task)}
+        member = reader()
+        outputs: dict[str, Any] = {kind: model_of(task)}
         work = Task(description=task["question"], expected_output="What the text says.", agent=member, **outputs)
         result: Any = Crew(agents=[member], tasks=[work]).kickoff()
         return result.pydantic if kind == "output_pydantic" else model_of(task).model_validate(result.json_dict)
@@ -35,7 +36,8 @@ async def test_output_of_a_task(tmp_path: Path, kind: str, count: int) -> None:
 @COUNTS
 async def test_response_format_of_an_agent(tmp_path: Path, count: int) -> None:
     def agent(task: Any) -> Any:
-        return reader().kickoff(task["question"], response_format=model_of(task)).pydantic
+        result: Any = reader().kickoff(task["question"], response_format=model_of(task))
+        return result.pydantic
 
     await check_runs(tmp_path, agent, count)
 

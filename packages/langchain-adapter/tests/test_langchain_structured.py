@@ -6,6 +6,7 @@
 
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ pytestmark = [
     pytest.mark.usefixtures("closed_http_clients"),
     pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),  # LangChain's own, of its streams
 ]
-LLMS = (
+LLMS: tuple[Callable[..., ChatOpenAI], ...] = (
     lambda **more: ChatOpenAI(model="gpt-4.1-mini", **more),
     lambda **more: ChatOpenAI(model="gpt-4.1-mini", use_responses_api=True, **more),
 )
@@ -97,9 +98,7 @@ async def test_response_format(tmp_path: Path, strategy: Any, tools: list[Any], 
 
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
 async def test_an_answer_that_is_cut_is_the_error_of_the_framework(tmp_path: Path, method: Any) -> None:
-    chain = ChatOpenAI(model="gpt-4.1-mini", max_tokens=10).with_structured_output(
-        Plan, method=method, include_raw=True
-    )
+    chain = LLMS[0](max_tokens=10).with_structured_output(Plan, method=method, include_raw=True)
 
     async def agent(task: Any) -> Any:
         try:
