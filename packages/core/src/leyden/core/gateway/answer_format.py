@@ -18,7 +18,10 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 
 
 class JsonSchemaFormat(msgspec.Struct, frozen=True):
-    """A named JSON schema."""
+    """A named JSON schema.
+
+    Without `strict`, a provider follows it as well as it can: limits of which no grammar can be made are left out.
+    """
 
     name: str
     schema: dict[str, Any] | None = None
@@ -103,7 +106,9 @@ def _named(value: object, where: str) -> AnswerFormat:
         raise Refusal(
             400, f"Missing required parameter: '{where}.schema'.", param=where, code="missing_required_parameter"
         )
-    return AnswerFormat(kind="json", text=_encoded(given.schema, where), field=where)
+    text = _encoded(given.schema, where)
+    lenient = given.strict is not True
+    return AnswerFormat(kind="json", text=text, field=where, lenient=lenient)
 
 
 def _encoded(schema: dict[str, Any], where: str) -> str:

@@ -2,29 +2,19 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Literal, TypeGuard, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
 from leyden.core.errors import GrammarError
 from leyden.core.grammar.compiler import check_grammar, check_size
+from leyden.core.grammar.schemas import SchemaRewriter
 
 ANY_OBJECT = '{"type": "object"}'
 """Text of the schema of any JSON object."""
-_WHITESPACE: dict[str, object] = {"whitespace_flexible": True, "whitespace_pattern": "[ ]?"}
+_OPTIONS: dict[str, object] = {"whitespace_flexible": True, "whitespace_pattern": "[ ]?"}
 """At most one space between two JSON tokens: unlimited white space would let an answer end at its length limit."""
-_ANNOTATIONS = frozenset({"title", "description", "examples", "default", "deprecated", "$comment"})
-"""Keywords that do not limit the JSON."""
-_OF_SCHEMAS = ("properties", "$defs", "definitions", "patternProperties")
-"""Keywords whose value maps names to schemas."""
-_LISTS = ("anyOf", "oneOf", "prefixItems")
-_SINGLE = ("items", "additionalProperties", "contains", "propertyNames")
-_COMBINING = frozenset({"allOf", "not", "if", "dependentSchemas", "unevaluatedProperties"})
-"""Keywords of schemas in which another part of the schema may need properties that one part does not name."""
-_BESIDE_PROPERTIES = frozenset({"anyOf", "oneOf", "$ref", "patternProperties"})
-"""Keywords that do the same where they are beside `properties`."""
 
 
 class AnswerFormat(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,11 +25,13 @@ class AnswerFormat(msgspec.Struct, frozen=True, kw_only=True):
     """A JSON schema, a regular expression, a JSON list of texts, or a grammar with a rule `start`."""
     field: str = ""
     """Name of the field of the request that requires the format, for messages."""
+    lenient: bool = False
+    """Whether limits of a schema of which no grammar can be made are left out, if there are such."""
 
     def rule(self) -> str:
         """Return the expression of the format; GrammarError for a `grammar`, which has rules of its own."""
         if self.kind == "json":
-            return json_rule(self.text)
+            return json_rule(self.text, lenient=self.lenient and why_not(self.text) is not None)
         if self.kind == "choice":
             return "/" + "|".join(map(_exactly, json.loads(self.text))) + "/"
         if self.kind == "regex":
@@ -72,12 +64,11 @@ def text_rule(text: str) -> str:
 
 
 @lru_cache(maxsize=128)
-def json_rule(schema: str) -> str:
-    """Return the expression of JSON that fits `schema`, which is JSON text itself.
+def json_rule(schema: str, *, lenient: bool = False) -> str:
+    """Return the expression of JSON that fits `schema`, which is JSON text itself; see `SchemaRewriter`.
 
-    Properties that the schema does not name are left out, unless it mentions them, or combines parts that may need each
-    other's properties. Everything that the rule allows fits the schema. Raises GrammarError for a text that is not a
-    schema, or that is too long or too deep.
+    With `lenient`, the rule leaves out the limits of which no grammar can be made. Raises GrammarError for a text that
+    is not a schema, or that is too long or too deep.
     """
     check_size(schema)
     try:
@@ -86,9 +77,8 @@ def json_rule(schema: str) -> str:
             found = {} if found else {"enum": []}
         if not isinstance(found, dict):
             raise GrammarError("a JSON schema must be an object")
-        given = cast("dict[str, Any]", found)
-        closed = _closed(given) if _is_closable(given) else given
-        return "%json " + json.dumps(closed | {"x-guidance": _WHITESPACE}, ensure_ascii=False)
+        rewritten = SchemaRewriter(_has_grammar, lenient=lenient).rewrite(cast("dict[str, Any]", found))
+        return "%json " + json.dumps(rewritten | {"x-guidance": _OPTIONS | {"lenient": lenient}}, ensure_ascii=False)
     except RecursionError:
         raise GrammarError("the schema is nested too deeply") from None
     except msgspec.DecodeError as error:
@@ -96,62 +86,24 @@ def json_rule(schema: str) -> str:
 
 
 @lru_cache(maxsize=128)
-def why_not(schema: str) -> str | None:
+def why_not(schema: str, *, lenient: bool = False) -> str | None:
     """Return why no grammar can be made of a JSON schema; None if one can. This may take a second."""
     try:
-        _check(f"start: {json_rule(schema)}")
+        _check(f"start: {json_rule(schema, lenient=lenient)}")
     except GrammarError as error:
         return str(error)
     return None
 
 
+def _has_grammar(pattern: str) -> bool:
+    """Whether a grammar can be made of a schema's regular expression."""
+    try:
+        _check("start: %json " + json.dumps({"type": "string", "pattern": pattern}))
+    except GrammarError:
+        return False
+    return True
+
+
 @lru_cache(maxsize=128)
 def _check(grammar: str) -> None:
     check_grammar(grammar)
-
-
-def _is_closable(schema: Mapping[str, Any]) -> bool:
-    """Whether no part of the schema needs properties that only another part names."""
-    if _COMBINING & schema.keys() or ("properties" in schema and _BESIDE_PROPERTIES & schema.keys()):
-        return False
-    return all(_is_closable(part) for part in _parts(schema))
-
-
-def _parts(schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for key in _OF_SCHEMAS:
-        if isinstance(schema.get(key), dict):
-            yield from filter(_is_object, schema[key].values())
-    for key in _LISTS:
-        if isinstance(schema.get(key), list):
-            yield from filter(_is_object, schema[key])
-    yield from (schema[key] for key in _SINGLE if _is_object(schema.get(key)))
-
-
-def _is_object(part: object) -> TypeGuard[dict[str, Any]]:
-    return isinstance(part, dict)
-
-
-def _closed(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema without unnamed properties, in all of its parts."""
-    found = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
-    for key in _OF_SCHEMAS:
-        if isinstance(found.get(key), dict):
-            found[key] = {name: _closed_part(part) for name, part in found[key].items()}
-    for key in _LISTS:
-        if isinstance(found.get(key), list):
-            found[key] = [_closed_part(part) for part in found[key]]
-    for key in _SINGLE:
-        if key in found:
-            found[key] = _closed_part(found[key])
-    named, required = found.get("properties"), found.get("required")
-    if _is_object(named) and "additionalProperties" not in found and _has_all(named, required):
-        found["additionalProperties"] = False
-    return found
-
-
-def _has_all(named: Mapping[str, Any], required: object) -> bool:
-    return not isinstance(required, list) or all(name in named for name in cast("list[object]", required))
-
-
-def _closed_part(part: object) -> object:
-    return _closed(part) if _is_object(part) else part

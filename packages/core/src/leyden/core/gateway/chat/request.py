@@ -1,8 +1,9 @@
 """Chat Completions requests: parses and checks the body of a request.
 
 Supported fields are parsed. Fields that are only hints are accepted and recorded. Any other field is refused as the
-provider would refuse it, and never ignored. The only exception is `strict` of a tool: it is accepted but not enforced,
-because agents set it by default. The agent gets a call that violates the schema as a mistake of the model.
+provider would refuse it, and never ignored. `strict` of a tool has no effect: forced calls, and calls beside a required
+format, follow the tool's schema in any case. Other calls need not. The agent gets a call that violates the schema as a
+mistake of the model.
 """
 
 from collections.abc import Mapping

@@ -89,12 +89,17 @@ class AnswerReader:
         return parts
 
     def finish(self) -> list[ReadPart]:
-        """End the answer; return its remaining parts."""
+        """End the answer; return its remaining parts.
+
+        A call that is found only here may be one that was cut off, so it does not count as the reader's own end.
+        """
+        ended_early = self.stopped
         parts = self._take(self._text.finish())
         if not self.stopped:
             parts += self._add_parts(self._parser.push(self._stop.finish()))
         if not (self._one_call and self.calls):
             parts += self._add_parts(self._parser.finish())
+        self.stopped = ended_early
         return parts
 
     def tokens(self) -> list[ReadToken] | None:

@@ -1,7 +1,7 @@
 """Requests of the Responses API: parses and checks the body of a request.
 
 Supported fields are parsed. Fields that are only hints are accepted and recorded. Any other field is refused as the
-provider would refuse it, and never ignored. `strict` of a tool is accepted but not enforced, as in Chat Completions.
+provider would refuse it, and never ignored. `strict` of a tool has no effect, as in Chat Completions.
 """
 
 from collections.abc import Mapping, Sequence

@@ -81,10 +81,16 @@ def _arguments(tools: Mapping[int, ToolDefinition]) -> Iterator[str]:
 
 
 def _parameters(tool: ToolDefinition) -> str:
-    """Return the rule of a tool's arguments; any object if it has no schema, or if no grammar can be made of it."""
+    """Return the rule of a tool's arguments: any object if it has no schema, or one that no grammar expresses.
+
+    Limits of which no grammar can be made are left out.
+    """
     schema = tool["function"].get("parameters")
     try:
         text = msgspec.json.encode(schema).decode() if schema else ANY_OBJECT
     except RecursionError:
         text = ANY_OBJECT
-    return json_rule(ANY_OBJECT if why_not(text) else text)
+    for lenient in (False, True):
+        if why_not(text, lenient=lenient) is None:
+            return json_rule(text, lenient=lenient)
+    return json_rule(ANY_OBJECT)
