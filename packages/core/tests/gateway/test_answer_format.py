@@ -195,7 +195,7 @@ def test_hostile_schemas_are_refused(schema: bytes) -> None:
     head = b'{"model": "m", "messages": [{"role": "user", "content": ""}], '
     for field in (
         b'"guided_json": %s}',
-        b'"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": %s}}}',
+        b'"response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": true, "schema": %s}}}',
     ):
         with pytest.raises(Refusal) as refused:
             request = parse_chat(head + field % schema)

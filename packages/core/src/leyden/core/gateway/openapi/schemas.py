@@ -289,7 +289,6 @@ def _describe_responses_checks(found: Schemas) -> None:
     _narrow(given["max_output_tokens"], minimum=1, maximum=LARGEST_INTEGER)
     _narrow(given["include"], items={"enum": sorted(responses_request.INCLUDABLE)})
     _describe_shared_checks(body, responses_request.NEUTRAL, responses_request.HINTS)
-    _narrow(found["ResponsesFormat"]["properties"]["type"], enum=["text"])
     found["ResponsesPart"] = _variants(found["ResponsesPart"], "type", _TEXTS_OF_ITEMS)
     found["ResponsesItemFields"] = _variants(found["ResponsesItemFields"], "type", _ITEMS)
     found["ResponsesTool"] = _variants(found["ResponsesTool"], "type", {("function",): ("name",)})

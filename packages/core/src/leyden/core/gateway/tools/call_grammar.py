@@ -87,7 +87,7 @@ def _parameters(tool: ToolDefinition) -> str:
     """
     schema = tool["function"].get("parameters")
     try:
-        text = msgspec.json.encode(schema).decode() if schema else ANY_OBJECT
+        text = msgspec.json.encode({"type": "object"} | schema).decode() if schema else ANY_OBJECT
     except RecursionError:
         text = ANY_OBJECT
     for lenient in (False, True):
