@@ -36,7 +36,7 @@ from leyden.core.gateway.refusal import Refusal
 from leyden.core.gateway.responses.dialect import ResponsesDialect
 from leyden.core.gateway.responses.state import Conversations
 from leyden.core.gateway.responses.stored import Read, StoredResponses
-from leyden.core.gateway.upstream.relay import Upstream
+from leyden.core.gateway.upstream.backend import UpstreamBackend
 from leyden.core.store.base import LightningStore
 
 CLIENT_CLOSED_REQUEST = 499
@@ -45,7 +45,7 @@ CLIENT_CLOSED_REQUEST = 499
 COUNTED_CONTEXTS = 4
 """The token count endpoint takes prompts of up to this many times the model's context length."""
 
-Backend: TypeAlias = ServedPolicy | Upstream
+Backend: TypeAlias = ServedPolicy | UpstreamBackend
 """Backend that answers a call: a served policy or an upstream server."""
 
 
@@ -173,7 +173,7 @@ class Gateway:
         """Answer a call with its policy, and count it in the metrics."""
         policy = self._policy_named(origin.policy)
         try:
-            if isinstance(policy, Upstream):
+            if isinstance(policy, UpstreamBackend):
                 await policy.serve(dialect, origin, body, self._retry_cache, watch, seen, work)
             else:
                 await serve_call(policy, dialect, origin, body, self._retry_cache, watch, seen, work)
@@ -204,7 +204,7 @@ class Gateway:
 
     async def _count(self, dialect: Dialect, origin: Origin, body: bytes, work: RequestWork) -> int:
         policy = self._policy_named(origin.policy)
-        if isinstance(policy, Upstream):
+        if isinstance(policy, UpstreamBackend):
             raise Refusal(404, "Tokens cannot be counted for an upstream model.", code="unknown_url")
         exchange = await read_request(policy, dialect, origin, body, work)
         room = COUNTED_CONTEXTS * policy.engine.model.context_length
@@ -246,7 +246,7 @@ class Gateway:
         models = [{"id": name, "object": "model", "created": 0, "owned_by": "system"} for name in self._backends]
         wanted = scope["path_params"].get("name")
         first = self._policy_named(None)
-        upstream = first if isinstance(first, Upstream) and not first.model else None
+        upstream = first if isinstance(first, UpstreamBackend) and not first.model else None
         if wanted is None:
             if upstream is not None and (upstream_models := await upstream.models()) is not None:
                 return await send_json(send, 200, upstream_models)
@@ -276,7 +276,7 @@ class Gateway:
         await self._long_work.aclose()
         await self.span_writer.aclose()
         for policy in self._backends.values():
-            if isinstance(policy, Upstream):
+            if isinstance(policy, UpstreamBackend):
                 await policy.close()
 
 
