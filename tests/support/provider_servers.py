@@ -1,12 +1,13 @@
 """Servers that speak the public wire formats of five model providers, each with a scripted answer.
 
-`PROVIDERS` has one entry for each: Anthropic's Messages with server-sent events, Bedrock's Converse with its binary event
-stream, Azure OpenAI, Gemini's generateContent with server-sent events, and Ollama's chat with JSON lines. Nothing else
-in the tests knows these formats.
+`PROVIDERS` has one entry for each: Anthropic's Messages with server-sent events, Bedrock's Converse with its binary
+event stream, Azure OpenAI, Gemini's generateContent with server-sent events, and Ollama's chat with JSON lines. No
+other test module contains these formats.
 """
 
 import binascii
 import json
+import socket
 import struct
 import threading
 from collections.abc import Callable, Generator, Iterator
@@ -18,6 +19,9 @@ from typing import Any, NamedTuple
 from leyden.core.testing.servers.http_handler import served
 
 Json = dict[str, Any]
+
+HELD_AFTER = 4
+"""Number of events after which a stream is held or broken."""
 
 
 class ToolCall(NamedTuple):
@@ -68,7 +72,8 @@ class ProviderServer:
     """Set when a client closed its connection before its answer was complete."""
 
 
-class Provider(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Provider:
     """One provider's formats, and how a client is pointed at a server of it."""
 
     model: str
@@ -85,7 +90,8 @@ class Provider(NamedTuple):
     key_of: Callable[[Request], str]
     """The credential that a request carries."""
     response_id: str | None
-    """Id of the scripted answer; None where the provider sends none."""
+    """Id of the scripted answer; None where the provider sends none that LiteLLM passes on."""
+    headers: dict[str, str] = field(default_factory=dict[str, str])
 
 
 # --- Anthropic
@@ -123,7 +129,7 @@ def _named_event(kind: str, **fields: Any) -> bytes:
 
 
 def _anthropic_stream(script: Script, model: str) -> Iterator[bytes]:
-    message = {**_anthropic_plain(script, model), "content": [], "stop_reason": None}
+    message: Json = {**_anthropic_plain(script, model), "content": [], "stop_reason": None}
     message["usage"] = {**message["usage"], "output_tokens": 1}
     yield _named_event("message_start", message=message)
     index = 0
@@ -135,7 +141,7 @@ def _anthropic_stream(script: Script, model: str) -> Iterator[bytes]:
         yield _named_event("content_block_stop", index=0)
         index = 1
     if script.call:
-        block = {"type": "tool_use", "id": "toolu_01A09q90", "name": script.call.name, "input": {}}
+        block: Json = {"type": "tool_use", "id": "toolu_01A09q90", "name": script.call.name, "input": {}}
         yield _named_event("content_block_start", index=index, content_block=block)
         for piece in ("", *_halves(json.dumps(script.call.arguments))):
             yield _named_event(
@@ -228,9 +234,7 @@ _AMAZON_ERRORS = {
 
 # --- Azure OpenAI
 
-_UNFILTERED = {
-    kind: {"filtered": False, "severity": "safe"} for kind in ("hate", "self_harm", "sexual", "violence")
-}
+_UNFILTERED = {kind: {"filtered": False, "severity": "safe"} for kind in ("hate", "self_harm", "sexual", "violence")}
 
 
 def _azure_finish(script: Script) -> str:
@@ -288,7 +292,11 @@ def _azure_plain(script: Script, model: str) -> Json:
 
 def _azure_stream(script: Script, model: str) -> Iterator[bytes]:
     def event(choices: list[Json], **fields: Any) -> bytes:
-        return b"data: " + json.dumps({**_azure_head("chat.completion.chunk", model), "choices": choices, **fields}).encode() + b"\n\n"
+        return (
+            b"data: "
+            + json.dumps({**_azure_head("chat.completion.chunk", model), "choices": choices, **fields}).encode()
+            + b"\n\n"
+        )
 
     def delta(finish: str | None = None, **fields: Any) -> bytes:
         return event([{"index": 0, "delta": fields, "logprobs": None, "finish_reason": finish}], usage=None)
@@ -409,7 +417,7 @@ def _no_headers(script: Script) -> dict[str, str]:
     return {}
 
 
-PROVIDERS = {
+PROVIDERS: dict[str, Provider] = {
     "anthropic": Provider(
         model="anthropic/claude-sonnet-4-5",
         variables=lambda url, key: {"ANTHROPIC_API_BASE": url, "ANTHROPIC_API_KEY": key},
@@ -420,7 +428,8 @@ PROVIDERS = {
         error=_anthropic_error,
         error_headers=_no_headers,
         key_of=lambda request: request.headers["x-api-key"],
-        response_id="msg_013Zva2CMHLNnXjNJJKqJ2EF",
+        response_id="req_011CSHoEeqs5C35K2UUqR7Fy",
+        headers={"request-id": "req_011CSHoEeqs5C35K2UUqR7Fy"},
     ),
     "bedrock": Provider(
         model="bedrock/anthropic.claude-3-5-sonnet-20240620-v1:0",
@@ -438,7 +447,8 @@ PROVIDERS = {
         error=lambda script: {"message": script.message},
         error_headers=lambda script: {"x-amzn-ErrorType": _AMAZON_ERRORS.get(script.status, "InternalServerException")},
         key_of=lambda request: request.headers["authorization"],
-        response_id=None,
+        response_id="3f6a0d5e-8f7b-4d0e-9c0a-1f5a7b2c9d10",
+        headers={"x-amzn-RequestId": "3f6a0d5e-8f7b-4d0e-9c0a-1f5a7b2c9d10"},
     ),
     "azure": Provider(
         model="azure/gpt-4.1-deployment",
@@ -458,7 +468,7 @@ PROVIDERS = {
     ),
     "gemini": Provider(
         model="gemini/gemini-2.5-flash",
-        variables=lambda url, key: {"GEMINI_API_BASE": url, "GEMINI_API_KEY": key},
+        variables=lambda url, key: {"GEMINI_API_BASE": f"{url}/v1beta", "GEMINI_API_KEY": key},
         path=lambda model, stream: (
             f"/v1beta/models/{model}:" + ("streamGenerateContent?alt=sse" if stream else "generateContent")
         ),
@@ -491,80 +501,84 @@ PROVIDERS = {
 }
 
 
+class _Handler(BaseHTTPRequestHandler):
+    """Handler of one provider's server; `provider_server` makes a subclass for each server."""
+
+    protocol_version = "HTTP/1.1"
+    formats: Provider
+    provider: ProviderServer
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing."""
+
+    def do_POST(self) -> None:
+        """Record the request, and answer it."""
+        body: Json = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path == "/api/show":  # Ollama's description of a model, which is no model call
+            return self._send_json(200, {"capabilities": ["completion", "tools"], "model_info": {}}, {})
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.provider.requests.append(Request(self.path, headers, body))
+        script, model = self.provider.script, self.formats.model.partition("/")[2]
+        if script.status != 200:
+            extra = {"retry-after": script.retry_after} if script.retry_after else {}
+            return self._send_json(
+                script.status, self.formats.error(script), self.formats.error_headers(script) | extra
+            )
+        if body.get("stream") or "stream" in self.path.lower():
+            return self._send_stream(self.formats.stream(script, model))
+        if script.hold:
+            self._wait()
+        self._send_json(200, self.formats.plain(script, model), self.formats.headers)
+
+    def _send_json(self, status: int, body: Json, headers: dict[str, str]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        for name, value in {"content-type": "application/json", **headers}.items():
+            self.send_header(name, value)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _send_stream(self, events: Iterator[bytes]) -> None:
+        self.send_response(200)
+        for name, value in {"content-type": self.formats.content_type, **self.formats.headers}.items():
+            self.send_header(name, value)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for number, event in enumerate(events):
+            if number == HELD_AFTER and self.provider.script.broken:
+                self.close_connection = True
+                return self.connection.shutdown(socket.SHUT_RDWR)
+            if number == HELD_AFTER and self.provider.script.hold:
+                self._wait()
+            self._send_chunk(event)
+        self._send_chunk(b"")
+
+    def _send_chunk(self, data: bytes) -> None:
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.wfile.flush()
+
+    def _wait(self) -> None:
+        """Wait until the test lets the answer go on, or the client closes its connection."""
+        self.connection.settimeout(0.02)
+        while not self.provider.go.is_set():
+            try:
+                gone = not self.connection.recv(1)
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                gone = True
+            if gone:
+                self.provider.left.set()
+                break
+        self.connection.settimeout(None)
+
+
 @contextmanager
 def provider_server(name: str) -> Generator[ProviderServer]:
     """Run the server of one provider inside the block."""
-    formats = PROVIDERS[name]
     server = ProviderServer("")
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Log nothing."""
-
-        def do_POST(self) -> None:
-            """Record the request, and answer it."""
-            data = self.rfile.read(int(self.headers["content-length"]))
-            body: Json = json.loads(data)
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            if self.path == "/api/show":  # Ollama's description of a model, which is no model call
-                return self._send(200, {"capabilities": ["completion", "tools"], "model_info": {}}, {})
-            server.requests.append(Request(self.path, headers, body))
-            model = formats.model.partition("/")[2]
-            script = server.script
-            if script.status != 200:
-                extra = {"retry-after": script.retry_after} if script.retry_after else {}
-                return self._send(script.status, formats.error(script), formats.error_headers(script) | extra)
-            is_stream = body.get("stream") or "stream" in self.path.lower()
-            if is_stream:
-                return self._stream(formats.stream(script, model))
-            if script.hold:
-                self._wait()
-            self._send(200, formats.plain(script, model), {})
-
-        def _send(self, status: int, body: Json, headers: dict[str, str]) -> None:
-            data = json.dumps(body).encode()
-            self.send_response(status)
-            for name, value in {"content-type": "application/json", **headers}.items():
-                self.send_header(name, value)
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def _stream(self, events: Iterator[bytes]) -> None:
-            self.send_response(200)
-            self.send_header("content-type", formats.content_type)
-            self.send_header("transfer-encoding", "chunked")
-            self.end_headers()
-            for number, event in enumerate(events):
-                if number == 4 and server.script.broken:
-                    self.close_connection = True
-                    return self.connection.close()
-                if number == 4 and server.script.hold:
-                    self._wait()
-                self._chunk(event)
-            self._chunk(b"")
-
-        def _chunk(self, data: bytes) -> None:
-            self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-            self.wfile.flush()
-
-        def _wait(self) -> None:
-            """Wait until the test lets the answer go on, or the client closes its connection."""
-            self.connection.settimeout(0.02)
-            while not server.go.is_set():
-                try:
-                    if not self.connection.recv(1):
-                        server.left.set()
-                        break
-                except TimeoutError:
-                    continue
-                except ConnectionError:
-                    server.left.set()
-                    break
-            self.connection.settimeout(None)
-
-    with served(Handler) as url:
+    handler = type("Handler", (_Handler,), {"formats": PROVIDERS[name], "provider": server})
+    with served(handler) as url:
         server.url = url
         yield server

@@ -1,4 +1,4 @@
-"""`ProviderModel`: a model behind a provider's own API, written as LiteLLM writes it, such as `anthropic/claude-sonnet-4-5`.
+"""`ProviderModel`: a model behind a provider's own API, in LiteLLM's form, such as `anthropic/claude-sonnet-4-5`.
 
 Only the text is read here: whether LiteLLM has the provider is decided by `gateway.upstream.litellm_library`.
 """

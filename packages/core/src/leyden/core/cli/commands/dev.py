@@ -45,7 +45,7 @@ def dev(
     policy: PolicyOption = None,
     endpoint: EndpointOption = None,
     model: ModelOption = None,
-    api_key_env: ApiKeyEnvOption = "OPENAI_API_KEY",
+    api_key_env: ApiKeyEnvOption = None,
     device: DeviceOption = "cpu",
     concurrency: Annotated[int, typer.Option(help="Rollouts at once.")] = 4,
     isolation: Annotated[

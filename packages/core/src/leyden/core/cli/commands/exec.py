@@ -30,7 +30,7 @@ def run_command(
     policy: PolicyOption = None,
     endpoint: EndpointOption = None,
     model: ModelOption = None,
-    api_key_env: ApiKeyEnvOption = "OPENAI_API_KEY",
+    api_key_env: ApiKeyEnvOption = None,
     device: DeviceOption = "cpu",
     task: Annotated[str | None, typer.Option(help="The task as JSON, or @FILE with it.")] = None,
     reward: Annotated[str | None, typer.Option(help="Reward function `score(task, result)`, as file.py:score.")] = None,

@@ -33,7 +33,7 @@ def gateway(
     policy: PolicyOption = None,
     endpoint: EndpointOption = None,
     model: ModelOption = None,
-    api_key_env: ApiKeyEnvOption = "OPENAI_API_KEY",
+    api_key_env: ApiKeyEnvOption = None,
     device: DeviceOption = "cpu",
     store: Annotated[str, typer.Option(help="Record into the store at this URI.")] = "sqlite:///captures.db",
     host: Annotated[str, typer.Option(help="Address to listen on; other machines can reach 0.0.0.0.")] = ("127.0.0.1"),

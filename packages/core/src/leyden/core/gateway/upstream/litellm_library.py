@@ -51,8 +51,8 @@ def library() -> Any:
     if "litellm" not in sys.modules and find_spec("litellm") is None:
         raise UsageError(f"models of providers are called through LiteLLM, which is not installed: {EXTRA}")
     with _environment(_WITHOUT_NETWORK):
-        litellm = import_module("litellm")
-        headers = import_module("litellm.anthropic_beta_headers_manager")
+        litellm: Any = import_module("litellm")
+        headers: Any = import_module("litellm.anthropic_beta_headers_manager")
         headers.filter_and_transform_beta_headers([], "anthropic")  # reads the table, which would be fetched later
     litellm.suppress_debug_info = True  # it would print advice to the standard output
     mask_own_logs(*_LOGGERS)
@@ -60,7 +60,7 @@ def library() -> Any:
 
 
 def check_provider(given: ProviderModel, label: str, api_key: str | None = None) -> None:
-    """Check that calls of a model can be sent; `label` is the option that names it.
+    """Check that calls of a model can be sent; `label` is the option that names it, with its value.
 
     Raises UsageError, with a message of one line, if LiteLLM is not installed or does not have the provider, and if an
     environment variable is missing. `api_key` replaces the provider's own variable for the key.
@@ -68,13 +68,13 @@ def check_provider(given: ProviderModel, label: str, api_key: str | None = None)
     litellm = library()
     if given.provider not in {str(getattr(name, "value", name)) for name in litellm.provider_list}:
         raise UsageError(
-            f"{label} {given}: LiteLLM has no provider {given.provider!r}. Give PROVIDER/MODEL as LiteLLM writes it "
+            f"{label}: LiteLLM has no provider {given.provider!r}. Give PROVIDER/MODEL as LiteLLM writes it "
             "(anthropic/…, bedrock/…, azure/…, gemini/…, ollama/…), or the URL of a server, as http(s)://…"
         )
     if api_key is not None:
         remember_secret(api_key)
     if missing := _missing(litellm, given, has_key=api_key is not None):
-        raise UsageError(f"{label} {given} needs the environment variable {missing}, which is not set")
+        raise UsageError(f"{label} needs the environment variable {missing}, which is not set")
 
 
 def litellm_name(given: ProviderModel, requested: str) -> tuple[str, str]:
@@ -86,7 +86,9 @@ def litellm_name(given: ProviderModel, requested: str) -> tuple[str, str]:
 def _missing(litellm: Any, given: ProviderModel, *, has_key: bool) -> str:
     """Return the names of variables, one of which is missing; empty if none is."""
     if given.provider in ("bedrock", "bedrock_converse"):
-        return "" if has_key or _has_aws_credentials() else "AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+        return (
+            "" if has_key or _has_aws_credentials() else "AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+        )
     needs = _NEEDS.get(given.provider)
     if needs is None:
         found: list[str] = litellm.validate_environment(str(given))["missing_keys"]

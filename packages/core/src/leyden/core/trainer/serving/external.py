@@ -17,7 +17,7 @@ from leyden.core.trainer.monitoring.run_metrics import RunMetrics
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.serving.address import open_gateway
 from leyden.core.trainer.serving.external_replicas import ExternalReplicas
-from leyden.core.trainer.serving.serving import Serving
+from leyden.core.trainer.serving.serving import Serving, provider_upstreams
 
 if TYPE_CHECKING:
     pass
@@ -54,7 +54,13 @@ async def serve_external(
         other_metrics = {"run": RunMetrics(folder, config).measure}
         mounts = {PATH: external_replicas}
         opening = open_gateway(
-            store, policy, limits=limits, mounts=mounts, other_metrics=other_metrics, endpoint=RunnerEndpoint(config)
+            store,
+            policy,
+            others=provider_upstreams(config),
+            limits=limits,
+            mounts=mounts,
+            other_metrics=other_metrics,
+            endpoint=RunnerEndpoint(config),
         )
         address, gateway = await closing.enter_async_context(opening)
         # not the store's token, which workers and therefore agents have: the loop's token controls where the policy is
