@@ -514,8 +514,6 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Record the request, and answer it."""
         body: Json = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if self.path == "/api/show":  # Ollama's description of a model, which is no model call
-            return self._send_json(200, {"capabilities": ["completion", "tools"], "model_info": {}}, {})
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.provider.requests.append(Request(self.path, headers, body))
         script, model = self.provider.script, self.formats.model.partition("/")[2]

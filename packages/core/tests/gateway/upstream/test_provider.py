@@ -24,7 +24,10 @@ from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.gateway.upstream.provider import ProviderUpstream
 from leyden.core.store.memory import MemoryStore
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.keeps("thread", "LiteLLM signs requests to Bedrock on threads that it keeps"),
+]
 
 KEY = random_of("a provider's key")
 USER: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]

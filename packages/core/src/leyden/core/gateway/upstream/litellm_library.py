@@ -7,7 +7,7 @@ LiteLLM is started, and none of its caches, callbacks, retries or fall-backs is 
 import os
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -50,10 +50,11 @@ def library() -> Any:
     """Return the module `litellm`, imported on the first call. Raises UsageError if it is not installed."""
     if "litellm" not in sys.modules and find_spec("litellm") is None:
         raise UsageError(f"models of providers are called through LiteLLM, which is not installed: {EXTRA}")
-    with _environment(_WITHOUT_NETWORK):
+    with _environment(_WITHOUT_NETWORK, restored="TIKTOKEN_CACHE_DIR"):
         litellm: Any = import_module("litellm")
         headers: Any = import_module("litellm.anthropic_beta_headers_manager")
-        headers.filter_and_transform_beta_headers([], "anthropic")  # reads the table, which would be fetched later
+        headers.get_unsupported_headers("anthropic")  # reads the table, which would be fetched at the first call
+        import_module("litellm.litellm_core_utils.default_encoding")  # sets where the whole process keeps encodings
     litellm.suppress_debug_info = True  # it would print advice to the standard output
     mask_own_logs(*_LOGGERS)
     return litellm
@@ -83,6 +84,31 @@ def litellm_name(given: ProviderModel, requested: str) -> tuple[str, str]:
     return _CALLED_AS.get(given.provider, given.provider), model
 
 
+async def close_clients(litellm: Any) -> None:
+    """Close the HTTP clients that LiteLLM keeps for the running event loop, which could not end with them."""
+    cache = litellm.in_memory_llm_clients_cache
+    of_loop: str = cache.update_cache_key_with_event_loop("")
+    for key in [key for key in cache.cache_dict if key.endswith(of_loop)]:
+        client: Any = cache.cache_dict.pop(key, None)
+        cache.ttl_dict.pop(key, None)
+        with suppress(Exception):  # a client that cannot be closed is none of the agent's concern
+            await client.close()
+
+
+def describe_local_model(litellm: Any, provider: str, model: str) -> None:
+    """Add a model of Ollama to LiteLLM's table of models.
+
+    For a model that is not in the table, LiteLLM requests a description from the server at every call, and blocks the
+    event loop meanwhile.
+    """
+    if provider != "ollama_chat":
+        return
+    prices = {"input_cost_per_token": 0.0, "output_cost_per_token": 0.0}
+    limits = {"max_tokens": None, "max_input_tokens": None, "max_output_tokens": None}
+    described = {"litellm_provider": provider, "mode": "chat", "supports_function_calling": True, **prices, **limits}
+    litellm.model_cost.setdefault(f"{provider}/{model}", described)
+
+
 def _missing(litellm: Any, given: ProviderModel, *, has_key: bool) -> str:
     """Return the names of variables, one of which is missing; empty if none is."""
     if given.provider in ("bedrock", "bedrock_converse"):
@@ -108,14 +134,15 @@ def _has_aws_credentials() -> bool:
 
 
 @contextmanager
-def _environment(values: dict[str, str]) -> Generator[None]:
-    before = {name: os.environ.get(name) for name in values}
+def _environment(values: dict[str, str], *, restored: str) -> Generator[None]:
+    """Set environment variables inside the block; they, and the variable `restored`, are as before after it."""
+    before = {name: os.environ.get(name) for name in (*values, restored)}
     os.environ.update(values)
     try:
         yield
     finally:
         for name, value in before.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = value

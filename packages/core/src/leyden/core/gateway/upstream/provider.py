@@ -16,7 +16,12 @@ from leyden.core.gateway.http.asgi import EVENTS, JSON
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.gateway.upstream.answer_relay import AnswerRelay
 from leyden.core.gateway.upstream.backend import Fields, UpstreamBackend
-from leyden.core.gateway.upstream.litellm_library import library, litellm_name
+from leyden.core.gateway.upstream.litellm_library import (
+    close_clients,
+    describe_local_model,
+    library,
+    litellm_name,
+)
 from leyden.core.gateway.upstream.provider_answer import (
     ProviderStream,
     library_refusal,
@@ -27,6 +32,9 @@ from leyden.core.gateway.upstream.provider_answer import (
 from leyden.core.gateway.upstream.provider_request import ProviderRequest, read_request
 
 _log = logging.getLogger("leyden.gateway")
+
+MOST_MODELS = 1000
+"""Number of models whose fields are remembered, where agents choose the model."""
 
 _SETTINGS: dict[str, Any] = {
     "caching": False,
@@ -64,7 +72,8 @@ class ProviderUpstream(UpstreamBackend):
         return f"ProviderUpstream({self.name!r})"
 
     async def close(self) -> None:
-        """Do nothing: LiteLLM keeps its connections, and closes them with the process."""
+        """Close LiteLLM's connections on this event loop; it opens others for a later call."""
+        await close_clients(self._litellm)
 
     async def _forward(self, path: str, fields: Fields, relay: AnswerRelay) -> None:
         if path != ChatDialect.path:
@@ -134,7 +143,10 @@ class ProviderUpstream(UpstreamBackend):
 
     def _fields_of(self, provider: str, model: str) -> frozenset[str] | None:
         if model not in self._supported:
+            describe_local_model(self._litellm, provider, model)
             found = self._litellm.get_supported_openai_params(model=model, custom_llm_provider=provider)
+            if len(self._supported) >= MOST_MODELS:
+                self._supported.clear()
             self._supported[model] = None if found is None else frozenset(found)
         return self._supported[model]
 
