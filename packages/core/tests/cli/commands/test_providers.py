@@ -113,7 +113,8 @@ def test_a_dry_run_in_python_takes_a_providers_model_too(anthropic: ProviderServ
             return answer.json()["choices"][0]["finish_reason"]
 
     anthropic.script = Script(pieces=("I add.",), call=ToolCall("add", {"a": 1}))
-    plan = DevPlan(resources={"main_llm": LLM(endpoint="anthropic/claude-sonnet-4-5", model="")})
+    llm = LLM(endpoint="anthropic/claude-sonnet-4-5", model="")
+    plan = DevPlan(resources={"main_llm": llm}, isolation="shared")
     [recorded] = dry_run(plan, agent, [{"question": "hello"}], show=False)
     [(_, spans)] = recorded.attempts
     [span] = chats(spans)
