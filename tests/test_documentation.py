@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from _pytest.mark.structures import ParameterSet
 from observing import node_program
-from provider_servers import PROVIDERS, provider_server
+from provider_formats import PROVIDERS
+from provider_servers import provider_server
 from typer.main import get_command
 from warm_process import run_leyden, run_script
 
@@ -127,7 +128,7 @@ def test_commands_run(line: str, checkout: Path, few_held_out: Path, request: py
 
 
 @contextmanager
-def provider_of(text: str) -> Iterator[dict[str, str]]:
+def provider_of(text: str) -> Generator[dict[str, str]]:
     """Let a server stand in for the provider that a block calls; yields the environment in which it is called."""
     if "anthropic/" not in text:
         yield {}

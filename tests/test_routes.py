@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from planted import found_in, random_of, texts_below
-from provider_servers import PROVIDERS, provider_server
+from provider_formats import PROVIDERS
+from provider_servers import provider_server
 
 from leyden.core.data import semconv
 from leyden.core.store.open import open_store

@@ -3,7 +3,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from leyden.core.data.provider_model import ProviderModel
+from leyden.core.data.encoding.provider_model import ProviderModel
 from leyden.core.data.route import parse_routes
 from leyden.core.data.sampling import Sampling
 from leyden.core.errors import RunError, UsageError

@@ -12,7 +12,8 @@ import httpx
 import msgspec
 import pytest
 from planted import found_in, random_of, texts_below
-from provider_servers import PROVIDERS, ProviderServer, Script, ToolCall, provider_server
+from provider_formats import PROVIDERS, Script, ToolCall
+from provider_servers import ProviderServer, provider_server
 from serving import ends, inherited, starting
 
 import leyden.core
@@ -36,8 +37,11 @@ pytestmark = [
 ROOT = Path(__file__).parents[5]
 POLICY = ROOT / "examples/calculator_langgraph/policy"
 KEY = random_of("a provider's key")
-TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
-BODY = {"model": "gpt-4.1", "messages": [{"role": "user", "content": "hello"}], "tools": [TOOL]}
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "add", "parameters": {"type": "object", "properties": {}}},
+}
+BODY: dict[str, Any] = {"model": "gpt-4.1", "messages": [{"role": "user", "content": "hello"}], "tools": [TOOL]}
 COMMAND = f"""
 import json, os, urllib.request
 url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"

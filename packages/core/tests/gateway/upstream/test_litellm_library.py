@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leyden.core.data.provider_model import ProviderModel, named_model, read_provider_model
+from leyden.core.data.encoding.provider_model import ProviderModel, named_model, read_provider_model
 from leyden.core.data.resources import LLM
 from leyden.core.errors import UsageError
 from leyden.core.gateway.upstream import litellm_library
@@ -117,9 +117,13 @@ def test_the_name_under_which_a_model_is_called(given: ProviderModel, requested:
     assert litellm_name(given, requested) == called
 
 
+def _find_nothing(name: str) -> None:
+    """Find no module, as where the extra is not installed."""
+
+
 def test_without_litellm_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "litellm", raising=False)
-    monkeypatch.setattr(litellm_library, "find_spec", lambda name: None)
+    monkeypatch.setattr(litellm_library, "find_spec", _find_nothing)
     with pytest.raises(UsageError) as raised:
         check_endpoint(LLM(endpoint="anthropic/claude-sonnet-4-5", model=""), "--endpoint")
     assert str(raised.value) == (

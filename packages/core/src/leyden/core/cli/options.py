@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from leyden.core.data.bounds import check_bound
-from leyden.core.data.provider_model import read_provider_model
+from leyden.core.data.encoding.provider_model import read_provider_model
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import Task
 from leyden.core.errors import UsageError

@@ -9,8 +9,8 @@ import msgspec
 import yaml
 
 from leyden.core.data.bounds import BOUNDS, check_bound
+from leyden.core.data.encoding.provider_model import ProviderModel, read_provider_model
 from leyden.core.data.isolation import Isolation
-from leyden.core.data.provider_model import ProviderModel, read_provider_model
 from leyden.core.data.route import POLICY, PROVIDER, Route
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.vllm.options import VllmOptions

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from leyden.core.data.encoding.base_url import check_base_url
-from leyden.core.data.provider_model import ProviderModel, named_model, read_provider_model
+from leyden.core.data.encoding.provider_model import ProviderModel, named_model, read_provider_model
 from leyden.core.data.resources import LLM
 
 if TYPE_CHECKING:

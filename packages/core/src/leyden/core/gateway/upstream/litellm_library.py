@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from leyden.core.data.provider_model import ProviderModel
+from leyden.core.data.encoding.provider_model import ProviderModel
 from leyden.core.errors import UsageError
 from leyden.core.masking import mask_own_logs, remember_secret
 
@@ -54,10 +54,22 @@ def library() -> Any:
         litellm: Any = import_module("litellm")
         headers: Any = import_module("litellm.anthropic_beta_headers_manager")
         headers.get_unsupported_headers("anthropic")  # reads the table, which would be fetched at the first call
-        import_module("litellm.litellm_core_utils.default_encoding")  # sets where the whole process keeps encodings
+        _load_encodings()
     litellm.suppress_debug_info = True  # it would print advice to the standard output
     mask_own_logs(*_LOGGERS)
     return litellm
+
+
+def _load_encodings() -> None:
+    """Load the encodings with which LiteLLM estimates token counts, from its package.
+
+    It names the folder of their files in an environment variable, which agents would inherit. Without the variable,
+    an encoding that is not loaded yet would be downloaded during a call.
+    """
+    import_module("litellm.litellm_core_utils.default_encoding")  # sets the variable
+    tiktoken: Any = import_module("tiktoken")
+    for name in ("o200k_base", "o200k_harmony"):
+        tiktoken.get_encoding(name)
 
 
 def check_provider(given: ProviderModel, label: str, api_key: str | None = None) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from leyden.core.data.provider_model import ProviderModel
+from leyden.core.data.encoding.provider_model import ProviderModel
 from leyden.core.errors import UsageError
 from leyden.core.gateway.chat.dialect import ChatDialect
 from leyden.core.gateway.http.asgi import EVENTS, JSON
