@@ -28,6 +28,7 @@ LAYERS = [
     ["data"],
     ["store"],
     ["tracing"],
+    ["grammar"],
     ["engine"],
     ["trajectory"],
     ["gateway", "runner"],
