@@ -3,13 +3,16 @@
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from _pytest.mark.structures import ParameterSet
 from observing import node_program
+from provider_formats import PROVIDERS
+from provider_servers import provider_server
 from typer.main import get_command
 from warm_process import run_leyden, run_script
 
@@ -74,7 +77,8 @@ def test_there_is_something_to_check() -> None:
 def test_python_blocks_run(where: str, code: str, checkout: Path) -> None:
     script = checkout / (re.sub(r"\W", "_", where) + ".py")
     script.write_text(code)
-    done = run_script(script, cwd=checkout, environment=environment(), timeout=200)
+    with provider_of(code) as variables:
+        done = run_script(script, cwd=checkout, environment=environment() | variables, timeout=200)
     assert done.returncode == 0, done.stderr
 
 
@@ -117,8 +121,20 @@ def test_commands_run(line: str, checkout: Path, few_held_out: Path, request: py
     arguments = [str(few_held_out) if argument.endswith("/val.jsonl") else argument for argument in arguments]
     if "--config" in arguments and "verl" not in arguments:  # the file names all held-out tasks
         arguments += ["--val", str(few_held_out)]
-    done = run_leyden(arguments, cwd=checkout, environment=variables, timeout=800 if REAL_MODEL in line else 200)
+    with provider_of(line) as more:
+        seconds = 800 if REAL_MODEL in line else 200
+        done = run_leyden(arguments, cwd=checkout, environment={**variables, **more}, timeout=seconds)
     assert done.returncode == 0, done.stderr
+
+
+@contextmanager
+def provider_of(text: str) -> Generator[dict[str, str]]:
+    """Let a server stand in for the provider that a block calls; yields the environment in which it is called."""
+    if "anthropic/" not in text:
+        yield {}
+        return
+    with provider_server("anthropic") as server:
+        yield PROVIDERS["anthropic"].variables(server.url, "a-key-of-the-documentation-1")
 
 
 def with_real_model(checkout: Path, request: pytest.FixtureRequest) -> None:

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from planted import found_in, random_of, texts_below
+from provider_formats import PROVIDERS
+from provider_servers import provider_server
 
 from leyden.core.data import semconv
 from leyden.core.store.open import open_store
@@ -81,6 +84,26 @@ def test_a_route_sends_calls_to_a_frozen_policy_that_never_learns(leyden: Callab
 
 
 @pytest.mark.long
+async def test_a_route_sends_a_judges_calls_to_a_provider(
+    leyden: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = random_of("a judge's key")
+    with provider_server("anthropic") as judge:
+        for name, value in PROVIDERS["anthropic"].variables(judge.url, key).items():
+            monkeypatch.setenv(name, value)
+        done = run(leyden, tmp_path, "--route", "model=judge*,to=anthropic/claude-sonnet-4-5")
+        assert done.returncode == 0, done.stderr
+        assert [request.body["model"] for request in judge.requests] == ["claude-sonnet-4-5"] * 16
+        assert {request.headers["x-api-key"] for request in judge.requests} == {key}
+    report = json.loads((tmp_path / "runs" / "routed" / "report.json").read_text())
+    assert (report["steps"], report["failed_rollouts"], report["empty_rollouts"]) == (2, 0, 0)
+    assert report["transitions"] == report["rollouts"] == 16
+    assert report["excluded_calls"] == {"answered by an upstream": 16}
+    printed = {"output": done.stdout.encode(), "errors": done.stderr.encode()}
+    assert found_in(texts_below([tmp_path]) | printed, {"the judge's key": key}) == []
+
+
+@pytest.mark.long
 async def test_each_agent_of_a_team_has_the_policy_that_its_route_says(
     leyden: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -113,6 +136,8 @@ async def test_each_agent_of_a_team_has_the_policy_that_its_route_says(
     [
         (("--route", "agent=judge,to=elsewhere"), "elsewhere"),
         (("--route", "agnet=judge,to=provider"), "agnet"),
+        (("--route", "agent=judge,to=acme/model"), "--route to=acme/model: LiteLLM has no provider 'acme'"),
+        (("--route", "agent=judge,to=anthropic/x"), "--route to=anthropic/x needs the environment variable ANTHROPIC_"),
         (("--frozen", "provider=x"), "provider"),
         (("--frozen", "nameless"), "name=policy"),
         (("--update", "later"), "swap or drain"),
@@ -120,8 +145,14 @@ async def test_each_agent_of_a_team_has_the_policy_that_its_route_says(
     ],
 )
 def test_bad_routes_are_one_clear_line(
-    leyden: Callable[..., Any], tmp_path: Path, options: tuple[str, ...], said: str
+    leyden: Callable[..., Any],
+    tmp_path: Path,
+    options: tuple[str, ...],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
     done = run(leyden, tmp_path, *options)
     assert done.returncode == 2
     assert said in done.stderr

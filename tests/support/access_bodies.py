@@ -110,7 +110,7 @@ def _model_call(kind: str, names: Names, variant: str, rng: random.Random) -> di
     call[_MODEL_CALLS[kind]] = "hello" if kind == "completions" else [{"role": "user", "content": "hello"}]
     if kind == "messages":
         call["max_tokens"] = 50
-    else:
+    elif kind != "messages to count":
         call["user"] = names.attempt_id
     if kind == "responses" and variant == "other":
         call["previous_response_id"] = names.response_id

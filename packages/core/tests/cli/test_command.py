@@ -159,7 +159,7 @@ def test_numbers_within_an_option_are_looked_at_too(
 @pytest.mark.parametrize(
     "url",
     [
-        "notaurl",
+        "not.a.url",
         "ftp://x/v1",
         "localhost:8000/v1",
         "http://",

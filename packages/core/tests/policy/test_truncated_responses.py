@@ -45,7 +45,7 @@ async def sampled(model: PolicyModel, sampling: Sampling, seed: int) -> Transiti
         logprobs,
         temperature=sampling.temperature,
         sampling=sampling if sampling.truncates else None,
-        kept=pack_token_sets(np.concatenate(kept)) if kept else None,
+        kept=pack_token_sets(kept) if kept else None,
         span_id=f"s{seed}",
     )
 
@@ -67,7 +67,7 @@ async def test_first_ratios_are_1() -> None:
 async def test_a_response_that_its_record_excludes_is_refused() -> None:
     model = tiny_policy()
     found = await sampled(model, SAMPLINGS[0], 1)
-    nothing = pack_token_sets(np.zeros((len(found.response_ids), 2), dtype=np.int32))
+    nothing = pack_token_sets([np.zeros((len(found.response_ids), 2), dtype=np.int32)])
     for kept in (nothing, b"broken"):
         with pytest.raises(TrainingError, match="call s1 of rollout"):
             model.adjusted_responses.of(replace(found, kept=kept))

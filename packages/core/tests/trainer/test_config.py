@@ -4,6 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from leyden.core.data.encoding.provider_model import ProviderModel
 from leyden.core.data.route import parse_routes
 from leyden.core.data.sampling import Sampling
 from leyden.core.errors import RunError, UsageError
@@ -122,6 +123,19 @@ def test_policies_that_no_call_reaches_or_calls_that_reach_none_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=says):
         RunConfig(name="r", agent="a", policy=policy, routes=parse_routes(routes), frozen={"critic": "c"})
+
+
+def test_a_route_may_name_a_providers_model(tmp_path: Path) -> None:
+    routes = parse_routes(["agent=judge,to=anthropic/claude-x", "agent=critic,to=a/b", "node=n,to=gemini/*"])
+    config = RunConfig(name="r", agent="a", policy="p", routes=routes, frozen={"a/b": "c"})
+    assert config.providers == {
+        "anthropic/claude-x": ProviderModel("anthropic", "claude-x"),
+        "gemini/*": ProviderModel("gemini"),
+    }
+    save_config(config, tmp_path / "config.yaml")
+    assert load_config(tmp_path / "config.yaml") == config
+    with pytest.raises(UsageError, match=r"a route goes to 'anthropic', .*, or give PROVIDER/MODEL"):
+        RunConfig(name="r", agent="a", policy="p", routes=parse_routes(["agent=judge,to=anthropic"]))
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
+import msgspec
 import typer
 
 from leyden.core.data.bounds import check_bound
-from leyden.core.data.encoding.base_url import check_base_url
+from leyden.core.data.encoding.provider_model import read_provider_model
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import Task
 from leyden.core.errors import UsageError
@@ -32,7 +33,12 @@ ExperimentOption = Annotated[
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the order of tasks and of the engine's sampling.")]
 PolicyOption = Annotated[str | None, typer.Option("--policy", help="Answer with this Hugging Face model.")]
 EndpointOption = Annotated[
-    str | None, typer.Option("--endpoint", "--base-url", help="Send model calls to this OpenAI-compatible base URL.")
+    str | None,
+    typer.Option(
+        "--endpoint",
+        "--base-url",
+        help="Send model calls to this OpenAI-compatible base URL, or to a provider's model, as anthropic/MODEL.",
+    ),
 ]
 ModelOption = Annotated[
     str | None, typer.Option("--model", help="Model at the endpoint that answers all calls. [default: the agent's own]")
@@ -45,7 +51,13 @@ ProviderKeyEnvOption = Annotated[
     str | None, typer.Option(help="Environment variable with the provider's key. [default: no key]")
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="Device of the policies: cpu, or cuda for one GPU.")]
-ApiKeyEnvOption = Annotated[str, typer.Option("--api-key-env", help="Environment variable with the endpoint's key.")]
+ApiKeyEnvOption = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key-env",
+        help="Environment variable with the endpoint's key. [default: OPENAI_API_KEY, or the provider's own]",
+    ),
+]
 
 InputOption = Annotated[
     str | None, typer.Option("--input", help="Function that makes the agent's input from a task, as file.py:make.")
@@ -101,20 +113,26 @@ def read_env(names: list[str], command: tuple[str, ...], *, here: bool = True) -
     return checked
 
 
-def answering(policy: str | None, endpoint: str | None, model: str | None, api_key_env: str) -> NamedResources:
+def answering(policy: str | None, endpoint: str | None, model: str | None, api_key_env: str | None) -> NamedResources:
     """Return the resources for the chosen endpoint; empty if the policy answers.
 
     Raises UsageError unless exactly one of policy and endpoint is given, for a model without an endpoint, and for an
-    invalid base URL.
+    endpoint that cannot be called.
     """
+    from leyden.core.gateway.upstream.endpoints import check_endpoint
+
     if (policy is None) == (endpoint is None):
         raise UsageError("give either --policy (a Hugging Face model) or --endpoint")
     if endpoint is None:
         if model is not None:
             raise UsageError("--model is the name of a model at an --endpoint; --policy already names the model")
         return {}
-    check_base_url(endpoint, "--endpoint")
-    return {"main_llm": LLM(endpoint=endpoint, model=model or "", api_key=os.environ.get(api_key_env))}
+    key = os.environ.get(api_key_env or ("" if read_provider_model(endpoint) else "OPENAI_API_KEY"))
+    if key is None and api_key_env is not None and read_provider_model(endpoint):
+        raise UsageError(f"--api-key-env {api_key_env}: this environment variable is not set")
+    llm = LLM(endpoint=endpoint, model=model or "", api_key=key)
+    given = check_endpoint(llm, "--endpoint")
+    return {"main_llm": llm if given is None else msgspec.structs.replace(llm, model=given.model)}
 
 
 def check_policy_device(device: str, policy: str | None) -> None:

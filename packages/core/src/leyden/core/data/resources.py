@@ -9,7 +9,7 @@ class LLM(msgspec.Struct, frozen=True, kw_only=True, tag="llm"):
     """An OpenAI-compatible endpoint for the agent's model calls."""
 
     endpoint: str
-    """Base URL, usually ending in `/v1`."""
+    """Base URL, usually ending in `/v1`. In a dry run also a provider's model, such as `anthropic/claude-x`."""
     model: str
     """Name of the model at the endpoint.
 

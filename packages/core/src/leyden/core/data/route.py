@@ -33,7 +33,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     node: str = "*"
     """Node of the agent's graph, where the framework has one; otherwise the empty name."""
     to: str = POLICY
-    """Name of a policy, or `provider`."""
+    """Name of a policy, `provider`, or a provider's model that the gateway calls, such as `anthropic/claude-x`."""
 
     def fits(self, *, host: str, path: str, model: str | None, agent: str, node: str = "") -> bool:
         """Whether a call matches; a `model` of None is unknown, and matches every pattern."""
@@ -74,7 +74,7 @@ def parse_route(text: str) -> Route:
             raise UsageError(f"route {text!r} gives {key!r} no value")
         values[key] = value
     if "to" not in values:
-        raise UsageError(f"route {text!r} has no destination: add to=provider or to=<policy>")
+        raise UsageError(f"route {text!r} has no destination: add to=provider, to=<policy> or to=PROVIDER/MODEL")
     if "host" in values:
         values["host"] = values["host"].lower()
     return Route(**values)

@@ -4,13 +4,15 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from leyden.core.data.encoding.token_sets import TokenBits
 from leyden.core.data.sampling import Sampling
 from leyden.core.errors import EngineError
+
+if TYPE_CHECKING:
+    from leyden.core.data.encoding.token_sets import TokenBits  # loads numpy, which a gateway alone does not need
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -48,7 +50,7 @@ class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
 
     The sampled id need not be among them. A smaller vocabulary gives fewer.
     """
-    kept: TokenBits | None = None
+    kept: "TokenBits | None" = None
     """For each id the set of tokens that truncation left; None if nothing was truncated, or if it is not known."""
     finish_reason: FinishReason | None = None
     """Set only on the last chunk."""

@@ -41,6 +41,7 @@ from leyden.core.gateway.refusal import ErrorAnswer, Refusal, openai_error
 from leyden.core.gateway.responses.dialect import ResponsesDialect
 from leyden.core.gateway.responses.state import Conversations
 from leyden.core.gateway.responses.stored import Read, StoredResponses
+from leyden.core.gateway.upstream.backend import UpstreamBackend
 from leyden.core.gateway.upstream.forwarding import BrokenOff, forward, forwarded, is_forwardable
 from leyden.core.gateway.upstream.relay import Upstream
 from leyden.core.store.base import LightningStore
@@ -57,7 +58,7 @@ COUNTED_CONTEXTS = 4
 TokenCountFormat: TypeAlias = Callable[[int], tuple[bytes, Mapping[str, str]]]
 """Function of a number of tokens; it returns the JSON and the headers of the response that has it."""
 
-Backend: TypeAlias = ServedPolicy | Upstream
+Backend: TypeAlias = ServedPolicy | UpstreamBackend
 """Backend that answers a call: a served policy or an upstream server."""
 
 
@@ -202,7 +203,7 @@ class Gateway:
         """Answer a call with its policy, and count it in the metrics."""
         policy = self._policy_named(origin.policy)
         try:
-            if isinstance(policy, Upstream):
+            if isinstance(policy, UpstreamBackend):
                 await policy.serve(dialect, origin, body, self._retry_cache, watch, seen, work)
             else:
                 await serve_call(policy, dialect, origin, body, self._retry_cache, watch, seen, work)
@@ -233,7 +234,7 @@ class Gateway:
 
     async def _count(self, dialect: Dialect, origin: Origin, body: bytes, work: RequestWork) -> int:
         policy = self._policy_named(origin.policy)
-        if isinstance(policy, Upstream):
+        if isinstance(policy, UpstreamBackend):
             raise Refusal(404, "Tokens cannot be counted for an upstream model.", code="unknown_url")
         exchange = await read_request(policy, dialect, origin, body, work)
         room = COUNTED_CONTEXTS * policy.engine.model.context_length
@@ -272,7 +273,7 @@ class Gateway:
         """Return the endpoint that answers an attempt's requests besides model calls; None if none is named.
 
         It is the gateway's `provider`, else the endpoint that answers the attempt's model calls, else the first
-        endpoint among the policies.
+        endpoint among the policies. A provider's model that is called through LiteLLM answers model calls only.
         """
         chosen = self._policy_named(origin.policy)
         candidates = (self._provider, chosen, *self._backends.values())
@@ -293,13 +294,13 @@ class Gateway:
         """
         models = {name: {"id": name, "object": "model", "created": 0, "owned_by": "system"} for name in self._backends}
         chosen = self._policy_named(origin.policy)
-        answers_any = isinstance(chosen, Upstream)
-        if isinstance(chosen, Upstream) and not chosen.model and (listed := await chosen.models(wanted)) is not None:
+        upstream = chosen if isinstance(chosen, UpstreamBackend) else None
+        if upstream is not None and not upstream.model and (listed := await upstream.models(wanted)) is not None:
             return listed
         if wanted is None:
             return 200, msgspec.json.encode({"object": "list", "data": [*models.values()]})
         model = models.get(wanted)
-        if model is None and answers_any:
+        if model is None and upstream is not None:
             model = {"id": wanted, "object": "model", "created": 0, "owned_by": "system"}
         provider = self._provider_of(origin)
         if model is None and provider is not None and (described := await provider.models(wanted)) is not None:
@@ -350,7 +351,7 @@ class Gateway:
         await self._long_work.aclose()
         await self.span_writer.aclose()
         for backend in (*self._backends.values(), self._provider):
-            if isinstance(backend, Upstream):
+            if isinstance(backend, UpstreamBackend):
                 await backend.close()
 
 

@@ -92,24 +92,31 @@ def mask_logs(*names: str) -> None:
 
 
 class _MaskingFactory:
-    """Log record factory that masks the records of Leyden's loggers and leaves others unchanged."""
+    """Log record factory that masks the records of Leyden's loggers and of `others`, and of all loggers below them."""
 
     def __init__(self, make: Callable[..., logging.LogRecord]) -> None:
         self._make, self._masking = make, MaskingFilter()
+        self.others: frozenset[str] = frozenset()
 
     def __call__(self, name: str, *args: Any, **kwargs: Any) -> logging.LogRecord:
         record = self._make(name, *args, **kwargs)
-        if name == "leyden" or name.startswith("leyden."):
+        root = name.partition(".")[0]
+        if root == "leyden" or root in self.others:
             with suppress(Exception):  # the handler reports arguments that do not match the message
                 self._masking.filter(record)
         return record
 
 
-def mask_own_logs() -> None:
-    """Mask the records of Leyden's loggers in this process, for all handlers; repeated calls change nothing."""
+def mask_own_logs(*others: str) -> None:
+    """Mask the records of Leyden's loggers in this process, for all handlers; repeated calls change nothing.
+
+    `others` are names of top-level loggers of other libraries, whose records are masked from now on, too.
+    """
     known = logging.getLogRecordFactory()
     if not isinstance(known, _MaskingFactory):
-        logging.setLogRecordFactory(_MaskingFactory(known))
+        known = _MaskingFactory(known)
+        logging.setLogRecordFactory(known)
+    known.others |= frozenset(others)
 
 
 def _masked(value: Any, name: str) -> Any:

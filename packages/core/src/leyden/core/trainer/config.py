@@ -9,6 +9,7 @@ import msgspec
 import yaml
 
 from leyden.core.data.bounds import BOUNDS, check_bound
+from leyden.core.data.encoding.provider_model import ProviderModel, read_provider_model
 from leyden.core.data.isolation import Isolation
 from leyden.core.data.route import POLICY, PROVIDER, Route
 from leyden.core.data.sampling import Sampling
@@ -180,6 +181,13 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return tuple(side for side in self.sides if self.acting != (side,))
 
     @property
+    def providers(self) -> dict[str, ProviderModel]:
+        """Models of providers that routes name, by the text of the route."""
+        policies = {*self.policies, *self.frozen, POLICY, PROVIDER}
+        named = {route.to: read_provider_model(route.to) for route in self.routes if "/" in route.to}
+        return {name: given for name, given in named.items() if given is not None and name not in policies}
+
+    @property
     def has_names(self) -> bool:
         """Whether the policies have given names; each then has a subfolder of that name in checkpoints and exports."""
         return bool(self.sides) or not isinstance(self.policy, str)
@@ -206,10 +214,11 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 raise UsageError(f"policy name {name!r} must match {NAME.pattern}, and not end in -adapter")
         self._check_sides()
         known = (*(names if not self.sides else (POLICY,)), PROVIDER, *self.frozen)
+        providers = self.providers
         for route in self.routes:
-            if route.to not in known:
+            if route.to not in known and route.to not in providers:
                 message = f"a route goes to {route.to!r}, which is none of {', '.join(known)}"
-                raise UsageError(f"{message}; name it with --policy or --frozen")
+                raise UsageError(f"{message}; name it with --policy or --frozen, or give PROVIDER/MODEL")
         if self.sides:
             return  # the rollout's metadata name the side that answers it
         if POLICY not in names and not any(route.fits_all for route in self.routes):

@@ -271,10 +271,15 @@ def check_needed(config: RunConfig, tasks: list[Task]) -> None:
 
 
 def check_machine(config: RunConfig) -> None:
-    """Raise UsageError if this machine lacks the run's device.
+    """Raise UsageError if this machine lacks the run's device, or what a provider needs that a route names.
 
     Algorithms that serve themselves choose their devices.
     """
+    if providers := config.providers:
+        from leyden.core.gateway.upstream.litellm_library import check_provider
+
+        for given in providers.values():
+            check_provider(given, f"--route to={given}")
     if not make_algorithm(config.algorithm, config.algorithm_config).serves_itself:
         check_device(config.device)
 

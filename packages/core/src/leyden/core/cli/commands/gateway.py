@@ -35,7 +35,7 @@ def gateway(
     policy: PolicyOption = None,
     endpoint: EndpointOption = None,
     model: ModelOption = None,
-    api_key_env: ApiKeyEnvOption = "OPENAI_API_KEY",
+    api_key_env: ApiKeyEnvOption = None,
     provider: ProviderOption = None,
     provider_key_env: ProviderKeyEnvOption = None,
     device: DeviceOption = "cpu",

@@ -4,6 +4,7 @@ A set has one bit for each token of the vocabulary, 32 in an integer, the lowest
 """
 
 import zlib
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -17,8 +18,9 @@ MOST_BYTES = 1 << 20
 MOST_UNPACKED = 1 << 28
 
 
-def pack_token_sets(bits_TW: TokenBits) -> bytes | None:
-    """Return the compressed sets; None if they are too large to be recorded."""
+def pack_token_sets(parts: Sequence[TokenBits]) -> bytes | None:
+    """Return the compressed sets of a response's parts, joined; None if they are too large to be recorded."""
+    bits_TW = np.concatenate(parts)
     if bits_TW.nbytes > MOST_UNPACKED:
         return None
     packed = zlib.compress(bits_TW.astype("<i4", copy=False).tobytes(), 1)

@@ -8,12 +8,11 @@ import asyncio
 import secrets
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
 from leyden.core.data import semconv
-from leyden.core.data.encoding.token_sets import TokenBits, pack_token_sets
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attributes, Span, SpanStatus
@@ -21,6 +20,9 @@ from leyden.core.engine.base import FinishReason, TokenChunk
 from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.model_request import RecordedRequest
 from leyden.core.masking import mask_text
+
+if TYPE_CHECKING:
+    from leyden.core.data.encoding.token_sets import TokenBits
 
 PROVIDER = "leyden"
 
@@ -52,7 +54,7 @@ class CallRecord(msgspec.Struct, kw_only=True):
     """For each position, the most likely tokens as (token id, log-probability), if the agent requested them."""
     versions: list[int] = []
     """Pairs in order: a policy version, then the number of tokens that this version sampled."""
-    kept: list[TokenBits] = []
+    kept: "list[TokenBits]" = []
     """The sets of tokens that truncation left, in parts."""
     packed_kept: bytes | None = None
     engine_finish: FinishReason | None = None
@@ -85,10 +87,10 @@ class CallRecord(msgspec.Struct, kw_only=True):
 
     async def pack_kept(self) -> None:
         """Compress the sets of tokens that truncation left, on a thread; they must be one for each response token."""
-        if self.kept and self.ids:
-            bits_TW = np.concatenate(self.kept)
-            if len(bits_TW) == len(self.ids):
-                self.packed_kept = await asyncio.to_thread(pack_token_sets, bits_TW)
+        if self.kept and sum(map(len, self.kept)) == len(self.ids):
+            from leyden.core.data.encoding.token_sets import pack_token_sets
+
+            self.packed_kept = await asyncio.to_thread(pack_token_sets, self.kept)
 
     def fail(self, reason: str, error: str, error_type: str) -> None:
         """Record that the call failed: the reason, the masked error message and the error's type."""

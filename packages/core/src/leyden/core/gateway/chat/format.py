@@ -11,7 +11,7 @@ import msgspec
 from leyden.core.gateway.codecs.answer_reader import AnswerCall, ReadToken
 from leyden.core.gateway.http.padding import padding
 
-ChatFinish = Literal["stop", "length", "tool_calls"]
+ChatFinish = Literal["stop", "length", "tool_calls", "content_filter"]
 FINGERPRINT = "fp_6f1a0c52d3"
 """Constant `system_fingerprint`, so that the agent gets no information about the backend."""
 DONE = b"data: [DONE]\n\n"

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from leyden.core.data.identity import new_key
 from leyden.core.data.production import ProductionSampling
 from leyden.core.data.resources import LLM
+from leyden.core.gateway.upstream.endpoints import open_upstream
 from leyden.core.store.open import open_store
 from leyden.core.trainer.serving.provider import ProviderEndpoint
 from leyden.core.trainer.serving.serving import embedded_policy
 
 if TYPE_CHECKING:
     from leyden.core.gateway.calls.served_policy import ServedPolicy
-    from leyden.core.gateway.upstream.relay import Upstream
+    from leyden.core.gateway.upstream.backend import UpstreamBackend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +80,10 @@ async def serve_captures(plan: CapturePlan, started: Callable[[str], None], stop
 
 
 @asynccontextmanager
-async def _answering(plan: CapturePlan) -> "AsyncGenerator[ServedPolicy | Upstream]":
-    from leyden.core.gateway.upstream.relay import Upstream
-
+async def _answering(plan: CapturePlan) -> "AsyncGenerator[ServedPolicy | UpstreamBackend]":
     by = plan.answering
     if isinstance(by, LLM):
-        yield Upstream(base_url=by.endpoint, api_key=by.api_key, model=by.model)
+        yield open_upstream(by)
     else:
         async with embedded_policy(by, device=plan.device) as policy:
             yield policy

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from leyden.core.data.bounds import check_bound
-from leyden.core.data.encoding.base_url import check_base_url
 from leyden.core.data.isolation import Isolation
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import EnqueueRollout, RolloutConfig, Task
 from leyden.core.errors import TaskError, UsageError
+from leyden.core.gateway.upstream.endpoints import check_endpoint, open_upstream
 from leyden.core.runner.commands.command import CommandAgent
 from leyden.core.runner.isolation.live import LiveProcesses
 from leyden.core.runner.user_code.loaded_agent import LoadedAgent
@@ -29,7 +29,7 @@ from leyden.core.trainer.serving.serving import embedded_policy
 
 if TYPE_CHECKING:
     from leyden.core.gateway.calls.served_policy import ServedPolicy
-    from leyden.core.gateway.upstream.relay import Upstream
+    from leyden.core.gateway.upstream.backend import UpstreamBackend
 
 
 class DevPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class DevPlan(msgspec.Struct, frozen=True, kw_only=True):
             check_bound("timeout", self.timeout_seconds)
         for name, resource in self.resources.items():
             if isinstance(resource, LLM):
-                check_base_url(resource.endpoint, f"the endpoint of {name!r}")
+                check_endpoint(resource, f"the endpoint of {name!r}")
 
 
 def dry_run(
@@ -132,12 +132,10 @@ async def _enqueue(plan: DevPlan, tasks: Sequence[Task], store: LightningStore, 
 
 
 @asynccontextmanager
-async def _answering(plan: DevPlan) -> "AsyncGenerator[ServedPolicy | Upstream]":
-    from leyden.core.gateway.upstream.relay import Upstream
-
+async def _answering(plan: DevPlan) -> "AsyncGenerator[ServedPolicy | UpstreamBackend]":
     endpoint = next((r for r in plan.resources.values() if isinstance(r, LLM)), None)
     if endpoint is not None:
-        yield Upstream(base_url=endpoint.endpoint, api_key=endpoint.api_key, model=endpoint.model)
+        yield open_upstream(endpoint)
         return
     if plan.policy is None:
         raise UsageError("no model can answer the agent: give a policy, or an endpoint and its model")

@@ -17,8 +17,7 @@ from leyden.core.trainer.agents.runner_api import PATH, RunnerEndpoint
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from leyden.core.gateway.app import Gateway, GatewayLimits
-    from leyden.core.gateway.calls.served_policy import ServedPolicy
+    from leyden.core.gateway.app import Backend, Gateway, GatewayLimits
     from leyden.core.gateway.http.metrics_page import Measure
     from leyden.core.gateway.upstream.relay import Upstream
 
@@ -44,9 +43,9 @@ class RunAddress:
 @asynccontextmanager
 async def open_gateway(
     store: LightningStore,
-    policy: "ServedPolicy | Upstream | None" = None,
+    policy: "Backend | None" = None,
     *,
-    others: "Mapping[str, ServedPolicy] | None" = None,
+    others: "Mapping[str, Backend] | None" = None,
     limits: "GatewayLimits | None" = None,
     mounts: "Mapping[str, ASGIApp] | None" = None,
     other_metrics: "Mapping[str, Measure] | None" = None,

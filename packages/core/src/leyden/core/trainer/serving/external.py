@@ -17,7 +17,7 @@ from leyden.core.trainer.monitoring.run_metrics import RunMetrics
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.serving.address import open_gateway
 from leyden.core.trainer.serving.external_replicas import ExternalReplicas
-from leyden.core.trainer.serving.serving import Serving
+from leyden.core.trainer.serving.serving import Serving, provider_upstreams
 
 if TYPE_CHECKING:
     pass
@@ -56,6 +56,7 @@ async def serve_external(
         opening = open_gateway(
             store,
             policy,
+            others=provider_upstreams(config),
             limits=limits,
             mounts=mounts,
             other_metrics=other_metrics,

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from leyden.core.gateway.app import Gateway
     from leyden.core.gateway.calls.served_policy import ServedPolicy
     from leyden.core.gateway.codec import Codec
+    from leyden.core.gateway.upstream.backend import UpstreamBackend
     from leyden.core.policy.model import PolicyModel
     from leyden.core.trainer.agents.local import AgentSide, CheckAgents
     from leyden.core.trainer.serving.external_replicas import ExternalReplicas
@@ -173,7 +174,7 @@ async def serve_policies(
         address = replace(address, routes=config.routes)
         starting = closing.enter_async_context(agents(address))
         served, check_agents = await run_both(_serve_all(engines, folder, config, record), starting)
-        gateway.answer_with(served[config.usual], served)
+        gateway.answer_with(served[config.usual], {**served, **provider_upstreams(config)})
         gc_tuning.tune()
         closing.callback(gc_tuning.restore)
         serving = Serving(
@@ -185,6 +186,15 @@ async def serve_policies(
             frozen=[served[name].engine for name in config.frozen],
         )
         yield serving, check_agents
+
+
+def provider_upstreams(config: RunConfig) -> "dict[str, UpstreamBackend]":
+    """Return the providers' models that routes name, as upstreams; their keys are in this process alone."""
+    if not config.providers:
+        return {}
+    from leyden.core.gateway.upstream.provider import ProviderUpstream
+
+    return {name: ProviderUpstream(given) for name, given in config.providers.items()}
 
 
 async def _serve_all(
