@@ -1,6 +1,7 @@
 """One real training step on the recorded rollouts: assemble, credit, advantages, and an update of a tiny policy."""
 
 import threading
+from dataclasses import replace
 
 from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.advantage_pipeline import weigh
@@ -74,7 +75,9 @@ def _update(groups: list[TrajectoryGroup]) -> list[str]:
     shape = TinyShape(vocab=VOCABULARY + 1, hidden=16, intermediate=16, layers=1, heads=2, context=CONTEXT)
     updater = Updater(tiny_policy(0, shape), UpdateConfig(learning_rate=1e-3, loss="reinforce"))
     before = {name: tensor.clone() for name, tensor in updater.model.weights().items()}
-    report = updater.step(weighed.transitions)
+    # the scripted engine samples without grammars and penalties, and its policy has no tokenizer
+    trained = [replace(one, transition=replace(one.transition, sampling=None)) for one in weighed.transitions]
+    report = updater.step(trained)
     moved = any(not bool((before[name] == tensor).all()) for name, tensor in updater.model.weights().items())
     if report.transitions != calls or report.skipped:
         return [f"{report.transitions} of {calls} transitions are trained, skipped {report.skipped}"]

@@ -23,8 +23,6 @@ model:
 calls: 6
 result: [proof for Fermat goes, proof for Euler goes]
 agents: [Assistant, "None"]
-waiting: structured output
-seen: response_format
 """
 
 from autogen_agentchat.agents import AssistantAgent

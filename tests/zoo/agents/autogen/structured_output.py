@@ -9,8 +9,6 @@ model:
     say: '{"thoughts": "They like \1.", "response": "happy"}'
 calls: 1
 result: [They like lighthouses., They like submarines.]
-waiting: structured output
-seen: response_format
 """
 
 from typing import Literal

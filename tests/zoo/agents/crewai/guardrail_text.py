@@ -12,8 +12,6 @@ model:
     say: '{"valid": true, "feedback": null}'
 calls: 2
 result: [Old lighthouses., Old submarines.]
-waiting: structured output
-seen: response_format
 """
 
 from crewai import Agent, Crew, Task

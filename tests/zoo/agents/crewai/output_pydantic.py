@@ -9,8 +9,6 @@ model:
     say: '{"title": "On \1", "length": 3}'
 calls: 1
 result: [On lighthouses, On submarines]
-waiting: structured output
-seen: response_format
 """
 
 from crewai import Agent, Crew, Task

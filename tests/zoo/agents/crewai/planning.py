@@ -14,8 +14,6 @@ model:
     say: As planned, \1 are old.
 calls: 2
 result: ["As planned, lighthouses are old.", "As planned, submarines are old."]
-waiting: structured output
-seen: response_format
 """
 
 from crewai import Agent, Crew, Task

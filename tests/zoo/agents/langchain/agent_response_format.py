@@ -9,8 +9,6 @@ model:
     say: '{"name": "\1", "age": \2}'
 calls: 1
 result: ['"name": "Alice"', '"name": "Bruno"']
-waiting: structured output
-seen: response_format
 """
 
 from langchain.agents import create_agent

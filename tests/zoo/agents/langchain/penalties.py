@@ -9,8 +9,6 @@ model:
 calls: 1
 result: [France is well known, Kenya is well known]
 author: agent.invoke(task)
-waiting: parameters
-seen: penalty
 """
 
 from langchain_core.prompts import PromptTemplate

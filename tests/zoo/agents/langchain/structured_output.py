@@ -9,8 +9,6 @@ model:
     say: '{"country": "\1", "known": true}'
 calls: 1
 result: ['"country": "France"', '"country": "Kenya"']
-waiting: structured output
-seen: response_format
 """
 
 from langchain_core.prompts import PromptTemplate

@@ -10,8 +10,6 @@ model:
     say: They are \1.
 calls: 1
 result: [They are lighthouses., They are submarines.]
-waiting: parameters
-seen: frequency_penalty
 """
 
 from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner

@@ -9,8 +9,6 @@ model:
     say: '{"name": "\1 day", "date": "Friday", "participants": []}'
 calls: 1
 result: [Lighthouse day, Submarine day]
-waiting: structured output
-seen: format
 """
 
 from agents import Agent, Runner

@@ -8,8 +8,6 @@ model:
     say: The capital of \1 is well known.
 calls: 1
 result: [France is well known, Kenya is well known]
-waiting: parameters
-seen: top_k
 """
 
 from openai import OpenAI

@@ -240,12 +240,16 @@ def _checked_extra(extra: ExtraSampling) -> dict[str, Any]:
     }
 
 
-def check_ids(sampling: Sampling, vocab_size: int) -> None:
-    """Raise Refusal if the sampling names ids that the policy's vocabulary does not have."""
-    named = {"logit_bias": [token for token, _ in sampling.logit_bias], "stop_token_ids": sampling.stop_ids}
-    for name, ids in named.items():
-        if any(token >= vocab_size for token in ids):
-            raise invalid(f"'{name}' has ids outside the model's vocabulary of {vocab_size} tokens.", name)
+def with_known_ids(sampling: Sampling, vocab_size: int) -> Sampling:
+    """Return the sampling without the ids that the policy's vocabulary does not have: they could have no effect.
+
+    Agents name ids of the tokenizer of another model.
+    """
+    biases = tuple(pair for pair in sampling.logit_bias if pair[0] < vocab_size)
+    stop_ids = tuple(token for token in sampling.stop_ids if token < vocab_size)
+    if (biases, stop_ids) == (sampling.logit_bias, sampling.stop_ids):
+        return sampling
+    return msgspec.structs.replace(sampling, logit_bias=biases, stop_ids=stop_ids)
 
 
 def checked_top_logprobs(value: int | None, *, wanted: bool) -> int:

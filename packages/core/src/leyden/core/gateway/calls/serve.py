@@ -29,7 +29,7 @@ from leyden.core.gateway.dialect import Dialect, EncodedPrompt, Exchange, Finish
 from leyden.core.gateway.http.asgi import ClientGone, ClientWatch
 from leyden.core.gateway.limits.long_work import RequestWork
 from leyden.core.gateway.limits.prompt_size import MAX_UNCHECKED_BYTES, check_elements, least_of_body
-from leyden.core.gateway.model_request import ModelRequest, check_ids
+from leyden.core.gateway.model_request import ModelRequest, with_known_ids
 from leyden.core.gateway.refusal import Refusal, invalid, server_error
 
 _log = logging.getLogger("leyden.gateway")
@@ -215,8 +215,8 @@ async def _accept(
     if longest > most:
         raise dialect.too_long(room, longest)
     record.prompt_ids = prompts[0].ids
-    check_ids(request.sampling, policy.engine.model.vocab_size)
-    sampling = sampling_for(record.origin.rollout, request.sampling, policy.sampling)
+    requested = with_known_ids(request.sampling, policy.engine.model.vocab_size)
+    sampling = sampling_for(record.origin.rollout, requested, policy.sampling)
     if request.answer_format is not None or request.forced is not None:
         grammar = await work.run_on_thread(lambda: _grammar(policy, request))
         sampling = msgspec.structs.replace(sampling, grammar=grammar)
