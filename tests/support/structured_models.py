@@ -3,6 +3,7 @@
 All values of the models are bounded: a random policy would not end a text of any length.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
@@ -69,7 +70,9 @@ class Solution(BaseModel):
 MODELS: dict[str, type[BaseModel]] = {model.__name__: model for model in (Person, Plan, Defaults, Solution)}
 SEEDS = 4
 """Number of policies, each with weights of its own."""
-COUNTS = pytest.mark.parametrize("count", [8, pytest.param(1000, marks=[pytest.mark.long, pytest.mark.timeout(1200)])])
+MANY = int(os.environ.get("LEYDEN_STRUCTURED_RUNS", "100"))
+"""Number of runs in the long tests; 1,000 take half an hour."""
+COUNTS = pytest.mark.parametrize("count", [8, pytest.param(MANY, marks=[pytest.mark.long, pytest.mark.timeout(1200)])])
 """Numbers of runs: a few in the fast tests."""
 
 Option = TypeVar("Option")
