@@ -240,9 +240,13 @@ def _control_token_ids(tokenizer: Any, marks: Sequence[str]) -> frozenset[int]:
 
 
 def _special_marks(tokenizer: Any, family: ToolFamily | None) -> dict[str, int]:
-    """Return the ids of the marks of calls that are special tokens: a grammar can name such a token only by its id."""
+    """Return the ids of the marks of calls that are added tokens: a grammar names them by their ids.
+
+    Whether such a token is special differs between a tokenizer's files. The grammar library may then write it where the
+    text is required, and not recognize it as that text.
+    """
     added = cast("dict[int, Any]", tokenizer.added_tokens_decoder)
-    ids = {token.content: token_id for token_id, token in added.items() if token.special}
+    ids = {token.content: token_id for token_id, token in added.items()}
     return {mark: ids[mark] for mark in (family.tokens if family else ()) if mark in ids}
 
 
