@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,7 +62,7 @@ def recomputed(spans: Sequence[Span], versions: Versions, told: Callable[[], Non
     for version in sorted(by_version):
         versions.load(version)
         for batch in _batches(by_version[version]):
-            _compare(versions.model, batch, found)
+            _compare(versions, batch, found)
         found.versions += 1
         told()
     controls = [_by_the_next(by_version[version], version, versions) for version in sorted(by_version)]
@@ -99,9 +100,10 @@ def _batches(drawn: Sequence[_Drawn]) -> Iterator[list[_Drawn]]:
         yield batch
 
 
-def _compare(model: Any, batch: Sequence[_Drawn], found: Differences) -> None:
-    for one, logits_TV in zip(batch, _logits(model, batch), strict=True):
+def _compare(versions: Versions, batch: Sequence[_Drawn], found: Differences) -> None:
+    for one, logits_TV in zip(batch, _logits(versions.model, batch), strict=True):
         sampling = sampling_of(one.span)
+        logits_TV = _allowed(one, logits_TV, sampling, versions)
         raw_TV = logits_TV.float().log_softmax(-1)
         raw = _difference(one, [raw_TV], semconv.RESPONSE_LOGPROBS)
         drawn = _difference(one, drawn_from(logits_TV, sampling), semconv.SAMPLING_LOGPROBS)
@@ -110,6 +112,15 @@ def _compare(model: Any, batch: Sequence[_Drawn], found: Differences) -> None:
         found.raw, found.sampling = max(found.raw, raw), max(found.sampling, drawn)
         found.tokens += len(one.mine)
         found.truncated += len(one.mine) if sampling.temperature and sampling.top_p < 1 else 0
+
+
+def _allowed(one: _Drawn, logits_TV: Tensor, sampling: Sampling, versions: Versions) -> Tensor:
+    """Return the logits with -inf for the tokens that the call's grammar did not allow."""
+    if not sampling.grammar:
+        return logits_TV
+    bits_TW = versions.grammars.masks(sampling.grammar, one.ids[one.prompt :])[one.mine.start : one.mine.stop]
+    allowed_TV = np.unpackbits(bits_TW.view(np.uint8), axis=1, count=logits_TV.shape[-1], bitorder="little") == 1
+    return logits_TV.masked_fill(~torch.as_tensor(allowed_TV), -torch.inf)
 
 
 def drawn_from(logits_TV: Tensor, sampling: Sampling) -> Iterator[Tensor]:
@@ -156,5 +167,5 @@ def _by_the_next(drawn: Sequence[_Drawn], version: int, versions: Versions) -> f
     """Return what the version after the right one makes of a batch."""
     found = Differences()
     versions.load(version + 1)
-    _compare(versions.model, next(_batches(drawn)), found)
+    _compare(versions, next(_batches(drawn)), found)
     return found.raw

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from leyden.core.engine.embedded.weights import load_model
+from leyden.core.grammar.compiler import GrammarCompiler
 
 STRENGTH = 0.05
 """Standard deviation of the noise, as a share of each weight's own: other answers, and still a model that answers."""
@@ -24,6 +25,7 @@ class Versions:
         bars.disable_progress_bar()
         self.model = load_model(policy)
         """To compute with, after `load`."""
+        self.grammars = GrammarCompiler(str(policy), int(self.model.config.vocab_size))
         self._first = {name: tensor.detach().clone() for name, tensor in self.model.named_parameters()}
 
     def weights(self, version: int) -> dict[str, Tensor]:

@@ -162,3 +162,8 @@ def test_only_tokens_that_truncation_leaves_are_sampled(
         assert cast("Any", found_BV[row]).tolist() == pytest.approx(expected, abs=1e-5)
         assert sampled.ids[row] in kept
         assert sampled.sampling_logprobs[row] == pytest.approx(expected[sampled.ids[row]], abs=1e-5)
+
+
+def test_tokens_that_a_grammar_removed_are_not_among_the_likeliest() -> None:
+    raw = torch.tensor([[-0.5, -torch.inf, -1.0, -torch.inf]])
+    assert likeliest(raw, [3]) == [[(0, -0.5), (2, -1.0)]]

@@ -3,6 +3,7 @@
 Shape suffixes: B rows, V vocabulary.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
@@ -44,7 +45,8 @@ def likeliest(raw_BV: Tensor, counts: Sequence[int]) -> list[list[tuple[int, flo
     logprob_N: list[float] = cast(Any, raw_BV[cells_N]).tolist()
     found = [list[tuple[int, float]]() for _ in range(rows)]
     for row, token, logprob in zip(row_N, id_N, logprob_N, strict=True):
-        found[row].append((token, logprob))
+        if logprob > -math.inf:  # a grammar allows fewer tokens than were requested
+            found[row].append((token, logprob))
     return [sorted(pairs, key=lambda pair: -pair[1])[:count] for pairs, count in zip(found, counts, strict=True)]
 
 
