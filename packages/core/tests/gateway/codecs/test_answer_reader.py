@@ -20,6 +20,6 @@ def test_a_forced_call_that_is_cut_has_the_reason_length(choice: bytes) -> None:
     text = b' {"a": "cut he'
     reader.push(list(text), [0.0] * len(text))
     reader.finish()
-    finished = FinishedChoice(reader=reader, tokens=len(text), engine_finish="length")
+    finished = FinishedChoice(reader=reader, engine_finish="length", response_ids=list(text))
     assert len(reader.calls) == 1 and finished.cut
     assert finished.finish(request) == "length"

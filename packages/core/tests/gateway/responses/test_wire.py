@@ -370,13 +370,13 @@ def test_stream_events_add_up_to_the_plain_answer(text: str, tools: bool, shown:
         for start, end in zip([0, *cuts], [*cuts, len(ids)], strict=True):
             await reply.show(0, reader.push(ids[start:end], [-1.0] * (end - start)), reader.tokens())
         await reply.show(0, reader.finish(), reader.tokens())
-        await reply.end([FinishedChoice(reader=reader, tokens=len(ids), engine_finish="stop")], 5)
+        await reply.end([FinishedChoice(reader=reader, engine_finish="stop", response_ids=ids)], 5)
         return sent.body
 
     reader = AnswerReader(CODEC, request, "resp_1")
     reader.push(ids, [-1.0] * len(ids))
     reader.finish()
-    plain = AnswerWriter(head).whole(FinishedChoice(reader=reader, tokens=len(ids), engine_finish="stop"), 5)
+    plain = AnswerWriter(head).whole(FinishedChoice(reader=reader, engine_finish="stop", response_ids=ids), 5)
     read = events(asyncio.run(stream()).decode(), padded=False)
     assert read[-1]["response"]["output"] == plain["output"]
     assert [event["item"] for event in read if event["type"] == "response.output_item.done"] == plain["output"]

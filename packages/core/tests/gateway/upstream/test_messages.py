@@ -80,7 +80,7 @@ def stream_of(events: list[dict[str, Any]]) -> bytes:
 
 
 class Provider:
-    """A stand-in for an endpoint somewhere else: answers what it is told to, and remembers what it was asked."""
+    """A stand-in for another endpoint: it sends prepared answers, and keeps the requests."""
 
     def __init__(self, status: int, body: bytes, content_type: bytes) -> None:
         self.seen: list[tuple[str, dict[str, str], dict[str, Any]]] = []

@@ -52,7 +52,7 @@ EVENTS = b"".join(b"data: " + json.dumps(delta).encode() + b"\n\n" for delta in 
 
 
 class Provider:
-    """A stand-in for an endpoint somewhere else: answers what it is told to, and remembers what it was asked."""
+    """A stand-in for another endpoint: it sends prepared answers, and keeps the requests."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[dict[str, str], dict[str, Any]]] = []

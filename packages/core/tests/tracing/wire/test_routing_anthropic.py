@@ -1,4 +1,4 @@
-"""Anthropic's client, unchanged, in an attempt: its calls reach the gateway, and its key reaches nobody."""
+"""Anthropic's client, unchanged, in an attempt: its calls reach the gateway, and its key reaches no server."""
 
 import asyncio
 import json

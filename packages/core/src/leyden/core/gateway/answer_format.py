@@ -31,28 +31,28 @@ class JsonSchemaFormat(msgspec.Struct, frozen=True):
 
 def read_response_format(value: Mapping[str, Any] | None) -> AnswerFormat | None:
     """Return the format of Chat Completions' `response_format`; None for plain text. Raises Refusal if invalid."""
-    where = "response_format"
-    kind = None if value is None else value.get("type")
-    if value is None or kind == "text":
-        return None
-    if kind == "json_object":
-        return AnswerFormat(kind="json", text=ANY_OBJECT, field=where)
-    if kind == "json_schema":
-        return _named(value.get("json_schema"), f"{where}.json_schema")
-    raise _unknown_kind(kind, where)
+    named = None if value is None else value.get("json_schema")
+    return _read_format(value, named, "response_format", "response_format.json_schema", "response_format")
 
 
 def read_text_format(value: Mapping[str, Any] | None) -> AnswerFormat | None:
     """Return the format of Responses' `text.format`; None for plain text. Raises Refusal if invalid."""
-    where = "text.format"
+    named = {key: one for key, one in (value or {}).items() if key != "type"}
+    return _read_format(value, named, "text.format", "text.format", "text.format.type")
+
+
+def _read_format(
+    value: Mapping[str, Any] | None, named: object, where: str, schema_at: str, kind_at: str
+) -> AnswerFormat | None:
+    """Return the format; `named` is its schema with the name, and the last arguments are names of fields."""
     kind = None if value is None else value.get("type")
     if value is None or kind == "text":
         return None
     if kind == "json_object":
         return AnswerFormat(kind="json", text=ANY_OBJECT, field=where)
     if kind == "json_schema":
-        return _named({key: one for key, one in value.items() if key != "type"}, where)
-    raise _unknown_kind(kind, f"{where}.type")
+        return _named(named, schema_at)
+    raise _unknown_kind(kind, kind_at)
 
 
 def _unknown_kind(kind: object, where: str) -> Refusal:

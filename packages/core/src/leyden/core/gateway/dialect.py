@@ -44,13 +44,16 @@ class FinishedChoice:
     """One choice of a response after its generation has ended."""
 
     reader: AnswerReader
-    tokens: int
-    """Number of sampled tokens."""
     engine_finish: FinishReason
     prompt_ids: Sequence[int] = ()
     """Token ids of the prompt, as the engine read them."""
-    response_ids: Sequence[int] = ()
+    response_ids: Sequence[int]
     """Token ids of the choice, as the engine sampled them."""
+
+    @property
+    def tokens(self) -> int:
+        """Number of sampled tokens."""
+        return len(self.response_ids)
 
     @property
     def cut(self) -> bool:

@@ -30,13 +30,27 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Exceptions that decoding a client's JSON may raise."""
 
 
-class ExtraSampling(msgspec.Struct, frozen=True, kw_only=True):
-    """Sampling parameters of vLLM's API that OpenAI's API does not have."""
+class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields by which a request of Chat Completions or Completions controls what is sampled.
 
+    Those from `top_k` on are fields of vLLM's API, and not of OpenAI's.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
     stop_token_ids: list[int] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
 
 
 class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,23 +181,13 @@ def check_range(name: str, value: float, minimum: int, maximum: int | None = Non
             raise Refusal(400, message, param=name, code=code)
 
 
-def checked_sampling(
-    *,
-    temperature: float | None,
-    top_p: float | None,
-    max_tokens: tuple[str, int | None],
-    seed: int | None = None,
-    presence_penalty: float | None = None,
-    frequency_penalty: float | None = None,
-    logit_bias: Mapping[str, float] | None = None,
-    extra: ExtraSampling | None = None,
-) -> Sampling:
+def checked_sampling(fields: SamplingFields, max_tokens: tuple[str, int | None]) -> Sampling:
     """Return the requested sampling; raises Refusal for values out of range.
 
     `max_tokens` is a pair: the field's name in the dialect, and its value.
     """
-    temperature = 1.0 if temperature is None else temperature
-    top_p = 1.0 if top_p is None else top_p
+    temperature = 1.0 if fields.temperature is None else fields.temperature
+    top_p = 1.0 if fields.top_p is None else fields.top_p
     name, limit = max_tokens
     check_range("temperature", temperature, 0, 2)
     check_range("top_p", top_p, 0, 1)
@@ -191,20 +195,32 @@ def checked_sampling(
         raise invalid("'top_p' must be above 0: no token would be left.", "top_p")
     if limit is not None:
         check_range(name, limit, 1, LARGEST_INTEGER)
-    if seed is not None:
-        check_range("seed", seed, -LARGEST_INTEGER - 1, LARGEST_INTEGER)
-    for penalty, value in (("presence_penalty", presence_penalty), ("frequency_penalty", frequency_penalty)):
-        check_range(penalty, value or 0.0, -2, 2)
-    extra = extra or ExtraSampling()
+    if fields.seed is not None:
+        check_range("seed", fields.seed, -LARGEST_INTEGER - 1, LARGEST_INTEGER)
+    check_range("presence_penalty", fields.presence_penalty or 0.0, -2, 2)
+    check_range("frequency_penalty", fields.frequency_penalty or 0.0, -2, 2)
+    biases = _biases(fields.logit_bias or {})
+    check_range("top_k", fields.top_k or 0, -1, LARGEST_TOKEN)
+    check_range("min_p", fields.min_p or 0.0, 0, 1)
+    repetition_penalty = 1.0 if fields.repetition_penalty is None else fields.repetition_penalty
+    check_range("repetition_penalty", repetition_penalty, 0, 10)
+    if repetition_penalty == 0:
+        raise invalid("'repetition_penalty' must be above 0.", "repetition_penalty")
+    stop_ids = fields.stop_token_ids or ()
+    if len(stop_ids) > MAX_BIASES or any(not 0 <= token <= LARGEST_TOKEN for token in stop_ids):
+        raise invalid(f"'stop_token_ids' must hold at most {MAX_BIASES} ids of tokens.", "stop_token_ids")
     return Sampling(
         temperature=temperature,
         top_p=top_p,
         max_tokens=limit,
-        seed=seed,
-        presence_penalty=presence_penalty or 0.0,
-        frequency_penalty=frequency_penalty or 0.0,
-        logit_bias=_biases(logit_bias or {}),
-        **_checked_extra(extra),
+        seed=fields.seed,
+        presence_penalty=fields.presence_penalty or 0.0,
+        frequency_penalty=fields.frequency_penalty or 0.0,
+        logit_bias=biases,
+        top_k=max(fields.top_k or 0, 0),  # vLLM: -1 and 0 mean all tokens
+        min_p=fields.min_p or 0.0,
+        repetition_penalty=repetition_penalty,
+        stop_ids=tuple(dict.fromkeys(stop_ids)),
     )
 
 
@@ -218,26 +234,6 @@ def _biases(given: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
         check_range("logit_bias", bias, -100, 100)
         biases.append((int(token), bias))
     return tuple(sorted(biases))
-
-
-def _checked_extra(extra: ExtraSampling) -> dict[str, Any]:
-    """Return vLLM's parameters as fields of `Sampling`."""
-    top_k = max(extra.top_k or 0, 0)  # vLLM: -1 and 0 mean all tokens
-    check_range("top_k", extra.top_k or 0, -1, LARGEST_TOKEN)
-    check_range("min_p", extra.min_p or 0.0, 0, 1)
-    penalty = 1.0 if extra.repetition_penalty is None else extra.repetition_penalty
-    check_range("repetition_penalty", penalty, 0, 10)
-    if penalty == 0:
-        raise invalid("'repetition_penalty' must be above 0.", "repetition_penalty")
-    ids = extra.stop_token_ids or ()
-    if len(ids) > MAX_BIASES or any(not 0 <= token <= LARGEST_TOKEN for token in ids):
-        raise invalid(f"'stop_token_ids' must hold at most {MAX_BIASES} ids of tokens.", "stop_token_ids")
-    return {
-        "top_k": top_k,
-        "min_p": extra.min_p or 0.0,
-        "repetition_penalty": penalty,
-        "stop_ids": tuple(dict.fromkeys(ids)),
-    }
 
 
 def with_known_ids(sampling: Sampling, vocab_size: int) -> Sampling:

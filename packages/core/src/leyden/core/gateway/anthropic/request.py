@@ -19,6 +19,7 @@ from leyden.core.gateway.model_request import (
     UNREADABLE,
     ModelRequest,
     RecordedRequest,
+    SamplingFields,
     checked_sampling,
     rest_of,
     text_of,
@@ -272,7 +273,7 @@ def _sampling(body: MessagesBody) -> Sampling:
         if len(text) > MAX_STOP_CHARACTERS:
             raise wrong(f"stop_sequences.{index}", f"String should have at most {MAX_STOP_CHARACTERS} characters")
     limit = ("max_tokens", body.max_tokens)
-    sampling = checked_sampling(temperature=body.temperature, top_p=body.top_p, max_tokens=limit)
+    sampling = checked_sampling(SamplingFields(temperature=body.temperature, top_p=body.top_p), limit)
     return msgspec.structs.replace(sampling, stop=stop, top_k=body.top_k or 0)
 
 

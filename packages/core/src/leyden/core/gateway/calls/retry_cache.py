@@ -143,12 +143,8 @@ async def replay(policy: ServedPolicy, exchange: Exchange, spans: Sequence[Span]
         if reply.live:
             await reply.show(index, parts, reader.tokens())
         finish = cast("Literal['stop', 'length']", span.attributes.get(semconv.ENGINE_FINISH, "stop"))
-        prompt_ids = unpack_ids(cast("bytes", span.attributes[semconv.PROMPT_IDS]))
-        choices.append(
-            FinishedChoice(
-                reader=reader, tokens=len(ids), engine_finish=finish, prompt_ids=prompt_ids, response_ids=ids
-            )
-        )
+        prompt_ids = prompts[index // exchange.request.choices].ids
+        choices.append(FinishedChoice(reader=reader, engine_finish=finish, prompt_ids=prompt_ids, response_ids=ids))
     await reply.end(choices, sum(len(prompt.ids) for prompt in prompts))
 
 

@@ -105,7 +105,6 @@ class _Choice:
         finish = self.record.engine_finish or "abort"
         return FinishedChoice(
             reader=self.reader,
-            tokens=len(self.record.ids),
             engine_finish=finish,
             prompt_ids=self.record.prompt_ids or (),
             response_ids=self.record.ids,
@@ -186,7 +185,8 @@ async def _answer(
     failure = await _generate(policy, choices, prompts, retry_cache, watch)
     finished = [choice.finished() for choice in choices]
     for one in records:
-        await one.pack_kept()
+        if one.kept:
+            await one.pack_kept()
     whole = all(one.finish_reason for one in records)
     if failure is None and whole:
         records[0].extra = exchange.attributes(record.response_id, int(record.started), finished)

@@ -1,6 +1,5 @@
 """Chat Completions replies: send a response as one JSON document or as server-sent events."""
 
-import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -25,7 +24,7 @@ from leyden.core.gateway.chat.format import (
 from leyden.core.gateway.chat.request import ChatRequest
 from leyden.core.gateway.codecs.answer_reader import ReadPart, ReadToken
 from leyden.core.gateway.dialect import FinishedChoice
-from leyden.core.gateway.http.asgi import EVENTS, send_json, start_message
+from leyden.core.gateway.http.asgi import EventWriter, send_json
 from leyden.core.gateway.refusal import Refusal
 
 
@@ -61,20 +60,15 @@ class PlainReply:
 
 
 class StreamReply:
-    """Writer of a response as server-sent events.
-
-    The status line is sent with the first event, so that an earlier error can still have its own status.
-    """
+    """Writer of a response as server-sent events."""
 
     live = True
 
     def __init__(self, send: Send, head: AnswerHead, request: ChatRequest) -> None:
-        self._send, self._head, self._request = send, head, request
-        self._started = False
+        self._head, self._request = head, request
         self._opened: set[int] = set()
         self._calls: dict[int, int] = {}
-        self._writing = asyncio.Lock() if request.choices > 1 else None
-        """Serializes the events of several choices, which are generated concurrently."""
+        self._events = EventWriter(send, concurrent=request.choices > 1)
 
     async def show(self, choice: int, parts: Sequence[ReadPart], tokens: Sequence[ReadToken] | None) -> None:
         """Send the new parts of a choice: one event for each text, two for each tool call."""
@@ -82,7 +76,7 @@ class StreamReply:
         for part in parts:
             if isinstance(part, str):
                 delta = Delta(content=part)
-                await self._write(
+                await self._events.write(
                     self._opening_event(choice) + delta_event(self._head, choice, delta, token_logprobs=token_logprobs)
                 )
                 token_logprobs = None
@@ -91,7 +85,7 @@ class StreamReply:
             if choice not in self._opened:
                 self._opened.add(choice)
                 name = msgspec.structs.replace(name, role="assistant", content=None, refusal=None)
-            await self._write(delta_event(self._head, choice, name) + delta_event(self._head, choice, arguments))
+            await self._events.write(delta_event(self._head, choice, name) + delta_event(self._head, choice, arguments))
             self._calls[choice] = self._calls.get(choice, 0) + 1
 
     async def end(self, choices: Sequence[FinishedChoice], prompt_tokens: int) -> None:
@@ -104,13 +98,13 @@ class StreamReply:
         if self._head.include_usage:
             token_usage = usage(prompt_tokens, sum(drawn.tokens for drawn in choices))
             events.append(usage_event(self._head, token_usage))
-        await self._write(b"".join([*events, DONE]), more=False)
+        await self._events.write(b"".join([*events, DONE]), more=False)
 
     async def fail(self, refusal: Refusal) -> None:
         """Send an error event, which clients raise as an exception; raises `refusal` if nothing has been sent yet."""
-        if not self._started:
+        if not self._events.started:
             raise refusal
-        await self._write(server_event(refusal.encode()), more=False)
+        await self._events.write(server_event(refusal.encode()), more=False)
 
     def _opening_event(self, choice: int) -> bytes:
         """Return the event that opens a choice; empty after the first call for this choice."""
@@ -121,18 +115,6 @@ class StreamReply:
         return delta_event(
             self._head, choice, Delta(role="assistant", content="", refusal=None), token_logprobs=token_logprobs
         )
-
-    async def _write(self, data: bytes, *, more: bool = True) -> None:
-        if self._writing is not None:
-            await self._writing.acquire()
-        try:
-            if not self._started:
-                self._started = True
-                await self._send(start_message(200, EVENTS))
-            await self._send({"type": "http.response.body", "body": data, "more_body": more})
-        finally:
-            if self._writing is not None:
-                self._writing.release()
 
 
 def _ids(drawn: FinishedChoice, request: ChatRequest) -> TokenIds | None:

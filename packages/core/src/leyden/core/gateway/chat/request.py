@@ -16,9 +16,9 @@ from leyden.core.gateway.answer_format import one_format, read_guided, read_resp
 from leyden.core.gateway.codec import OWN_VARIABLES, Message, ToolDefinition
 from leyden.core.gateway.model_request import (
     UNREADABLE,
-    ExtraSampling,
     ModelRequest,
     RecordedRequest,
+    SamplingFields,
     check_fields,
     check_range,
     checked_sampling,
@@ -103,7 +103,7 @@ class ChatTool(msgspec.Struct, frozen=True):
     function: _ToolFunction | None = None
 
 
-class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
+class ChatBody(SamplingFields, frozen=True, kw_only=True):
     """Supported fields of a request."""
 
     model: str
@@ -113,31 +113,16 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     stop: str | list[str] | None = None
-    seed: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     n: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
     response_format: dict[str, Any] | None = None
     reasoning_effort: str | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    stop_token_ids: list[int] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_ids: bool | None = None
-    structured_outputs: dict[str, Any] | None = None
-    guided_json: str | dict[str, Any] | None = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
 
 
 _BODY = msgspec.json.Decoder(ChatBody)
@@ -257,19 +242,5 @@ def _sampling(body: ChatBody) -> Sampling:
         raise invalid(message, "max_tokens")
     has_new_name = body.max_completion_tokens is not None
     limit = ("max_completion_tokens", body.max_completion_tokens) if has_new_name else ("max_tokens", body.max_tokens)
-    sampling = checked_sampling(
-        temperature=body.temperature,
-        top_p=body.top_p,
-        max_tokens=limit,
-        seed=body.seed,
-        presence_penalty=body.presence_penalty,
-        frequency_penalty=body.frequency_penalty,
-        logit_bias=body.logit_bias,
-        extra=ExtraSampling(
-            top_k=body.top_k,
-            min_p=body.min_p,
-            repetition_penalty=body.repetition_penalty,
-            stop_token_ids=body.stop_token_ids,
-        ),
-    )
+    sampling = checked_sampling(body, limit)
     return msgspec.structs.replace(sampling, stop=checked_stop(body.stop))

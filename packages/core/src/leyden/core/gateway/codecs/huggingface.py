@@ -56,7 +56,7 @@ class HuggingFaceCodec(Codec):
         self._family = tool_family(self._template)
         self._stop_ids = stop_ids(self._tokenizer, str(source))
         self._hidden_ids = _control_token_ids(self._tokenizer, self._family.tokens if self._family else ())
-        self._special_marks = _special_marks(self._tokenizer, self._family)
+        self._mark_ids = _mark_ids(self._tokenizer, self._family)
         self._prompts: OrderedDict[bytes, _Prompt] = OrderedDict()
         self._prompt_bytes = 0
         self._prompts_lock = Lock()
@@ -139,7 +139,7 @@ class HuggingFaceCodec(Codec):
 
     def _literal(self, text: str) -> str:
         """Return the grammar's expression of a text, in which the marks of calls may be control tokens."""
-        marks = self._special_marks
+        marks = self._mark_ids
         parts = re.split("(" + "|".join(map(re.escape, marks)) + ")", text) if marks else [text]
         return " ".join(f"<[{marks[part]}]>" if part in marks else text_rule(part) for part in parts if part)
 
@@ -239,7 +239,7 @@ def _control_token_ids(tokenizer: Any, marks: Sequence[str]) -> frozenset[int]:
     return frozenset(special - {vocabulary[mark] for mark in marks if mark in vocabulary})
 
 
-def _special_marks(tokenizer: Any, family: ToolFamily | None) -> dict[str, int]:
+def _mark_ids(tokenizer: Any, family: ToolFamily | None) -> dict[str, int]:
     """Return the ids of the marks of calls that are added tokens: a grammar names them by their ids.
 
     Whether such a token is special differs between a tokenizer's files. The grammar library may then write it where the

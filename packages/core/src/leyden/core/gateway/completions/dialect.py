@@ -7,8 +7,7 @@ from starlette.types import Send
 
 from leyden.core.data.span import Attributes
 from leyden.core.gateway.call_identity import Origin
-from leyden.core.gateway.chat.format import server_event
-from leyden.core.gateway.completions.format import AnswerHead
+from leyden.core.gateway.chat.format import AnswerHead, server_event
 from leyden.core.gateway.completions.reply import ChoiceWriter, PlainReply, StreamReply
 from leyden.core.gateway.completions.request import CompletionsRequest, parse_completions
 from leyden.core.gateway.dialect import EncodedPrompt, FinishedChoice, Reply

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from leyden.core.gateway.chat.format import AnswerHead, server_event
 from leyden.core.gateway.codecs.answer_reader import ReadToken
 from leyden.core.gateway.dialect import EncodedPrompt
 from leyden.core.gateway.http.padding import padding
@@ -54,18 +55,6 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[Choice]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
     obfuscation: str | msgspec.UnsetType = msgspec.UNSET
-
-
-class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields that every part of one response repeats."""
-
-    id: str
-    created: int
-    model: str
-    """Name of the model in the agent's request."""
-    include_usage: bool = False
-    padded: bool = False
-    """Whether the events of a stream are padded."""
 
 
 def echo_logprobs(prompt: EncodedPrompt, *, top: bool) -> Logprobs:
@@ -138,7 +127,7 @@ def _event(
         usage=token_usage,
         obfuscation=padding(piece) if head.padded else msgspec.UNSET,
     )
-    return b"data: " + msgspec.json.encode(event) + b"\n\n"
+    return server_event(msgspec.json.encode(event))
 
 
 def _top(token: ReadToken) -> dict[str, float]:

@@ -1,14 +1,12 @@
 """Completions replies: send a response as one JSON document or as server-sent events."""
 
-import asyncio
 from collections.abc import Sequence
 
 from starlette.types import Send
 
-from leyden.core.gateway.chat.format import DONE, server_event
+from leyden.core.gateway.chat.format import DONE, AnswerHead, server_event
 from leyden.core.gateway.codecs.answer_reader import ReadPart, ReadToken
 from leyden.core.gateway.completions.format import (
-    AnswerHead,
     Choice,
     CompletionFinish,
     Logprobs,
@@ -22,7 +20,7 @@ from leyden.core.gateway.completions.format import (
 )
 from leyden.core.gateway.completions.request import CompletionsRequest
 from leyden.core.gateway.dialect import EncodedPrompt, FinishedChoice
-from leyden.core.gateway.http.asgi import EVENTS, send_json, start_message
+from leyden.core.gateway.http.asgi import EventWriter, send_json
 from leyden.core.gateway.refusal import Refusal
 
 
@@ -88,25 +86,21 @@ class PlainReply:
 
 
 class StreamReply:
-    """Writer of a response as server-sent events.
-
-    The status line is sent with the first event, so that an earlier error can still have its own status.
-    """
+    """Writer of a response as server-sent events."""
 
     live = True
 
     def __init__(self, send: Send, head: AnswerHead, choices: ChoiceWriter) -> None:
-        self._send, self._head, self._choices = send, head, choices
-        self._started = False
+        self._head, self._choices = head, choices
         self._opened: set[int] = set()
-        self._writing = asyncio.Lock()
-        """Serializes the events of several choices, which are generated concurrently."""
+        self._events = EventWriter(send, concurrent=True)
 
     async def show(self, choice: int, parts: Sequence[ReadPart], tokens: Sequence[ReadToken] | None) -> None:
         """Send the new text of a choice as one event; before its first text, the prompt if the request asks for it."""
         text = "".join(part for part in parts if isinstance(part, str))
         if text:
-            await self._write(self._opening_event(choice) + self._event(self._choices.addition(choice, text, tokens)))
+            addition = self._event(self._choices.addition(choice, text, tokens))
+            await self._events.write(self._opening_event(choice) + addition)
 
     async def end(self, choices: Sequence[FinishedChoice], prompt_tokens: int) -> None:
         """Send the finish reason of each choice, the token counts if requested, and the end mark."""
@@ -116,13 +110,13 @@ class StreamReply:
         if self._head.include_usage:
             token_usage = usage(prompt_tokens, sum(drawn.tokens for drawn in choices))
             events.append(usage_event(self._head, token_usage))
-        await self._write(b"".join([*events, DONE]), more=False)
+        await self._events.write(b"".join([*events, DONE]), more=False)
 
     async def fail(self, refusal: Refusal) -> None:
         """Send an error event, which clients raise as an exception; raises `refusal` if nothing has been sent yet."""
-        if not self._started:
+        if not self._events.started:
             raise refusal
-        await self._write(server_event(refusal.encode()), more=False)
+        await self._events.write(server_event(refusal.encode()), more=False)
 
     def _opening_event(self, choice: int) -> bytes:
         """Return the event with the prompt of a choice; empty after the first call, or if none was requested."""
@@ -134,13 +128,6 @@ class StreamReply:
 
     def _event(self, choice: Choice) -> bytes:
         return choice_event(self._head, choice)
-
-    async def _write(self, data: bytes, *, more: bool = True) -> None:
-        async with self._writing:
-            if not self._started:
-                self._started = True
-                await self._send(start_message(200, EVENTS))
-            await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
 
 def _finish(drawn: FinishedChoice) -> CompletionFinish:

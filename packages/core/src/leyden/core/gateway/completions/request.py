@@ -4,8 +4,6 @@ Supported fields are parsed. `user` is only a hint: it is accepted and recorded.
 provider would refuse it, and never ignored.
 """
 
-from typing import Any
-
 import msgspec
 
 from leyden.core.data.sampling import Sampling
@@ -14,10 +12,10 @@ from leyden.core.gateway.chat.request import MAX_CHOICES, StreamOptions, checked
 from leyden.core.gateway.model_request import (
     LARGEST_INTEGER,
     UNREADABLE,
-    ExtraSampling,
     ModelRequest,
     Prompt,
     RecordedRequest,
+    SamplingFields,
     check_fields,
     check_range,
     checked_sampling,
@@ -34,35 +32,20 @@ DEFAULT_MAX_TOKENS = 16
 MAX_LOGPROBS = 5
 
 
-class CompletionsBody(msgspec.Struct, frozen=True, kw_only=True):
+class CompletionsBody(SamplingFields, frozen=True, kw_only=True):
     """Supported fields of a request."""
 
     model: str
     prompt: str | list[str | int | list[int]] | None = None
     best_of: int | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    stop_token_ids: list[int] | None = None
-    structured_outputs: dict[str, Any] | None = None
-    guided_json: str | dict[str, Any] | None = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
     echo: bool | None = None
     logprobs: int | None = None
     max_tokens: int | None = None
     n: int | None = None
-    seed: int | None = None
     stop: str | list[str] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     suffix: str | None = None
-    temperature: float | None = None
-    top_p: float | None = None
 
 
 _BODY = msgspec.json.Decoder(CompletionsBody)
@@ -171,19 +154,5 @@ def _choices(n: int | None, best_of: int | None, prompts: int) -> int:
 def _sampling(body: CompletionsBody) -> Sampling:
     limit = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     check_range("max_tokens", limit, 0, LARGEST_INTEGER)
-    sampling = checked_sampling(
-        temperature=body.temperature,
-        top_p=body.top_p,
-        max_tokens=("max_tokens", None),
-        seed=body.seed,
-        presence_penalty=body.presence_penalty,
-        frequency_penalty=body.frequency_penalty,
-        logit_bias=body.logit_bias,
-        extra=ExtraSampling(
-            top_k=body.top_k,
-            min_p=body.min_p,
-            repetition_penalty=body.repetition_penalty,
-            stop_token_ids=body.stop_token_ids,
-        ),
-    )
+    sampling = checked_sampling(body, ("max_tokens", None))
     return msgspec.structs.replace(sampling, max_tokens=limit, stop=checked_stop(body.stop))

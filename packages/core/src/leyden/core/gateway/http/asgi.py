@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Mapping
+from contextlib import nullcontext
 from types import MappingProxyType
 
 from starlette.types import Message, Receive, Scope, Send
@@ -37,6 +38,28 @@ async def send_json(send: Send, status: int, body: bytes, headers: Mapping[str, 
     """Send a complete JSON response."""
     await send(start_message(status, JSON, len(body), headers))
     await send({"type": "http.response.body", "body": body})
+
+
+class EventWriter:
+    """Writer of server-sent events.
+
+    The status line is sent with the first event, so that an earlier error can still have its own status. With
+    `concurrent`, several tasks may write, and their events are serialized.
+    """
+
+    def __init__(self, send: Send, *, concurrent: bool) -> None:
+        self._send = send
+        self._writing = asyncio.Lock() if concurrent else nullcontext()
+        self.started = False
+        """Whether an event has been sent."""
+
+    async def write(self, data: bytes, *, more: bool = True) -> None:
+        """Send events; without `more`, they are the last."""
+        async with self._writing:
+            if not self.started:
+                self.started = True
+                await self._send(start_message(200, EVENTS))
+            await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
 
 class ClientWatch:

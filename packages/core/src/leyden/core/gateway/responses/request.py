@@ -16,6 +16,7 @@ from leyden.core.gateway.model_request import (
     UNREADABLE,
     ModelRequest,
     RecordedRequest,
+    SamplingFields,
     check_fields,
     checked_sampling,
     checked_top_logprobs,
@@ -213,7 +214,8 @@ def checked_request(draft: Draft, items: list[Item], earlier: list[Item]) -> Res
         top_logprobs=checked_top_logprobs(body.top_logprobs, wanted=True),
         answer_format=one_format("text.format", read_text_format(body.text.format if body.text else None)),
         sampling=checked_sampling(
-            temperature=body.temperature, top_p=body.top_p, max_tokens=("max_output_tokens", body.max_output_tokens)
+            SamplingFields(temperature=body.temperature, top_p=body.top_p),
+            ("max_output_tokens", body.max_output_tokens),
         ),
         items=items,
         earlier=earlier,

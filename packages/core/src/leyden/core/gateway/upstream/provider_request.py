@@ -132,7 +132,7 @@ def _checked_messages(given: Any) -> list[dict[str, Any]]:
 
 
 def _check_part(part: Any) -> None:
-    """Raise Refusal for a part that names a file elsewhere: this machine would fetch it, and not the provider."""
+    """Raise Refusal for a part that names a file by its URL: this machine would fetch it, and not the provider."""
     fields = cast("dict[str, Any]", part) if isinstance(part, dict) else {}
     for name in _REMOTE:
         found = fields.get(name)
