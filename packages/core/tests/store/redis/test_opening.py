@@ -184,7 +184,7 @@ async def test_an_answer_waits_for_the_file_that_is_still_to_be_written(
 ) -> None:
     store = await RedisStore.open(uri_of(redis, uuid4().hex))
     link = store._write_link  # pyright: ignore[reportPrivateUsage] - Redis cannot be told to be slow
-    run, call, looks = link.run, link.call, iter([b"aof_pending_bio_fsync:1", b"aof_pending_bio_fsync:0"])
+    run, call, looks = link.run, link.call_connected, iter([b"aof_pending_bio_fsync:1", b"aof_pending_bio_fsync:0"])
 
     def late(script: str, *arguments: bytes | str) -> object:
         answer = run(script, *arguments)
@@ -195,7 +195,7 @@ async def test_an_answer_waits_for_the_file_that_is_still_to_be_written(
     def told(*command: bytes | str) -> object:
         return next(looks) if command[0] == "INFO" else call(*command)
 
-    monkeypatch.setattr(link, "call", told)
+    monkeypatch.setattr(link, "call_connected", told)
     await store.enqueue_rollout(1)
     assert list(looks) == []
     await store.close()

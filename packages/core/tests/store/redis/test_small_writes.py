@@ -185,7 +185,7 @@ async def test_an_answer_waits_for_the_file_and_then_spans_are_stored_at_once_ag
 ) -> None:
     async with pair(redis, monkeypatch) as (here, _):
         got = await running(here)
-        run_soon, call = here.link.run_soon, here.link.call
+        run_soon, call = here.link.run_soon, here.link.call_connected
         looks = iter([b"aof_pending_bio_fsync:1", b"aof_pending_bio_fsync:0"])
 
         def late(seconds: float, script: str, *arguments: bytes | str) -> Any:
@@ -197,7 +197,7 @@ async def test_an_answer_waits_for_the_file_and_then_spans_are_stored_at_once_ag
 
         with monkeypatch.context() as patched:
             patched.setattr(here.link, "run_soon", late)
-            patched.setattr(here.link, "call", told)
+            patched.setattr(here.link, "call_connected", told)
             stored = await here.store.add_span(span_of(got.attempt, "b"))
             assert stored is not None and stored.sequence_id == 2 and next(looks, None) is None
         here.ran.clear()

@@ -1,15 +1,18 @@
 """What a store in Redis promises beyond the contract: several processes, news, lost answers, few questions."""
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 from redis.exceptions import ConnectionError
 
 from leyden.core.data.rollout import EnqueueRollout, RolloutConfig
@@ -334,6 +337,68 @@ async def test_calls_fail_while_redis_is_away_and_work_when_it_is_back(monkeypat
             await other.update_attempt(got.rollout_id, "latest", status="succeeded")
             assert len(await waiting) == 1
         await other.close()
+        await store.close()
+
+
+class UnwrittenFile:
+    """A Redis that dies once, after it answered a commit and before it wrote the commit to its file."""
+
+    def __init__(self, server: RedisServer, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.server, self.deaths = server, 0
+        link = link_of(store)
+        (_, folder) = link.call("CONFIG", "GET", "dir")
+        (self.file,) = Path(folder.decode()).glob("appendonlydir/*.incr.aof")
+        self.size = self.file.stat().st_size
+        for name in ("run", "run_soon", "run_behind"):
+            monkeypatch.setattr(link, name, self.dying(getattr(link, name)))
+
+    def dying(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def run_and_die(*arguments: Any) -> Any:
+            answer = run(*arguments)
+            if self.deaths or scripts.COMMIT not in arguments or not answer.startswith((b"done", b"wait")):
+                return answer
+            self.deaths += 1
+            self.server.kill()
+            os.truncate(self.file, self.size)
+            self.server.start()
+            return answer.replace(b"done", b"wait")
+
+        return run_and_die
+
+
+@pytest.mark.parametrize("size", [10, 20_000])  # sent by the event loop's thread, and before the script
+async def test_a_commit_that_a_redis_had_answered_and_not_yet_written_when_it_died_is_made_again(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RedisServer() as server:
+        store = await RedisStore.open(server.uri())
+        attempt = (await claimed(store)).attempt
+        unwritten = UnwrittenFile(server, store, monkeypatch)
+        spans = [replace(span_of(attempt, name), attributes={"text": "x" * size}) for name in "ab"]
+        stored = await store.add_many_spans(spans)
+        rollout = await store.enqueue_rollout(2)
+        await store.close()
+        assert unwritten.deaths == 1
+        server.kill()
+        server.start()
+        again = await RedisStore.open(server.uri())
+        assert [span.sequence_id for span in stored] == [1, 2]
+        assert list(await again.query_spans(attempt.rollout_id)) == stored
+        assert await again.get_rollout_by_id(rollout.rollout_id) is not None
+        await again.close()
+
+
+async def test_a_rollout_that_a_redis_had_not_yet_written_when_it_died_is_queued_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with RedisServer() as server:
+        store = await RedisStore.open(server.uri())
+        await store.enqueue_rollout(1)
+        unwritten = UnwrittenFile(server, store, monkeypatch)
+        rollout = await store.enqueue_rollout(2)
+        assert unwritten.deaths == 1
+        assert await store.get_rollout_by_id(rollout.rollout_id) == rollout
+        assert await queue_length(store) == 2
         await store.close()
 
 

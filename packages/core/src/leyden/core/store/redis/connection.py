@@ -193,6 +193,22 @@ class RedisLink:
         """Send a command and return the answer; raises the driver's own errors."""
         return self._exchange(arguments)
 
+    def call_connected(self, *arguments: bytes | str) -> Any | None:
+        """Send a command over the present connection; return None where that is lost.
+
+        An answer thus comes from the Redis that answered before, and not from one that was started since.
+        """
+        if self._connection is None:
+            return None
+        try:
+            return self._exchange(arguments)
+        except (ConnectionError, TimeoutError, OSError):
+            self.drop()
+            return None
+        except RedisError as error:
+            self.drop()
+            raise StoreError(f"{self._address}: {error}") from error
+
     def _exchange(self, *commands: Sequence[bytes | str]) -> Any:
         """Send commands together and return the last one's answer; raises the first error among all answers."""
         if self._connection is None:

@@ -185,7 +185,7 @@ class RedisStore(LocalStore):
             now, source, work, write=write, uses_cache=uses_cache, checks_health=checks_health
         )
         if transaction_result.is_checked:
-            self._settle(transaction_result, self._committed(link, _send(link, transaction_result.message)))
+            self._settle(transaction_result, self._committed(link, lambda: _send(link, transaction_result.message)))
         if transaction_result.problem is not None:
             raise transaction_result.problem
         return cast("T", transaction_result.result)
@@ -227,18 +227,23 @@ class RedisStore(LocalStore):
         first = (keys.deadlines, keys.serial, keys.last + self._name, number, now, self._channel, notice)
         return message(first, rows, keep=transaction_result.keeps, asks_file=self._asks_file)
 
-    def _committed(self, link: RedisLink, answer: bytes) -> int:
-        """Return the first assigned position, once the answered data can no longer be lost."""
-        status, _, base = answer.partition(b" ")
-        if status == b"due":
-            raise HealthCheckDue
-        if status == b"stale":
-            raise StaleData
-        if status == b"wait" and self._asks_file:
-            give_up = time.monotonic() + _FILE_SECONDS
-            while _WAITS.search(link.call("INFO", "persistence")) and time.monotonic() < give_up:
-                time.sleep(0.001)
-        return int(base)
+    def _committed(self, link: RedisLink, send: Callable[[], bytes], answer: bytes | None = None) -> int:
+        """Return the first assigned position, once the commit can no longer be lost.
+
+        `send` sends the commit; `answer` is the answer to it where it was sent before. A Redis that ends before it
+        writes its file loses the commit, so it is sent again after a lost connection: Redis recognises it by its
+        number, and makes it anew where it was lost.
+        """
+        while True:
+            answer = answer or send()
+            status, _, base = answer.partition(b" ")
+            if status == b"due":
+                raise HealthCheckDue
+            if status == b"stale":
+                raise StaleData
+            if status == b"done" or not self._asks_file or _is_file_written(link):
+                return int(base)
+            answer = None
 
     def _settle(self, transaction_result: TransactionResult[Any], base: int) -> None:
         if transaction_result.writes and transaction_result.problem is None:
@@ -291,7 +296,7 @@ class RedisStore(LocalStore):
             self._answer_seconds.clear()
             self._near_from = time.monotonic() + _FAR_SECONDS
         if answer.startswith(b"done"):
-            prepared.settle(self._committed(self._write_link, answer))
+            prepared.settle(int(answer.partition(b" ")[2]))
             return True
         return False
 
@@ -301,9 +306,9 @@ class RedisStore(LocalStore):
         if unfinished is None:
             return
         name, prepared, answer = unfinished
+        link = self._write_link
         try:
-            answer = answer or self._write_link.run(COMMIT, *prepared.arguments)
-            prepared.settle(self._committed(self._write_link, answer))
+            prepared.settle(self._committed(link, lambda: link.run(COMMIT, *prepared.arguments), answer))
         except (HealthCheckDue, StaleData):
             return  # it was not made, and is decided again
         self._finished_commit = (name, prepared.result)
@@ -326,20 +331,20 @@ class RedisStore(LocalStore):
         return None if done is None else done.result
 
     def _store_spans(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
+        known: dict[int, Answer] = {}
         try:
             with self._write_lock:
                 self._finish()
-                finished, self._finished_commit = self._finished_commit, None
+                finished = self._finished_commit
+                if finished is not None and isinstance(finished[0], list):  # else it is a transaction's, which takes it
+                    self._finished_commit = None
+                    answers = zip(cast("list[Any]", finished[0]), finished[1], strict=True)
+                    known = {id(batch): answer for batch, answer in answers}
         except Exception as error:
             return [error] * len(batches)
-        known: dict[int, Answer] = {}
-        if finished is not None and isinstance(finished[0], list):
-            known = {
-                id(batch): answer for batch, answer in zip(cast("list[Any]", finished[0]), finished[1], strict=True)
-            }
         rest = [batch for batch in batches if id(batch) not in known]
-        answers = iter(self._store_now(rest) if rest else [])
-        return [known[id(batch)] if id(batch) in known else next(answers) for batch in batches]
+        others = iter(self._store_now(rest) if rest else [])
+        return [known[id(batch)] if id(batch) in known else next(others) for batch in batches]
 
     def _store_now(self, batches: Sequence[Sequence[Span]]) -> list[Answer]:
         try:
@@ -367,3 +372,13 @@ def _send(link: RedisLink, commit: CommitMessage) -> Any:
     if commit.ahead:
         return link.run_behind(commit.ahead, COMMIT, *commit.arguments)
     return link.run(COMMIT, *commit.arguments)
+
+
+def _is_file_written(link: RedisLink) -> bool:
+    """Wait until Redis has written everything to its file; return whether it is the same Redis that still runs."""
+    give_up = time.monotonic() + _FILE_SECONDS
+    while (state := link.call_connected("INFO", "persistence")) is not None:
+        if not _WAITS.search(state) or time.monotonic() > give_up:
+            return True
+        time.sleep(0.001)
+    return False
