@@ -3,8 +3,9 @@
 import asyncio
 import math
 import threading
+import time
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +20,8 @@ from leyden.core.engine.base import GenerateRequest, TokenChunk
 from leyden.core.engine.embedded import grammar_masks
 from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
 from leyden.core.errors import EngineError
-from leyden.core.grammar.compiler import GrammarState
+from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
+from leyden.core.grammar.compiler import GrammarCompiler, GrammarState, write_allowed_together
 from leyden.core.testing.finite_language import SIZE, FiniteLanguage
 from leyden.core.testing.tiny_models import tiny_model
 
@@ -186,6 +188,10 @@ async def test_a_grammar_that_fails_within_an_answer_fails_its_own_call_only(
     """Both kinds of failure: the library's own, and an exception."""
     original, made = GrammarState.write_allowed, list[GrammarState]()
 
+    def write_together(states: list[GrammarState], bits_RW: Any) -> None:
+        for state, bits_W in zip(states, bits_RW, strict=True):
+            write(state, bits_W)
+
     def write(state: GrammarState, bits_W: Any) -> bool:
         if state not in made:
             made.append(state)
@@ -199,6 +205,7 @@ async def test_a_grammar_that_fails_within_an_answer_fails_its_own_call_only(
     async with serving(model, folder) as engine:
         assert (await answer(engine, request(0, language.ends, grammar=GRAMMAR)))[2] == "stop"
         monkeypatch.setattr(GrammarState, "write_allowed", write)
+        monkeypatch.setattr(grammar_masks, "write_allowed_together", write_together)
         asked = [request(n, language.ends, grammar=GRAMMAR) for n in range(4)]
         found = await asyncio.gather(*(answer(engine, one) for one in asked), return_exceptions=True)
         plain = await answer(engine, request(9, max_tokens=3))
@@ -287,31 +294,55 @@ async def test_an_engine_that_closes_while_a_grammar_is_compiled_fails_the_call(
             await asyncio.wait_for(waiting, 30)
 
 
+class SlowState:
+    """A state whose masks take as long as it says."""
+
+    width = 1
+
+    def __init__(self, write: Callable[[], object] = lambda: None) -> None:
+        self.error = ""
+        self._write = write
+
+    def take(self, token: int) -> None:
+        pass
+
+    def write_allowed(self, bits_W: Any) -> bool:
+        self._write()
+        bits_W[0] = 1
+        return True
+
+
+def row_of(write: Callable[[], object] = lambda: None) -> grammar_masks.RowGrammar:
+    return grammar_masks.RowGrammar(cast(Any, SlowState(write)))
+
+
+def computed(masks: grammar_masks.GrammarMasks, rows: list[grammar_masks.RowGrammar]) -> list[int]:
+    """Compute the masks of a step, however long it takes; return how many were computed with each row's mask."""
+    masks.begin(rows)
+    for row in rows:
+        assert row.masks is not None and row.masks.ready.wait(60)
+    assert masks.ready(rows).rows == [*range(len(rows))]
+    together = [len(row.masks.bits_RW) for row in rows if row.masks is not None]
+    for row in rows:
+        row.take(0)
+    return together
+
+
 def test_masks_behind_slow_ones_are_computed_on_other_threads() -> None:
     """Up to one thread less than there are; the step returns without the slow ones."""
     go = threading.Event()
-
-    class State:
-        width, error = 1, ""
-
-        def __init__(self, *, slow: bool) -> None:
-            self._slow = slow
-
-        def write_allowed(self, bits_W: Any) -> bool:
-            if self._slow:
-                assert go.wait(60)
-            bits_W[0] = 1
-            return True
-
     slow = grammar_masks.THREADS - 1
-    rows = [grammar_masks.RowGrammar(cast(Any, State(slow=n < slow))) for n in range(slow + 3)]
+    rows = [row_of(lambda: go.wait(60)) for _ in range(slow)] + [row_of() for _ in range(3)]
+    for row in rows:
+        row.alone = True
     masks = grammar_masks.GrammarMasks()
     masks.begin([None, *rows])
     ready = masks.ready([None, *rows])
     again = (masks.begin([None, *rows]), masks.ready([None, *rows]))[1]
     go.set()
     for row in rows:
-        row.ready.wait(60)
+        assert row.masks is not None
+        row.masks.ready.wait(60)
     last = masks.ready(rows)
     masks.close()
 
@@ -320,3 +351,59 @@ def test_masks_behind_slow_ones_are_computed_on_other_threads() -> None:
     assert last.rows == [*range(len(rows))]
     assert not last.failed
     assert all(np.array_equal(cast(Any, bits_W), [1]) for bits_W in last.masks)
+
+
+def test_a_row_whose_masks_are_slow_is_computed_by_itself_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step does not wait for masks that are slow together; the rows that were not slow are together again."""
+    go, busy = threading.Event(), [0.0]
+
+    def write_slowly() -> None:
+        until = time.thread_time() + busy[0]
+        while time.thread_time() < until:
+            pass
+
+    def together(states: list[Any], bits_RW: Any) -> None:
+        assert go.wait(60)
+        bits_RW[:] = 1
+
+    monkeypatch.setattr(grammar_masks, "write_allowed_together", together)
+    rows = [row_of(write_slowly), row_of(), row_of()]
+    masks = grammar_masks.GrammarMasks()
+    masks.begin([*rows, None])
+    assert masks.ready([*rows, None]).rows == [3]
+    go.set()
+    for row in rows:
+        assert row.masks is not None and row.masks.ready.wait(60)
+        row.take(0)
+    busy[0] = 2 * grammar_masks.SLOW_SECONDS
+    alone = computed(masks, rows)
+    busy[0] = 0.0
+    later = [computed(masks, rows) for _ in range(2)]
+    masks.close()
+
+    assert alone == [1, 1, 1]
+    assert later == [[1, 2, 2], [1, 2, 2]]
+
+
+def test_masks_together_are_those_of_each_state(folder: Path) -> None:
+    """Also behind a state that has failed, and of one that has ended."""
+    compiler, codec = GrammarCompiler(str(folder), SIZE), HuggingFaceCodec(folder)
+    token_of = {codec.token_bytes(token): token for token in range(SIZE)}
+    texts = ["", "a", "x", "bb", "ca"]
+
+    def states() -> list[GrammarState]:
+        begun = [compiler.begin(GRAMMAR) for _ in texts]
+        for state, text in zip(begun, texts, strict=True):
+            for letter in text:
+                state.take(token_of[letter.encode()])
+        return begun
+
+    some, others = states(), states()
+    bits_RW = np.zeros((len(texts), compiler.width), dtype=np.int32)
+    write_allowed_together(some, bits_RW)
+    for state, other, bits_W in zip(some, others, bits_RW, strict=True):
+        alone = np.zeros(compiler.width, dtype=np.int32)
+        assert other.write_allowed(alone) == (state.error == "")
+        assert other.error == state.error
+        assert np.array_equal(alone, bits_W)
+    assert [bool(state.error) for state in some] == [False, False, True, False, False]

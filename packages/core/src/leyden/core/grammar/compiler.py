@@ -4,8 +4,10 @@ The masks are a function of the grammar and of the tokens so far alone. A traine
 the engine did, from the recorded ids. Grammars and masks come from the library llguidance.
 """
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from threading import Lock
 from typing import Any, TypeAlias
 
@@ -59,18 +61,44 @@ class GrammarState:
         Returns False, and sets `error`, if the tokens so far do not fit the grammar, if it became too complex, or if no
         token may follow.
         """
+        if (matcher := self.advance()) is not None:
+            matcher.unsafe_compute_mask_ptr(bits_W.ctypes.data, bits_W.nbytes)
+            self.check_mask(any_allowed=bool(bits_W.any()))
+        return not self.error
+
+    def advance(self) -> Any | None:
+        """Move the grammar on by the tokens that were taken; return the matcher, or None if the state has an error."""
         if self._matcher is None:
             self._matcher = self._compiled.deep_copy()
         taken, self._taken = self._taken, []
         if not self.error and taken and not self._matcher.consume_tokens(taken):
             self.error = first_sentence(self._matcher.get_error()) or "a token does not fit the grammar"
-        if not self.error:
-            self._matcher.unsafe_compute_mask_ptr(bits_W.ctypes.data, bits_W.nbytes)
-            if self._matcher.is_error():
-                self.error = first_sentence(self._matcher.get_error()) or "the grammar failed"
-            elif not bits_W.any():
-                self.error = "the grammar allows no token here"
-        return not self.error
+        return None if self.error else self._matcher
+
+    def check_mask(self, *, any_allowed: bool) -> None:
+        """Set `error` if the matcher failed when it computed a mask, or if the mask allows no token."""
+        if self._matcher.is_error():
+            self.error = first_sentence(self._matcher.get_error()) or "the grammar failed"
+        elif not any_allowed:
+            self.error = "the grammar allows no token here"
+
+
+def write_allowed_together(states: Sequence[GrammarState], bits_RW: Bits) -> None:
+    """Do for each state and its row of `bits_RW` what `GrammarState.write_allowed` does.
+
+    One call of the library computes all masks, so the interpreter is released once and not once for each.
+    """
+    matchers = [(matcher, row) for row, state in enumerate(states) if (matcher := state.advance()) is not None]
+    _executor().unsafe_compute_mask_ptr(matchers, bits_RW.ctypes.data, bits_RW.strides[0], len(bits_RW))
+    for _, row in matchers:
+        states[row].check_mask(any_allowed=bool(bits_RW[row].any()))
+
+
+@cache
+def _executor() -> Any:
+    import llguidance
+
+    return llguidance.LLExecutor(num_threads=max(1, (os.cpu_count() or 1) // 2))
 
 
 class GrammarCompiler:

@@ -124,6 +124,7 @@ def _less_frequent(logits_BV: Tensor, given: list[tuple[int, Adjustment]]) -> Te
     rows_N, tokens_N, less_N = _cells(
         (row, one.counted_K, one.counts_K * one.sampling.frequency_penalty + one.sampling.presence_penalty)
         for row, one in given
+        if len(one.counted_K)
     )
     if not len(rows_N):
         return logits_BV

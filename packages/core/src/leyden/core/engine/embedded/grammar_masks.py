@@ -1,23 +1,26 @@
 """Grammar masks: computes the tokens that grammars allow next, on other threads while the model's forward pass runs.
 
-The masks depend only on the tokens so far, so they are usually ready when the logits are. llguidance releases the
-interpreter while it computes them. A mask that takes long delays only its own response: the decoder samples the other
-rows, and computes this row's logits again in the next step.
+The masks depend only on the tokens so far, so they are usually ready when the logits are. llguidance computes those of
+all rows in one call, and releases the interpreter meanwhile. A mask that takes long delays only its own response: the
+decoder samples the other rows, and computes this row's logits again in the next step. The masks of such a row are
+computed by themselves from then on.
 """
 
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
-from leyden.core.grammar.compiler import Bits, GrammarState
+from leyden.core.grammar.compiler import Bits, GrammarState, write_allowed_together
 
 SLOW_SECONDS = 0.004
 """Time after which a mask is slow: a step does not wait for it, and another thread computes the masks behind it."""
+ROW_SECONDS = 0.0005
+"""What each mask adds to the time after which masks that are computed together are slow."""
 THREADS = 4
 """Most threads; the second and later ones start only if a mask is slow."""
 IDLE_SECONDS = 0.02
@@ -28,40 +31,72 @@ class RowGrammar:
     """The grammar of one response, and the mask of its next token."""
 
     def __init__(self, state: GrammarState) -> None:
-        self._state = state
-        self.bits_W: Bits = np.zeros(state.width, dtype=np.int32)
-        """The tokens that may follow, if `ready` is set."""
-        self.ready = threading.Event()
-        self.queued = False
-        """Whether the mask is computed, or waits to be."""
-        self._began: float | None = None
+        self.state = state
+        self.masks: _Masks | None = None
+        """The computation of the mask of the next token, once it was begun."""
+        self.place = 0
+        """Index of the mask in `masks`."""
+        self.alone = False
+        """Whether the masks are computed by themselves, because they were slow or among slow ones."""
+        self.was_slow = False
+        """Whether a mask that was computed by itself was slow."""
 
     def take(self, token: int) -> None:
         """Add a token to the response; not while its mask is computed."""
-        self._state.take(token)
-        self.bits_W = np.zeros(self._state.width, dtype=np.int32)
-        self.ready.clear()
-        self.queued, self._began = False, None
+        self.state.take(token)
+        self.masks = None
 
     @property
-    def error(self) -> str:
-        """Why the grammar cannot be followed any further; empty while it can."""
-        return self._state.error
+    def is_ready(self) -> bool:
+        """Whether the mask is computed."""
+        return self.masks is not None and self.masks.ready.is_set()
+
+
+class _Masks:
+    """The computation of the masks of one or several rows' next tokens."""
+
+    def __init__(self, rows: Sequence[RowGrammar]) -> None:
+        self._rows = rows
+        self.bits_RW: Bits = np.zeros((len(rows), rows[0].state.width), dtype=np.int32)
+        """The tokens that may follow, if `ready` is set."""
+        self.ready = threading.Event()
+        self._limit = SLOW_SECONDS if len(rows) == 1 else SLOW_SECONDS + ROW_SECONDS * len(rows)
+        self._began: float | None = None
+        for place, row in enumerate(rows):
+            row.masks, row.place = self, place
 
     @property
     def is_slow(self) -> bool:
-        """Whether the mask has been computed for a long time."""
-        return self._began is not None and time.perf_counter() - self._began > SLOW_SECONDS
+        """Whether the masks have been computed for a long time."""
+        return self._began is not None and time.perf_counter() - self._began > self._limit
 
     def compute(self) -> None:
-        """Compute the mask."""
+        """Compute the masks."""
         self._began = time.perf_counter()
+        if len(self._rows) == 1:
+            self._compute_each()
+        else:
+            self._compute_together()
+        self.ready.set()
+
+    def _compute_together(self) -> None:
         try:
-            self._state.write_allowed(self.bits_W)
-        except Exception as error:
-            self._state.error = f"the masks of the grammar cannot be computed: {error!r}"
-        finally:
-            self.ready.set()
+            write_allowed_together([row.state for row in self._rows], self.bits_RW)
+        except Exception:  # of one row, whose error must not end the others
+            self._compute_each()
+        if self.is_slow:
+            for row in self._rows:
+                row.alone = True
+
+    def _compute_each(self) -> None:
+        for row, bits_W in zip(self._rows, self.bits_RW, strict=True):
+            began = time.thread_time()
+            try:
+                row.state.write_allowed(bits_W)
+            except Exception as error:
+                row.state.error = f"the masks of the grammar cannot be computed: {error!r}"
+            row.was_slow |= time.thread_time() - began > SLOW_SECONDS
+            row.alone = row.was_slow
 
 
 class ReadyRows(NamedTuple):
@@ -80,34 +115,35 @@ class GrammarMasks:
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
-        self._queue: deque[RowGrammar] = deque()
-        self._computing: set[RowGrammar] = set()
+        self._queue: deque[_Masks] = deque()
+        self._computing: set[_Masks] = set()
         self._workers: list[Future[None]] = []
 
     def begin(self, rows: Sequence[RowGrammar | None]) -> None:
         """Begin to compute the masks of rows, except of those that are computed since an earlier step."""
         grammars = [row for row in rows if row is not None]
-        new = [row for row in grammars if not row.queued]
-        for row in new:
-            row.queued = True
-            self._queue.append(row)
+        new = [row for row in grammars if row.masks is None]
+        if together := [row for row in new if not row.alone]:
+            self._queue.append(_Masks(together))
+        self._queue += [_Masks([row]) for row in new if row.alone]
         if new:
             self._start()
-        elif grammars and len(grammars) == len(rows) and not any(row.ready.is_set() for row in grammars):
-            grammars[0].ready.wait(IDLE_SECONDS)
+        elif grammars and len(grammars) == len(rows) and not any(row.is_ready for row in grammars):
+            assert grammars[0].masks is not None
+            grammars[0].masks.ready.wait(IDLE_SECONDS)
 
     def ready(self, rows: Sequence[RowGrammar | None]) -> ReadyRows:
         """Wait for the masks that were begun, but not for slow ones; return the rows that can be sampled."""
-        self._wait([row for row in rows if row is not None])
+        self._wait({row.masks: None for row in rows if row is not None and row.masks is not None})
         found = ReadyRows([], [], {})
         for index, row in enumerate(rows):
-            if row is not None and not row.ready.is_set():
+            if row is not None and (row.masks is None or not row.is_ready):
                 continue
-            if row is not None and row.error:
-                found.failed[index] = row.error
+            if row is not None and row.state.error:
+                found.failed[index] = row.state.error
                 continue
             found.rows.append(index)
-            found.masks.append(None if row is None else row.bits_W)
+            found.masks.append(None if row is None or row.masks is None else row.masks.bits_RW[row.place])
         return found
 
     def close(self) -> None:
@@ -115,14 +151,14 @@ class GrammarMasks:
         if self._threads is not None:
             self._threads.shutdown()
 
-    def _wait(self, rows: Sequence[RowGrammar]) -> None:
+    def _wait(self, masks: Iterable[_Masks]) -> None:
         while True:
-            quick = [row for row in rows if not row.ready.is_set() and not row.is_slow]
+            quick = [one for one in masks if not one.ready.is_set() and not one.is_slow]
             if not quick:
                 return
             self._workers = [worker for worker in self._workers if not worker.done()]
             computing = list(self._computing)
-            if len(computing) == len(self._workers) and all(row.is_slow for row in computing):
+            if len(computing) == len(self._workers) and all(one.is_slow for one in computing):
                 if not self._queue or len(self._workers) == THREADS:
                     return
                 self._start()
@@ -136,9 +172,9 @@ class GrammarMasks:
     def _work(self) -> None:
         while True:
             try:
-                row = self._queue.popleft()
+                masks = self._queue.popleft()
             except IndexError:
                 return
-            self._computing.add(row)
-            row.compute()
-            self._computing.discard(row)
+            self._computing.add(masks)
+            masks.compute()
+            self._computing.discard(masks)
