@@ -54,7 +54,7 @@ def run_command(
     check_policy_device(device, policy)
     given: Task = {} if task is None else read_task(task)
     from leyden.core.trainer.services.dev import DevPlan, dry_run
-    from leyden.core.trainer.services.exec import ForegroundCommand
+    from leyden.core.trainer.services.foreground_command import ForegroundCommand
     from leyden.core.trainer.serving.provider import read_provider
 
     agent = ForegroundCommand(command, secrets, has_task=task is not None, keep_output=reward is not None)

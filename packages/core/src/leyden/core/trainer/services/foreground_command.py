@@ -1,4 +1,4 @@
-"""`leyden exec`: runs a command as one rollout, with its input and output in the user's terminal; its exit code."""
+"""`ForegroundCommand`: a command that is one rollout, with its input and output in the user's terminal (`leyden exec`)."""
 
 import asyncio
 import contextlib
