@@ -1,4 +1,4 @@
-"""`ForegroundCommand`: a command that is one rollout, with its input and output in the user's terminal (`leyden exec`)."""
+"""`ForegroundCommand`: a command that is one rollout, in the user's terminal: what `leyden exec` runs."""
 
 import asyncio
 import contextlib
