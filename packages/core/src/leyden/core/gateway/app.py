@@ -325,7 +325,7 @@ class Gateway:
             with ClientWatch(scope, receive) as watch:
                 status = CLIENT_CLOSED_REQUEST
                 try:
-                    status = await forward(provider, request, watch, send)
+                    status = await forward(provider, request, watch, send, rollout_id)
                 except Refusal as refusal:
                     status = refusal.status
                     raise

@@ -58,8 +58,13 @@ class VllmDouble:
         self._runner: web.AppRunner | None = None
         self._ended = asyncio.Event()
 
-    async def start(self) -> str:
-        """Listen on a free port; return the URL."""
+    @property
+    def port(self) -> int:
+        """Port of the last start."""
+        return int(self.url.rpartition(":")[2])
+
+    async def start(self, port: int = 0) -> str:
+        """Listen on a port, by default a free one; return the URL."""
         app = web.Application(middlewares=[self._guard])
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
@@ -73,7 +78,7 @@ class VllmDouble:
         app.router.add_post("/{path:.*}", self._accept)
         self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", port)
         await site.start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
         return self.url
