@@ -41,7 +41,8 @@ class GatewayServer:
     """HTTP server on `host` and `port` (0 for any free port).
 
     It answers requests for its own host names (see `HostCheck`) and for the names in `allowed_hosts`. At a stop,
-    requests in progress get `grace` seconds to end.
+    requests in progress get `grace` seconds to end. `listener` is a socket that listens already, which other processes
+    may accept connections from, too; the server closes it at the end.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class GatewayServer:
         grace: int = 2,
         limits: ConnectionLimits | None = None,
         allowed_hosts: Collection[str] = (),
+        listener: socket.socket | None = None,
     ) -> None:
+        self._listener = listener
         self._app = authenticating(HostCheck(app, host, allowed_hosts))
         self._host, self._port, self._grace = host, port, grace
         self._limits = _within_file_limit(limits or ConnectionLimits())
@@ -65,10 +68,7 @@ class GatewayServer:
 
         Raises GatewayError if the server cannot listen, for example because the port is in use.
         """
-        try:
-            listener = _listen(self._host, self._port)
-        except OSError as error:
-            raise GatewayError(f"cannot listen on {self._host}:{self._port}: {error.strerror}") from error
+        listener = self._listener or listen(self._host, self._port)
         mask_logs("leyden.gateway", "uvicorn.error")
         config = uvicorn.Config(
             self._app,
@@ -91,8 +91,7 @@ class GatewayServer:
         except GatewayError:
             listener.close()
             raise
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{listener.getsockname()[1]}"
+        return root_url(self._host, listener)
 
     async def stop(self) -> None:
         """Stop listening, wait up to `grace` seconds for requests in progress, and cancel the rest."""
@@ -120,10 +119,17 @@ async def _cancelled(tasks: Collection[asyncio.Task[None]]) -> None:
         uvicorn_log.removeFilter(is_news)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def root_url(host: str, listener: socket.socket) -> str:
+    """Return the root URL of a server that accepts from `listener`, without a trailing slash."""
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}:{listener.getsockname()[1]}"
+
+
+def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket with an explicit TCP protocol.
 
-    Only for such a socket does asyncio turn off Nagle's algorithm, which would delay a response by 40 ms.
+    Only for such a socket does asyncio turn off Nagle's algorithm, which would delay a response by 40 ms. Raises
+    GatewayError if this is not possible, for example because the port is in use.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -132,9 +138,9 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(BACKLOG)
-    except OSError:
+    except OSError as error:
         listener.close()
-        raise
+        raise GatewayError(f"cannot listen on {host}:{port}: {error.strerror}") from error
     return listener
 
 

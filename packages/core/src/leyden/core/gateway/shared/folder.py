@@ -1,0 +1,54 @@
+"""`SharedFolder`: the folder that the workers of one gateway share, as one of them uses it."""
+
+import asyncio
+from pathlib import Path
+
+from prometheus_client.registry import Collector
+
+from leyden.core.gateway.shared import requests
+from leyden.core.gateway.shared.metrics_files import MetricsFiles, fold_ended
+from leyden.core.gateway.shared.requests import SharedRequests
+from leyden.core.gateway.shared.span_budget import SharedSpanBudget
+
+WRITE_SECONDS = 1.0
+"""Seconds between two writes of a worker's metrics."""
+
+
+class SharedFolder:
+    """Folder at `path`, for the worker `name`; every worker process has a name that no earlier one had."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path, self._name = path, name
+        self._metrics: list[MetricsFiles] = []
+        self.requests = SharedRequests(path, name)
+        self.span_budget = SharedSpanBudget(path / "spans")
+
+    def metrics(self, page: str, own: Collector) -> MetricsFiles:
+        """Return the metrics of all workers for a page, given the worker's own."""
+        files = MetricsFiles(self._path / "metrics" / page, self._name, own)
+        self._metrics.append(files)
+        return files
+
+    async def keep_metrics_written(self) -> None:
+        """Write the metrics each second, until this is cancelled; then once more."""
+        try:
+            while True:
+                self._write_metrics()
+                await asyncio.sleep(WRITE_SECONDS)
+        finally:
+            self._write_metrics()
+
+    def close(self) -> None:
+        """Remove what only a running worker has."""
+        self.requests.close()
+
+    def _write_metrics(self) -> None:
+        for files in self._metrics:
+            files.write()
+
+
+def forget_worker(path: Path, name: str) -> None:
+    """Fold the metrics of a worker that has ended into those of all such workers, and remove its requests."""
+    requests.forget_worker(path, name)
+    for page in (path / "metrics").glob("*/"):
+        fold_ended(page, name)
