@@ -1,13 +1,14 @@
 """`SharedFolder`: the folder that the workers of one gateway share, as one of them uses it."""
 
 import asyncio
+import socket
 from pathlib import Path
 
 from prometheus_client.registry import Collector
 
-from leyden.core.gateway.shared import requests
+from leyden.core.gateway.shared.listener import SharedListener, forget_connections
 from leyden.core.gateway.shared.metrics_files import MetricsFiles, fold_ended
-from leyden.core.gateway.shared.requests import SharedRequests
+from leyden.core.gateway.shared.requests import SharedRequests, forget_requests
 from leyden.core.gateway.shared.span_budget import SharedSpanBudget
 
 WRITE_SECONDS = 1.0
@@ -29,6 +30,10 @@ class SharedFolder:
         self._metrics.append(files)
         return files
 
+    def listener(self, listening: socket.socket) -> SharedListener:
+        """Return the worker's listener, given the socket from which all workers accept."""
+        return SharedListener(listening, self._path, self._name)
+
     async def keep_metrics_written(self) -> None:
         """Write the metrics each second, until this is cancelled; then once more."""
         try:
@@ -48,7 +53,8 @@ class SharedFolder:
 
 
 def forget_worker(path: Path, name: str) -> None:
-    """Fold the metrics of a worker that has ended into those of all such workers, and remove its requests."""
-    requests.forget_worker(path, name)
+    """Remove what a worker that has ended had in the folder; its metrics are folded into those of all such workers."""
+    forget_requests(path, name)
+    forget_connections(path, name)
     for page in (path / "metrics").glob("*/"):
         fold_ended(page, name)

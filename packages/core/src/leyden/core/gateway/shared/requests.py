@@ -25,7 +25,7 @@ class SharedRequests:
         for each in (self._in_progress, self._undelivered):
             each.mkdir(parents=True, exist_ok=True)
         self._name = name
-        self._file = os.open(self._in_progress / name, os.O_RDWR | os.O_CREAT, 0o600)
+        self._file: int | None = os.open(self._in_progress / name, os.O_RDWR | os.O_CREAT, 0o600)
         os.ftruncate(self._file, SLOTS * FINGERPRINT_BYTES)
         self._free = list(range(SLOTS))
 
@@ -36,11 +36,11 @@ class SharedRequests:
             yield
             return
         slot = self._free.pop()
-        os.pwrite(self._file, bytes.fromhex(fingerprint), slot * FINGERPRINT_BYTES)
+        self._write(slot, bytes.fromhex(fingerprint))
         try:
             yield
         finally:
-            os.pwrite(self._file, bytes(FINGERPRINT_BYTES), slot * FINGERPRINT_BYTES)
+            self._write(slot, bytes(FINGERPRINT_BYTES))
             self._free.append(slot)
 
     async def wait_for_others(self, fingerprint: str) -> None:
@@ -62,8 +62,14 @@ class SharedRequests:
 
     def close(self) -> None:
         """Remove the worker's own file."""
-        os.close(self._file)
-        forget_worker(self._in_progress.parent, self._name)
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        forget_requests(self._in_progress.parent, self._name)
+
+    def _write(self, slot: int, content: bytes) -> None:
+        if self._file is not None:
+            os.pwrite(self._file, content, slot * FINGERPRINT_BYTES)
 
     def _others_have(self, fingerprint: bytes) -> bool:
         for path in self._in_progress.iterdir():
@@ -73,6 +79,6 @@ class SharedRequests:
         return False
 
 
-def forget_worker(folder: Path, name: str) -> None:
+def forget_requests(folder: Path, name: str) -> None:
     """Remove the requests in progress of a worker that has ended."""
     (folder / "in-progress" / name).unlink(missing_ok=True)

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import secrets
-import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from leyden.core.trainer.serving.serving import embedded_policy
 if TYPE_CHECKING:
     from leyden.core.gateway.calls.served_policy import ServedPolicy
     from leyden.core.gateway.shared.folder import SharedFolder
+    from leyden.core.gateway.shared.listener import SharedListener
     from leyden.core.gateway.upstream.backend import UpstreamBackend
 
 
@@ -59,12 +59,16 @@ async def serve_captures(plan: CapturePlan, started: Callable[[str], None], stop
 
 @asynccontextmanager
 async def capture_gateway(
-    plan: CapturePlan, key: bytes, *, listener: socket.socket | None = None, shared: "SharedFolder | None" = None
+    plan: CapturePlan,
+    key: bytes,
+    *,
+    listener: "SharedListener | None" = None,
+    shared: "SharedFolder | None" = None,
 ) -> AsyncGenerator[str]:
     """Context manager: runs the gateway in this process, and yields its root URL.
 
-    `key` signs the tokens of attempts. With `listener`, the gateway accepts connections from that socket. `shared` is
-    the folder that several such processes of one gateway share.
+    `key` signs the tokens of attempts. `listener` and `shared` are the listener and the folder that several such
+    processes of one gateway share.
     """
     from leyden.core.gateway.app import Gateway
     from leyden.core.gateway.http.server import GatewayServer
@@ -92,7 +96,7 @@ async def capture_gateway(
         if shared is not None:
             gateway.join_workers(shared)
             await closing.enter_async_context(_metrics_written(shared))
-        server = GatewayServer(gateway.app, plan.host, plan.port, allowed_hosts=plan.allow_hosts, listener=listener)
+        server = GatewayServer(gateway.app, plan.host, plan.port, allowed_hosts=plan.allow_hosts, shared=listener)
         url = await server.start()
         closing.push_async_callback(server.stop)
         yield url

@@ -69,12 +69,13 @@ async def _serve(plan: GatewayWorkerPlan, pipes: ParentPipes) -> None:
 
         pipes.when_parent_ends(lambda: loop.call_soon_threadsafe(parent_ended), grace_seconds=GRACE_SECONDS)
         shared = SharedFolder(folder, plan.name)
-        listener = socket.socket(fileno=plan.listener)
+        listener = shared.listener(socket.socket(fileno=plan.listener))
         try:
             async with capture_gateway(plan.plan, plan.key, listener=listener, shared=shared):
                 pipes.send(WorkerReady(adapter=""))
                 await stopped.wait()
         finally:
+            listener.close()
             shared.close()
         if orphaned.is_set():
             shutil.rmtree(folder, ignore_errors=True)
