@@ -8,7 +8,7 @@ import pytest
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest, ModelInfo, TokenChunk
 from leyden.core.engine.vllm.client import VllmClient
-from leyden.core.engine.vllm.replicas import ReplicaEngine
+from leyden.core.engine.vllm.replicas import ReplicaEngine, ReplicaServer
 from leyden.core.errors import EngineError
 from leyden.core.testing.engine_contract import chunks_of, ids_of, until
 from leyden.core.testing.servers.vllm_double import CONTEXT, VOCAB, VllmDouble
@@ -45,17 +45,25 @@ def answered(double: VllmDouble) -> int:
     return sum(bool(body.get("stream")) for _, body in double.requests)
 
 
-async def test_a_rollout_stays_on_its_replica_and_rollouts_are_spread(
+async def test_a_rollout_stays_on_its_replica_and_rollouts_go_by_the_tokens_in_flight(
     engine: ReplicaEngine, doubles: list[VllmDouble]
 ) -> None:
-    for _ in range(3):
-        for rollout in ("a", "b", "c", "d"):
+    for double in doubles:
+        double.token_seconds = 0.01
+    calls = [asyncio.create_task(chunks_of(engine, call(rollout))) for rollout in ("a", "b", "c", "d")]
+    await until(lambda: sum(double.running for double in doubles) == 4)
+    assert [double.running for double in doubles] == [2, 2, 0]
+    assert all(tokens > 0 for tokens in engine.replicas.values())
+    await engine.add(doubles[2].url)
+    assert engine.replicas[doubles[2].url] == 0
+    fifth = asyncio.create_task(chunks_of(engine, call("e")))
+    await until(lambda: doubles[2].running == 1)
+    await asyncio.gather(*calls, fifth)
+    assert set(engine.replicas.values()) == {0}
+    for _ in range(2):
+        for rollout in ("a", "b", "c", "d", "e"):
             await chunks_of(engine, call(rollout))
-        await engine.add(doubles[2].url)
-    assert [answered(double) for double in doubles] == [6, 6, 0]
-    await chunks_of(engine, call("e"))
-    assert [answered(double) for double in doubles] == [6, 6, 1]
-    assert sorted(engine.replicas.values()) == [1, 2, 2]
+    assert [answered(double) for double in doubles] == [6, 6, 3]
 
 
 @pytest.mark.parametrize("temperature", [0, 0.7])
@@ -221,3 +229,48 @@ async def test_a_server_of_another_policy_is_refused(model: str | None, context:
         await engine.add(await double.start(), model=model)
     await engine.close()
     await double.stop()
+
+
+async def test_a_lost_server_of_fixed_weights_is_used_again_once_it_answers(doubles: list[VllmDouble]) -> None:
+    engine = ReplicaEngine(MODEL, fixed=True, wait_seconds=30)
+    await engine.add(doubles[0].url)
+    doubles[0].die_after = 17
+    waiting = asyncio.create_task(chunks_of(engine, call("a")))
+    await until(lambda: not engine.replicas)
+    await doubles[0].start(port=doubles[0].port)
+    assert len(ids_of(await waiting)) == 40
+    assert set(engine.replicas) == {doubles[0].url}
+    with pytest.raises(EngineError, match="are fixed"):
+        async with engine.updating(1):
+            pass
+    await engine.close()
+
+
+async def test_a_server_that_fails_and_reports_that_it_is_healthy_is_left(doubles: list[VllmDouble]) -> None:
+    engine = ReplicaEngine(MODEL, fixed=True, wait_seconds=30)
+    for double in doubles[:2]:
+        await engine.add(double.url)
+    await chunks_of(engine, call("a"))
+    failing = next(double for double in doubles if answered(double))
+    failing.paused = True
+    assert len(ids_of(await chunks_of(engine, call("a")))) == 40
+    assert failing.url not in engine.replicas
+    failing.paused = False
+    await until(lambda: failing.url in engine.replicas)
+    await engine.close()
+
+
+async def test_a_server_that_does_not_answer_yet_is_added_later(
+    doubles: list[VllmDouble], caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = ReplicaEngine(MODEL, fixed=True, wait_seconds=30)
+    url, port = doubles[0].url, doubles[0].port
+    await doubles[0].stop()
+    doubles[0].raw = True
+    engine.add_later(ReplicaServer(url=url))
+    waiting = asyncio.create_task(chunks_of(engine, call("a")))
+    await doubles[0].start(port=port)
+    await until(lambda: "is not used as a replica" in caplog.text)
+    doubles[0].raw = False
+    assert len(ids_of(await waiting)) == 40
+    await engine.close()

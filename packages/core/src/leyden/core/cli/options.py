@@ -33,11 +33,13 @@ ExperimentOption = Annotated[
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the order of tasks and of the engine's sampling.")]
 PolicyOption = Annotated[str | None, typer.Option("--policy", help="Answer with this Hugging Face model.")]
 EndpointOption = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--endpoint",
         "--base-url",
-        help="Send model calls to this OpenAI-compatible base URL, or to a provider's model, as anthropic/MODEL.",
+        metavar="URL",
+        help="Send model calls to this OpenAI-compatible base URL, or to a provider's model, as anthropic/MODEL; may "
+        "be repeated with the base URLs of replicas.",
     ),
 ]
 ModelOption = Annotated[
@@ -113,24 +115,27 @@ def read_env(names: list[str], command: tuple[str, ...], *, here: bool = True) -
     return checked
 
 
-def answering(policy: str | None, endpoint: str | None, model: str | None, api_key_env: str | None) -> NamedResources:
-    """Return the resources for the chosen endpoint; empty if the policy answers.
+def answering(
+    policy: str | None, endpoints: list[str] | None, model: str | None, api_key_env: str | None
+) -> NamedResources:
+    """Return the resources for the chosen endpoint and its replicas; empty if the policy answers.
 
     Raises UsageError unless exactly one of policy and endpoint is given, for a model without an endpoint, and for an
     endpoint that cannot be called.
     """
     from leyden.core.gateway.upstream.endpoints import check_endpoint
 
-    if (policy is None) == (endpoint is None):
+    if (policy is None) == (not endpoints):
         raise UsageError("give either --policy (a Hugging Face model) or --endpoint")
-    if endpoint is None:
+    if not endpoints:
         if model is not None:
             raise UsageError("--model is the name of a model at an --endpoint; --policy already names the model")
         return {}
+    endpoint, *replicas = endpoints
     key = os.environ.get(api_key_env or ("" if read_provider_model(endpoint) else "OPENAI_API_KEY"))
     if key is None and api_key_env is not None and read_provider_model(endpoint):
         raise UsageError(f"--api-key-env {api_key_env}: this environment variable is not set")
-    llm = LLM(endpoint=endpoint, model=model or "", api_key=key)
+    llm = LLM(endpoint=endpoint, model=model or "", api_key=key, replicas=tuple(replicas))
     given = check_endpoint(llm, "--endpoint")
     return {"main_llm": llm if given is None else msgspec.structs.replace(llm, model=given.model)}
 

@@ -18,6 +18,8 @@ class LLM(msgspec.Struct, frozen=True, kw_only=True, tag="llm"):
     """
     sampling_parameters: dict[str, Any] = {}
     api_key: str | None = None
+    replicas: tuple[str, ...] = ()
+    """Base URLs of further servers of the same model, with the same key. Only a dry run and a gateway use them."""
     attempt: tuple[str, str] | None = None
     """(rollout id, attempt id) that the endpoint records for; None where it belongs to no single attempt."""
 

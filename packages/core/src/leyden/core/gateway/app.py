@@ -41,6 +41,7 @@ from leyden.core.gateway.refusal import ErrorAnswer, Refusal, openai_error
 from leyden.core.gateway.responses.dialect import ResponsesDialect
 from leyden.core.gateway.responses.state import Conversations
 from leyden.core.gateway.responses.stored import Read, StoredResponses
+from leyden.core.gateway.shared.folder import SharedFolder
 from leyden.core.gateway.upstream.backend import UpstreamBackend
 from leyden.core.gateway.upstream.forwarding import BrokenOff, forward, forwarded, is_forwardable
 from leyden.core.gateway.upstream.relay import Upstream
@@ -110,11 +111,12 @@ class Gateway:
             running=lambda: admission.running, waiting=lambda: admission.waiting, paused=lambda: float(admission.paused)
         )
         self._engines: dict[str, Engine] = {}
+        self._other_metrics = other_metrics
         self._metrics_page = MetricsPage(self.metrics, self._engines, other_metrics)
         if policy is not None:
             self.answer_with(policy, others)
         self._retry_cache = RetryCache(store, self.span_writer, self.metrics)
-        conversations = Conversations(self._retry_cache)
+        self._conversations = conversations = Conversations(self._retry_cache)
         responses = ResponsesDialect(conversations)
         dialects: tuple[Dialect, ...] = (ChatDialect(), CompletionsDialect(), responses, MessagesDialect())
         counts: dict[str, tuple[Dialect, TokenCountFormat]] = {
@@ -160,6 +162,16 @@ class Gateway:
                 self.metrics.serves(name, _version_of(backend))
                 self._engines[name] = backend.engine
         self._has_policy.set()
+
+    def join_workers(self, shared: SharedFolder) -> None:
+        """Share requests and metrics with the other workers of the gateway, of which this process is one.
+
+        Call it once, before the gateway serves.
+        """
+        self._retry_cache.shared = shared.requests
+        self._conversations.alone = False
+        all_metrics = shared.metrics("gateway", self.metrics)
+        self._metrics_page = MetricsPage(all_metrics, self._engines, self._other_metrics)
 
     def _route(
         self,
@@ -325,7 +337,7 @@ class Gateway:
             with ClientWatch(scope, receive) as watch:
                 status = CLIENT_CLOSED_REQUEST
                 try:
-                    status = await forward(provider, request, watch, send)
+                    status = await forward(provider, request, watch, send, rollout_id)
                 except Refusal as refusal:
                     status = refusal.status
                     raise

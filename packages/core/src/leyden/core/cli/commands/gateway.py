@@ -3,7 +3,7 @@
 import os
 import secrets
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +26,9 @@ from leyden.core.data.production import ProductionSampling
 from leyden.core.data.resources import LLM
 from leyden.core.errors import UsageError
 
+if TYPE_CHECKING:
+    from leyden.core.trainer.serving.policy_servers import PolicyServers
+
 TOKEN = "LEYDEN_CAPTURE_TOKEN"
 """Environment variable, here and in the agents' processes."""
 
@@ -33,6 +36,12 @@ TOKEN = "LEYDEN_CAPTURE_TOKEN"
 def gateway(
     *,
     policy: PolicyOption = None,
+    engine_url: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL", help="vLLM server that serves --policy; may be repeated. [default: the embedded engine]"
+        ),
+    ] = None,
     endpoint: EndpointOption = None,
     model: ModelOption = None,
     api_key_env: ApiKeyEnvOption = None,
@@ -43,6 +52,7 @@ def gateway(
     host: Annotated[str, typer.Option(help="Address to listen on; other machines can reach 0.0.0.0.")] = ("127.0.0.1"),
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8765,
     allow_host: AllowHostOption = None,
+    workers: Annotated[int, typer.Option(help="Processes that answer; more than 1 share one store.")] = 1,
     base_rate: Annotated[float, typer.Option(help="Share of rollouts whose spans are kept.")] = 1.0,
     reward_threshold: Annotated[
         float | None, typer.Option(help="Keep every rollout with at least this reward.")
@@ -58,7 +68,9 @@ def gateway(
     The capture token, without which no process may begin a rollout, is taken from LEYDEN_CAPTURE_TOKEN, or made and
     printed.
     """
-    named = [one for one in answering(policy, endpoint, model, api_key_env).values() if isinstance(one, LLM)]
+    servers = _policy_servers(policy, engine_url, model, api_key_env, device)
+    given = answering(policy, endpoint, *((None, None) if servers else (model, api_key_env)))
+    named = [one for one in given.values() if isinstance(one, LLM)]
     check_policy_device(device, policy)
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(24)
     if not fits_header(token):
@@ -68,11 +80,14 @@ def gateway(
     )
     from leyden.core.trainer.event_loop import run_loop, stopped_by_sigterm
     from leyden.core.trainer.services.captures import CapturePlan, serve_captures
+    from leyden.core.trainer.services.gateway_workers import check_workers, serve_with_workers
     from leyden.core.trainer.serving.provider import read_provider
 
+    check_workers(workers, store, is_embedded=not named and servers is None)
     by = named[0] if named else str(policy)
     plan = CapturePlan(
         answering=by,
+        servers=servers,
         provider=read_provider(provider, provider_key_env),
         device=device,
         store=store,
@@ -84,10 +99,34 @@ def gateway(
     )
 
     async def serve() -> None:
+        def started(url: str) -> None:
+            _show(url, plan.store, token, json=json)
+
         with stopped_by_sigterm() as stopped:
-            await serve_captures(plan, lambda url: _show(url, plan.store, token, json=json), stopped)
+            if workers == 1:
+                await serve_captures(plan, started, stopped)
+            else:
+                await serve_with_workers(plan, workers, started, stopped)
 
     run_loop(serve())
+
+
+def _policy_servers(
+    policy: str | None, urls: list[str] | None, model: str | None, api_key_env: str | None, device: str
+) -> "PolicyServers | None":
+    """Return the servers at --engine-url; raises UsageError for options that do not go together."""
+    if not urls:
+        return None
+    if policy is None:
+        raise UsageError("--engine-url serves a --policy, whose tokenizer is loaded here: give that too")
+    if device != "cpu":
+        raise UsageError("--device has no effect with --engine-url: no policy is loaded here")
+    key = None if api_key_env is None else os.environ.get(api_key_env)
+    if api_key_env is not None and not key:
+        raise UsageError(f"--api-key-env {api_key_env}: this environment variable is not set")
+    from leyden.core.trainer.serving.policy_servers import PolicyServers
+
+    return PolicyServers(urls=tuple(urls), key=key, model=model)
 
 
 def _show(url: str, store: str, token: str, *, json: bool) -> None:

@@ -7,6 +7,7 @@ log-probability is exact.
 """
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import msgspec
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import Engine, EngineRecord, FinishReason, GenerateRequest, TokenChunk
 from leyden.core.engine.generation_segments import GenerationSegment, GenerationSegments
+from leyden.core.engine.load_balancer import Load
 from leyden.core.engine.record import report
 from leyden.core.engine.request_validation import answer_limit, check_request
 from leyden.core.engine.vllm.client import GeneratedTokens, ServerUnreachable, VllmClient
@@ -102,6 +104,10 @@ class RemoteEngine(Engine):
     async def _handle_loss(self, server: SegmentServer, error: ServerUnreachable, losses: int) -> None:
         """Handle the `losses`-th consecutive loss of `server`; raises EngineError if the call cannot continue."""
 
+    def _load(self, server: SegmentServer, tokens: int) -> Load:
+        """Return the load of a segment, which grows by its tokens; an engine with one server does not compare loads."""
+        return Load(Counter(), server.client.url, tokens)
+
     async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
         """Yield the response while it is generated; see `Engine.generate`.
 
@@ -183,12 +189,14 @@ class RemoteEngine(Engine):
             if self._segments.changing:
                 continue  # weights changed while the server was chosen
             try:
-                async with aclosing(self._generate_segment(server, answer)) as chunks:
-                    async for chunk in chunks:
-                        answer.losses = 0
-                        yield chunk
-                        if chunk.finish_reason is not None:
-                            return
+                with self._load(server, len(answer.request.prompt_ids) + len(answer.ids)) as load:
+                    async with aclosing(self._generate_segment(server, answer)) as chunks:
+                        async for chunk in chunks:
+                            answer.losses = 0
+                            load.add(len(chunk.ids))
+                            yield chunk
+                            if chunk.finish_reason is not None:
+                                return
             except ServerUnreachable as error:
                 if not self._segments.closed:
                     answer.losses += 1

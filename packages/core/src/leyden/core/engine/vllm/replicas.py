@@ -1,18 +1,18 @@
 """`ReplicaEngine`: serves one policy with several vLLM servers that other processes start and update.
 
 Servers can be added and removed at any time. All of them serve one version. A rollout stays on its replica, whose
-prefix cache holds its prompts. If the replica is lost, its calls continue on another one, from the tokens that they
-have.
+prefix cache holds its prompts; new rollouts go by the tokens that each replica has in flight. If the replica is lost,
+its calls continue on another one, from the tokens that they have.
 """
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from leyden.core.engine.base import EngineRecord, ModelInfo
+from leyden.core.engine.load_balancer import FIRST_PROBE, LONGEST_PROBE, Load, LoadBalancer
 from leyden.core.engine.vllm.client import ServerUnreachable, VllmClient
 from leyden.core.engine.vllm.remote_engine import RemoteEngine, SegmentServer
 from leyden.core.errors import EngineError
@@ -22,14 +22,22 @@ logger = logging.getLogger(__name__)
 Write = Callable[[Mapping[str, object], int], Awaitable[None]]
 """Gives every replica these weights as this version; called while none of them generates."""
 
-REMEMBERED = 65536
-"""Maximum number of rollouts whose replica is remembered; the least recently used are forgotten."""
 MOST_LOSSES = 8
 """Number of consecutive replica losses, without a token in between, after which a call fails."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaServer:
+    """A vLLM server of a policy: its URL, its API key, and the policy's name on it (None: its only model)."""
+
+    url: str
+    key: str | None = field(default=None, repr=False)
+    model: str | None = None
+
+
 @dataclass(slots=True)
 class _Replica:
+    server: ReplicaServer
     client: VllmClient
     model: str
 
@@ -40,6 +48,9 @@ class ReplicaEngine(RemoteEngine):
     A call without a replica waits `wait_seconds` for one. `write` transfers weights to the replicas, for
     `update_weights`. If another process transfers them, it must do so inside `updating`. Each replica must be a vLLM
     server with `--logprobs-mode processed_logprobs`; `add` refuses others.
+
+    With `fixed`, the weights never change. Only then is a lost replica added again once it answers: a restarted server
+    serves the weights that it started with.
     """
 
     def __init__(
@@ -49,15 +60,17 @@ class ReplicaEngine(RemoteEngine):
         version: int = 0,
         write: Write | None = None,
         wait_seconds: float = 600.0,
+        fixed: bool = False,
         on_finish: Callable[[EngineRecord], None] | None = None,
     ) -> None:
         super().__init__(on_finish=on_finish)
         self._model, self._version, self._write = model, version, write
-        self._wait_seconds = wait_seconds
+        self._wait_seconds, self._fixed = wait_seconds, fixed
         self._replicas: dict[str, _Replica] = {}
         self._has_replicas = asyncio.Event()
-        self._replica_of: OrderedDict[str, str] = OrderedDict()
-        self._rollout_counts: Counter[str] = Counter()
+        self._balancer = LoadBalancer()
+        self._returning: dict[str, asyncio.Task[None]] = {}
+        """Tasks that add servers once they answer, by URL."""
         self._loss: str | None = None
         """Why no replica is left; None if one is left, or if they were removed on purpose."""
 
@@ -73,8 +86,8 @@ class ReplicaEngine(RemoteEngine):
 
     @property
     def replicas(self) -> dict[str, int]:
-        """Number of remembered rollouts on each replica, by URL."""
-        return {url: self._rollout_counts[url] for url in self._replicas}
+        """Number of tokens that each replica has in flight, prompts included, by URL."""
+        return self._balancer.loads
 
     async def start(self) -> None:
         """Check that the engine is not closed; replicas are added when they are running."""
@@ -86,22 +99,60 @@ class ReplicaEngine(RemoteEngine):
         `model` is the policy's name on the server, by default its only model. Raises EngineError, in one line, for a
         server that is unreachable, has no such model, or does not return the needed log-probabilities.
         """
+        await self._add(ReplicaServer(url=url, key=key, model=model))
+
+    def add_later(self, server: ReplicaServer) -> None:
+        """Add a server, which does not answer now, once it does; it is probed until the engine is closed."""
+        url = server.url.rstrip("/")
+        if url not in self._returning:
+            task = asyncio.create_task(self._add_when_it_answers(server), name="leyden replica")
+            self._returning[url] = task
+            task.add_done_callback(lambda _: self._returning.pop(url, None))
+
+    async def _add(self, server: ReplicaServer) -> None:
         self._check_ready()
-        client = VllmClient(url, key=key)
+        # Servers with fixed weights are never paused for an update, so status 503 is a failure there.
+        pause = {"pause_seconds": 0.0} if self._fixed else {}
+        client = VllmClient(server.url, key=server.key, **pause)
         try:
-            name = await self._model_name(client, model)
+            name = await self._model_name(client, server.model)
             await check_sampling_logprobs(client, name)
         except BaseException:
             await client.close()
             raise
-        await self.remove(url)
-        self._replicas[client.url] = _Replica(client, name)
+        await self.remove(server.url)
+        self._replicas[client.url] = _Replica(server, client, name)
+        self._balancer.add(client.url)
         self._loss = None
         self._has_replicas.set()
 
+    async def _add_when_it_answers(self, server: ReplicaServer) -> None:
+        delay, refused = FIRST_PROBE, False
+        while True:
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, LONGEST_PROBE)
+            try:
+                await self._add(server)
+            except ServerUnreachable:
+                continue
+            except EngineError as error:
+                if self._segments.closed:
+                    return
+                if not refused:
+                    logger.warning("A server is not used as a replica: %s", error)
+                refused = True
+            else:
+                logger.warning("The replica %s answers again, there are %d", server.url, len(self._replicas))
+                return
+
     async def remove(self, url: str) -> None:
         """Stop sending calls to the server at `url`; its calls continue on other replicas."""
-        replica = self._replicas.pop(url.rstrip("/"), None)
+        url = url.rstrip("/")
+        replica = self._replicas.pop(url, None)
+        self._balancer.remove(url)
+        returning = self._returning.get(url)
+        if returning is not None and returning is not asyncio.current_task():
+            returning.cancel()
         if not self._replicas:
             self._has_replicas.clear()
         if replica is not None:
@@ -120,6 +171,8 @@ class ReplicaEngine(RemoteEngine):
         Calls under way are interrupted and continue with the new weights, or with `drain` are awaited. New calls wait.
         The caller must also clear the replicas' prefix caches. If the block raises, the version does not change.
         """
+        if self._fixed:
+            raise EngineError("the weights of this engine's servers are fixed: they cannot be updated")
         async with self._segments.exclusive(drain=drain):
             yield
             self._version = version
@@ -144,18 +197,22 @@ class ReplicaEngine(RemoteEngine):
         """Abort all calls in flight; the replicas keep running."""
         self._segments.close()
         self._has_replicas.set()
+        returning = [*self._returning.values()]
+        for task in returning:
+            task.cancel()
+        await asyncio.gather(*returning, return_exceptions=True)
         replicas, self._replicas = self._replicas, {}
-        for replica in replicas.values():
+        for url, replica in replicas.items():
+            self._balancer.remove(url)
             await replica.client.close()
 
     async def _choose_server(self, rollout_id: str | None) -> SegmentServer:
-        if not self._has_replicas.is_set():
+        while (url := self._balancer.choose(rollout_id)) is None:
             try:
                 await asyncio.wait_for(self._has_replicas.wait(), self._wait_seconds)
             except TimeoutError:
                 raise EngineError(f"no replica was added within {self._wait_seconds:.0f} s") from None
-        self._check_ready()
-        url = self._replica_url(rollout_id)
+            self._check_ready()
         replica = self._replicas[url]
         return SegmentServer(replica.client, replica.model, self._version)
 
@@ -163,7 +220,11 @@ class ReplicaEngine(RemoteEngine):
         if losses > MOST_LOSSES:
             raise EngineError(f"the call failed after its replica was lost {losses} times in a row: {error}") from error
         replica = self._replicas.get(server.client.url)
-        if replica is None or replica.client is not server.client or await server.client.is_healthy():
+        if replica is None or replica.client is not server.client:
+            return
+        # Of servers with fixed weights, one that fails repeatedly is left even if it reports that it is healthy.
+        is_useless = self._fixed and losses > 1 and len(self._replicas) > 1
+        if not is_useless and await server.client.is_healthy():
             return
         if self._replicas.get(server.client.url) is not replica:
             return  # another call has already removed the lost replica
@@ -171,23 +232,11 @@ class ReplicaEngine(RemoteEngine):
         if len(self._replicas) == 1:
             self._loss = str(error)
         await self.remove(server.client.url)
+        if self._fixed:
+            self.add_later(replica.server)
 
-    def _replica_url(self, rollout_id: str | None) -> str:
-        """Return the URL of a rollout's replica: the one it had, or the one with the fewest rollouts."""
-        known = self._replica_of.get(rollout_id or "")
-        if rollout_id and known in self._replicas:
-            self._replica_of.move_to_end(rollout_id)
-            return known
-        url = min(self._replicas, key=lambda url: self._rollout_counts[url])
-        if rollout_id:
-            self._replica_of[rollout_id] = url
-            self._replica_of.move_to_end(rollout_id)
-            self._rollout_counts[url] += 1
-            if known is not None:
-                self._rollout_counts[known] -= 1
-            if len(self._replica_of) > REMEMBERED:
-                self._rollout_counts[self._replica_of.popitem(last=False)[1]] -= 1
-        return url
+    def _load(self, server: SegmentServer, tokens: int) -> Load:
+        return self._balancer.carry(server.client.url, tokens)
 
     async def _model_name(self, client: VllmClient, wanted: str | None) -> str:
         models = await client.models()

@@ -9,7 +9,7 @@ delivered to its client, or the client's retry header marks the request as a ret
 import asyncio
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Literal, cast
@@ -30,6 +30,7 @@ from leyden.core.gateway.codecs.answer_reader import AnswerReader
 from leyden.core.gateway.dialect import Exchange, FinishedChoice
 from leyden.core.gateway.http.asgi import ClientWatch
 from leyden.core.gateway.http.metrics import GatewayMetrics
+from leyden.core.gateway.shared.requests import SharedRequests
 from leyden.core.store.base import LightningStore
 
 REMEMBERED = 4096
@@ -41,6 +42,8 @@ class RetryCache:
 
     def __init__(self, store: LightningStore, span_writer: SpanWriter, metrics: GatewayMetrics) -> None:
         self._store, self._span_writer, self._metrics = store, span_writer, metrics
+        self.shared: SharedRequests | None = None
+        """Requests of the other workers of the gateway, which a retry may repeat; None for a single process."""
         self._undelivered: OrderedDict[str, None] = OrderedDict()
         self._in_progress: dict[str, list[_RequestInProgress]] = {}
 
@@ -61,24 +64,35 @@ class RetryCache:
         self._metrics.recorded(1, kept=kept)
         return kept
 
-    async def spans(self, origin: Origin) -> list[Span]:
-        """Return all spans of an attempt, including spans that were still buffered."""
+    async def spans(self, origin: Origin, *, name: str | None = None) -> list[Span]:
+        """Return all spans of an attempt, or those of one name, including spans that were still buffered."""
         await self._span_writer.flush()
-        return (await self._store.query_spans(origin.rollout.rollout_id, origin.attempt_id)).items
+        return (await self._store.query_spans(origin.rollout.rollout_id, origin.attempt_id, name=name)).items
 
     def mark_undelivered(self, fingerprint: str) -> None:
         """Remember that the response to this request was recorded and did not reach its client."""
         self._undelivered[fingerprint] = None
+        if self.shared is not None:
+            self.shared.mark_undelivered(fingerprint)
         if len(self._undelivered) > REMEMBERED:
-            self._undelivered.popitem(last=False)
+            self._take_undelivered(next(iter(self._undelivered)))
+
+    def _take_undelivered(self, fingerprint: str) -> bool:
+        """Return whether the response to this request did not reach its client, and forget that."""
+        own = fingerprint in self._undelivered
+        self._undelivered.pop(fingerprint, None)
+        # Another worker may have sent the response again, so the shared mark decides.
+        return own if self.shared is None else self.shared.take_undelivered(fingerprint)
 
     @contextmanager
     def in_progress(self, fingerprint: str, watch: ClientWatch) -> Generator[None]:
         """Mark a request as in progress while the block runs; a retry of it waits until the block ends."""
         request = _RequestInProgress(watch)
         self._in_progress.setdefault(fingerprint, []).append(request)
+        shared = nullcontext() if self.shared is None else self.shared.in_progress(fingerprint)
         try:
-            yield
+            with shared:
+                yield
         finally:
             request.ended.set()
             self._in_progress[fingerprint].remove(request)
@@ -94,9 +108,11 @@ class RetryCache:
         for request in list(self._in_progress.get(fingerprint, ())):
             if origin.is_retry or request.watch.gone:
                 await request.ended.wait()
-        if not origin.is_retry and fingerprint not in self._undelivered:
+        if origin.is_retry and self.shared is not None:
+            await self.shared.wait_for_others(fingerprint)
+        undelivered = self._take_undelivered(fingerprint)
+        if not origin.is_retry and not undelivered:
             return []
-        self._undelivered.pop(fingerprint, None)
         found: dict[str, list[Span]] = {}
         for span in await self.spans(origin):
             if span.attributes.get(semconv.FINGERPRINT) == fingerprint:

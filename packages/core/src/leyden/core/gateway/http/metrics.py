@@ -9,6 +9,7 @@ from typing import Literal
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -16,7 +17,7 @@ LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 """Upper bounds of the histogram buckets in seconds, from an instant engine to a client's longest timeout."""
 
 
-class GatewayMetrics:
+class GatewayMetrics(Collector):
     """Metrics of one gateway, in their own registry.
 
     The callbacks `running`, `waiting` and `paused` run only when the metrics are read, so they cost a call nothing.
@@ -74,6 +75,7 @@ class GatewayMetrics:
             ("paused", "Whether calls have to wait for an update (1) or not (0).", paused),
         ):
             Gauge(f"leyden_gateway_{name}", description, registry=registry).set_function(value)
+        Gauge("leyden_gateway_workers", "Processes of the gateway.", registry=registry).set(1)
         self._of_call: dict[tuple[str, str, int], Counter] = {}
         self._of_policy: dict[str, tuple[Counter, Counter]] = {}
         self._of_dialect: dict[str, tuple[Histogram, Histogram]] = {}

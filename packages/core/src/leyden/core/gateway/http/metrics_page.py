@@ -17,7 +17,6 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from leyden.core.engine.base import Engine
-from leyden.core.gateway.http.metrics import GatewayMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +33,7 @@ class MetricsPage:
 
     def __init__(
         self,
-        gateway_metrics: GatewayMetrics,
+        gateway_metrics: Collector,
         engines: Mapping[str, Engine],
         other_metrics: Mapping[str, Measure] | None = None,
     ) -> None:

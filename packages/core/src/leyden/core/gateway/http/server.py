@@ -18,6 +18,7 @@ from leyden.core.errors import GatewayError
 from leyden.core.gateway.http.host_check import HostCheck
 from leyden.core.gateway.http.protocol import ConnectionLimits, TimeoutProtocol
 from leyden.core.gateway.limits.connections import Connections, authenticating
+from leyden.core.gateway.shared.listener import SharedListener
 from leyden.core.masking import mask_logs
 
 BACKLOG = 4096
@@ -41,7 +42,8 @@ class GatewayServer:
     """HTTP server on `host` and `port` (0 for any free port).
 
     It answers requests for its own host names (see `HostCheck`) and for the names in `allowed_hosts`. At a stop,
-    requests in progress get `grace` seconds to end.
+    requests in progress get `grace` seconds to end. `shared` is a listener that other processes accept from, too; the
+    server closes its socket at the end.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class GatewayServer:
         grace: int = 2,
         limits: ConnectionLimits | None = None,
         allowed_hosts: Collection[str] = (),
+        shared: SharedListener | None = None,
     ) -> None:
+        self._shared = shared
         self._app = authenticating(HostCheck(app, host, allowed_hosts))
         self._host, self._port, self._grace = host, port, grace
         self._limits = _within_file_limit(limits or ConnectionLimits())
@@ -65,10 +69,7 @@ class GatewayServer:
 
         Raises GatewayError if the server cannot listen, for example because the port is in use.
         """
-        try:
-            listener = _listen(self._host, self._port)
-        except OSError as error:
-            raise GatewayError(f"cannot listen on {self._host}:{self._port}: {error.strerror}") from error
+        listener = listen(self._host, self._port) if self._shared is None else self._shared.socket
         mask_logs("leyden.gateway", "uvicorn.error")
         config = uvicorn.Config(
             self._app,
@@ -84,15 +85,14 @@ class GatewayServer:
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=self._grace,
         )
-        self._server = _Server(config, self._limits)
+        self._server = _Server(config, self._limits, self._shared)
         self._task = asyncio.create_task(self._server.serve([listener]), name="leyden gateway")
         try:
             await self._server.ready(self._task)
         except GatewayError:
             listener.close()
             raise
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{listener.getsockname()[1]}"
+        return root_url(self._host, listener)
 
     async def stop(self) -> None:
         """Stop listening, wait up to `grace` seconds for requests in progress, and cancel the rest."""
@@ -120,10 +120,17 @@ async def _cancelled(tasks: Collection[asyncio.Task[None]]) -> None:
         uvicorn_log.removeFilter(is_news)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def root_url(host: str, listener: socket.socket) -> str:
+    """Return the root URL of a server that accepts from `listener`, without a trailing slash."""
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}:{listener.getsockname()[1]}"
+
+
+def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket with an explicit TCP protocol.
 
-    Only for such a socket does asyncio turn off Nagle's algorithm, which would delay a response by 40 ms.
+    Only for such a socket does asyncio turn off Nagle's algorithm, which would delay a response by 40 ms. Raises
+    GatewayError if this is not possible, for example because the port is in use.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -132,9 +139,9 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(BACKLOG)
-    except OSError:
+    except OSError as error:
         listener.close()
-        raise
+        raise GatewayError(f"cannot listen on {host}:{port}: {error.strerror}") from error
     return listener
 
 
@@ -152,9 +159,9 @@ def _within_file_limit(limits: ConnectionLimits) -> ConnectionLimits:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, limits: ConnectionLimits) -> None:
+    def __init__(self, config: uvicorn.Config, limits: ConnectionLimits, shared: SharedListener | None) -> None:
         super().__init__(config)
-        self._limits = limits
+        self._limits, self._shared = limits, shared
         self._connections = Connections(
             unknown=limits.max_unknown,
             unknown_per_peer=limits.max_unknown_per_peer,
@@ -169,7 +176,7 @@ class _Server(uvicorn.Server):
         if self.lifespan.should_exit:
             self.should_exit = True
             return
-        self._acceptors = [_Acceptor(listener, self, self._limits) for listener in sockets or ()]
+        self._acceptors = [_Acceptor(listener, self, self._limits, self._shared) for listener in sockets or ()]
         self.started = True
 
     def stop(self) -> None:
@@ -227,8 +234,10 @@ class _Server(uvicorn.Server):
 class _Acceptor:
     """Listener that accepts connections up to the limit; further ones wait in the operating system's queue."""
 
-    def __init__(self, listener: socket.socket, server: _Server, limits: ConnectionLimits) -> None:
-        self._listener, self._server, self._limits = listener, server, limits
+    def __init__(
+        self, listener: socket.socket, server: _Server, limits: ConnectionLimits, shared: SharedListener | None
+    ) -> None:
+        self._listener, self._server, self._limits, self._shared = listener, server, limits, shared
         self._free_connections = asyncio.Semaphore(limits.max_connections)
         self._connecting: set[asyncio.Task[None]] = set()
         self._task = asyncio.create_task(self._run(), name="leyden gateway acceptor")
@@ -239,11 +248,11 @@ class _Acceptor:
         await asyncio.wait([self._task, *self._connecting])
 
     async def _run(self) -> None:
-        loop, has_warned = asyncio.get_running_loop(), False
+        has_warned = False
         while True:
             await self._free_connections.acquire()
             try:
-                client, _ = await loop.sock_accept(self._listener)
+                client = await self._accept()
             except ConnectionError:  # the client disconnected before it was accepted
                 self._free_connections.release()
             except OSError as error:  # for example too many open files
@@ -254,16 +263,30 @@ class _Acceptor:
                 await asyncio.sleep(_RECOVERY_SECONDS)
             else:
                 has_warned = False
+                self._count(1)
                 task = asyncio.create_task(self._connect(client))
                 self._connecting.add(task)
                 task.add_done_callback(self._connecting.discard)
 
+    async def _accept(self) -> socket.socket:
+        if self._shared is not None:
+            return await self._shared.accept()
+        return (await asyncio.get_running_loop().sock_accept(self._listener))[0]
+
+    def _count(self, change: int) -> None:
+        if self._shared is not None:
+            self._shared.count(change)
+
+    def _lost(self) -> None:
+        self._count(-1)
+        self._free_connections.release()
+
     async def _connect(self, client: socket.socket) -> None:
         """Connect a client's socket to its protocol, which frees its slot when the connection is lost."""
-        protocol = self._server.protocol(self._limits, self._free_connections.release)
+        protocol = self._server.protocol(self._limits, self._lost)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, client)
         except OSError:  # the client has already disconnected
             if not protocol.made:
                 client.close()
-                self._free_connections.release()
+                self._lost()

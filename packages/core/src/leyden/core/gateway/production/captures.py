@@ -39,6 +39,7 @@ from leyden.core.gateway.http.body import BodyLimits, read_body
 from leyden.core.gateway.http.metrics import CONTENT_TYPE
 from leyden.core.gateway.production.span_sampling import DROPPED, SpanSampler
 from leyden.core.gateway.refusal import Refusal, invalid
+from leyden.core.gateway.shared.folder import SharedFolder
 from leyden.core.store.base import LightningStore
 from leyden.core.store.http.admission import AgentLimits, RequestAdmission, ServerLimits, check_values, too_many
 from leyden.core.store.http.long_work import WRITE_SECONDS
@@ -76,14 +77,16 @@ def capture_app(
     authorize: Callable[[str], bool],
     limits: CaptureLimits | None = None,
     sampling: ProductionSampling | None = None,
+    shared: SharedFolder | None = None,
 ) -> ASGIApp:
     """Return the application with the paths `/begin`, `/spans`, `/end` and `/metrics`.
 
     Put it into the `mounts` of a `Gateway` at `PATH`, with the gateway's store and key. `authorize` checks the bearer
     token of each request to `/begin`. The other requests need the token of their attempt. `sampling` decides which
-    rollouts keep their spans; by default, all do.
+    rollouts keep their spans; by default, all do. `shared` is the folder of several worker processes.
     """
-    capture = _Capture(store, key, authorize, limits or CaptureLimits(), SpanSampler(sampling or ProductionSampling()))
+    sampler = SpanSampler(sampling or ProductionSampling(), shared=shared)
+    capture = _Capture(store, key, authorize, limits or CaptureLimits(), sampler)
     return Starlette(
         routes=[
             Route("/begin", Endpoint(capture.begin, "POST", on_refused=_refused)),

@@ -10,8 +10,11 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.registry import Collector
 
 from leyden.core.data.production import ProductionSampling
+from leyden.core.gateway.shared.folder import SharedFolder
+from leyden.core.gateway.shared.span_budget import SpanBudget
 
 Decision = Literal["high reward", "base rate", "dropped"]
 """Reason for keeping the spans of a rollout, or `dropped`."""
@@ -22,15 +25,21 @@ MINUTE = 60.0
 class SpanSampler:
     """Sampler that decides for each rollout whether to keep its spans, and counts its decisions.
 
-    `clock` returns seconds. The limit of spans per minute applies to one gateway; several gateways do not share it.
+    `clock` returns seconds. The limit of spans per minute applies to one gateway; several gateways do not share it. The
+    workers of one gateway share it in `shared`, with the counts.
     """
 
-    def __init__(self, sampling: ProductionSampling, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        sampling: ProductionSampling,
+        clock: Callable[[], float] = time.monotonic,
+        shared: SharedFolder | None = None,
+    ) -> None:
         self.sampling = sampling
         self._clock = clock
-        self._minute: int | None = None
-        self._spans_kept = 0
-        self._registry = registry = CollectorRegistry()
+        self._budget = SpanBudget() if shared is None else shared.span_budget
+        registry = CollectorRegistry()
+        self._metrics: Collector = registry if shared is None else shared.metrics("capture", registry)
         self._rollouts = Counter(
             "leyden_capture_rollouts",
             "Rollouts that ended, by why their spans were kept or dropped.",
@@ -42,29 +51,21 @@ class SpanSampler:
     def decide(self, rollout_id: str, reward: float | None, spans: int) -> Decision:
         """Return the decision for a rollout with `spans` spans and this reward; None if it has no reward."""
         threshold, limit = self.sampling.reward_threshold, self.sampling.max_span_per_minute
-        self._begin_minute()
+        minute = int(self._clock() // MINUTE)
         decision: Decision = DROPPED
         if threshold is not None and reward is not None and reward >= threshold:
             decision = "high reward"
-        elif _hash_fraction(rollout_id) < self.sampling.base_rate and (
-            limit is None or self._spans_kept + spans <= limit
-        ):
+            self._budget.keep(minute, spans)  # spans of a high reward also count, but are never dropped
+        elif _hash_fraction(rollout_id) < self.sampling.base_rate and self._budget.keep(minute, spans, limit):
             decision = "base rate"
         if decision == DROPPED:
             self._dropped.inc(spans)
-        else:
-            self._spans_kept += spans  # spans of a high reward also count, but are never dropped
         self._rollouts.labels(decision).inc()
         return decision
 
     def render(self) -> bytes:
         """Return the counts of decisions in Prometheus' text format."""
-        return generate_latest(self._registry)
-
-    def _begin_minute(self) -> None:
-        minute = int(self._clock() // MINUTE)
-        if minute != self._minute:
-            self._minute, self._spans_kept = minute, 0
+        return generate_latest(self._metrics)
 
 
 def _hash_fraction(rollout_id: str) -> float:

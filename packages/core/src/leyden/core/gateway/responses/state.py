@@ -26,6 +26,8 @@ REMEMBERED = 512
 LARGEST = 128 << 10
 """Largest response with its input in the cache, in bytes of JSON; the records keep larger ones too."""
 
+DELETION = "delete response"
+"""Name of the span that records that a response was deleted."""
 INLINE = 64 << 10
 """Most bytes of stored responses that are decoded on the event loop; more bytes are decoded on a thread."""
 
@@ -107,6 +109,8 @@ class Conversations:
 
     def __init__(self, retry_cache: RetryCache) -> None:
         self._retry_cache = retry_cache
+        self.alone = True
+        """Whether no other process answers requests of the same attempts, and could delete responses."""
         self._turns: OrderedDict[tuple[str, str], Turn] = OrderedDict()
 
     async def items_until(self, origin: Origin, response_id: str) -> list[Item]:
@@ -127,11 +131,13 @@ class Conversations:
 
     async def find(self, origin: Origin, response_id: str) -> Turn | None:
         """Return a stored response; None if it does not exist or was deleted."""
+        await self._read_deletions(origin)
         turn = self._turns.get((origin.attempt_id, response_id)) or (await self._all_turns(origin)).get(response_id)
         return None if turn is None or turn.deleted else turn
 
     async def item(self, origin: Origin, wanted: str) -> Item:
         """Return an item of any conversation of the attempt; raises Refusal if there is no such item."""
+        await self._read_deletions(origin)
         item = _item(self._cached_turns(origin), wanted) or _item(await self._all_turns(origin), wanted)
         if item is None:
             raise Refusal(404, f"Item with id '{wanted}' not found.", param="input")
@@ -161,7 +167,7 @@ class Conversations:
             trace_id=origin.trace_id,
             span_id=secrets.token_hex(8),
             parent_id=origin.parent_id,
-            name="delete response",
+            name=DELETION,
             status=SpanStatus(code="ok"),
             attributes={semconv.RESPONSES_DELETED: turn.id},
             start_time=now,
@@ -173,9 +179,19 @@ class Conversations:
 
     async def _turns_until(self, origin: Origin, response_id: str) -> list[Turn]:
         """Return the responses up to and including one, in order; empty if one of them is missing."""
+        await self._read_deletions(origin)
         return _chain(self._find_cached(origin), response_id) or _chain(
             (await self._all_turns(origin)).get, response_id
         )
+
+    async def _read_deletions(self, origin: Origin) -> None:
+        """Mark the responses in the cache that another process has deleted."""
+        if self.alone or not self._cached_turns(origin):
+            return
+        for span in await self._retry_cache.spans(origin, name=DELETION):
+            turn = self._turns.get((origin.attempt_id, str(span.attributes[semconv.RESPONSES_DELETED])))
+            if turn is not None and not turn.deleted:
+                self.remember(origin, replace(turn, deleted=True))
 
     def _find_cached(self, origin: Origin) -> Callable[[str], Turn | None]:
         return lambda response_id: self._turns.get((origin.attempt_id, response_id))

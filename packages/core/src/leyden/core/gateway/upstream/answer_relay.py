@@ -21,6 +21,11 @@ class AnswerRelay:
         self._received = bytearray()
         self._streamed = self._started = self._recorded = False
 
+    @property
+    def started(self) -> bool:
+        """Whether a part of the response was sent to the agent."""
+        return self._started
+
     def failed(self, status: int) -> None:
         """Record that the upstream answered with an error status."""
         self._record.error, self._record.error_type = f"the upstream answered {status}", str(status)

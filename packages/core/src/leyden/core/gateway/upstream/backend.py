@@ -7,7 +7,6 @@ import asyncio
 import logging
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 
 import msgspec
 from starlette.types import Send
@@ -92,7 +91,7 @@ class UpstreamBackend(ABC):
             # In `leyden dev`, the agent may run in this process, where all model calls are routed to the gateway. This
             # call must not be.
             with outside_attempt(), watch.cancelling():
-                await self._forward(dialect.path, fields, relay, origin.api_headers)
+                await self._forward(dialect.path, fields, relay, origin)
         except ClientGone:
             record.not_trained = reasons.DISCONNECTED
             await relay.record_once()
@@ -111,11 +110,8 @@ class UpstreamBackend(ABC):
         """Close the connections."""
 
     @abstractmethod
-    async def _forward(self, path: str, fields: Fields, relay: AnswerRelay, api_headers: Mapping[str, str]) -> None:
-        """Forward a request for `path`, and pass the response to `relay`.
-
-        `api_headers` are the headers with which the agent's client chose a version of the API.
-        """
+    async def _forward(self, path: str, fields: Fields, relay: AnswerRelay, origin: Origin) -> None:
+        """Forward a request for `path`, and pass the response to `relay`."""
 
     def _check_model(self, requested: str) -> None:
         """Log once for each model name that another model answers.

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from leyden.core.data.encoding.base_url import check_base_url
 from leyden.core.data.encoding.provider_model import ProviderModel, named_model, read_provider_model
 from leyden.core.data.resources import LLM
+from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:
     from leyden.core.gateway.upstream.backend import UpstreamBackend
@@ -16,10 +17,16 @@ def check_endpoint(endpoint: LLM, label: str) -> ProviderModel | None:
     Raises UsageError, with a message of one line, for an endpoint that cannot be called. `label` is its name in the
     message.
     """
-    given = read_provider_model(endpoint.endpoint)
+    urls = (endpoint.endpoint, *endpoint.replicas)
+    given = next((model for model in map(read_provider_model, urls) if model is not None), None)
     if given is None:
-        check_base_url(endpoint.endpoint, label)
+        for url in urls:
+            check_base_url(url, label)
+        if len({url.rstrip("/") for url in urls}) < len(urls):
+            raise UsageError(f"{label} names the same base URL twice: give the base URL of each replica once")
         return None
+    if endpoint.replicas:
+        raise UsageError(f"{label} {given} is a provider's model: only base URLs can be replicas of one model")
     from leyden.core.gateway.upstream.litellm_library import check_provider
 
     given = named_model(given, endpoint.model)
@@ -33,7 +40,7 @@ def open_upstream(endpoint: LLM) -> "UpstreamBackend":
     if given is None:
         from leyden.core.gateway.upstream.relay import Upstream
 
-        return Upstream(base_url=endpoint.endpoint, api_key=endpoint.api_key, model=endpoint.model)
+        return Upstream(endpoint.endpoint, endpoint.api_key, endpoint.model, replicas=endpoint.replicas)
     from leyden.core.gateway.upstream.provider import ProviderUpstream
 
     return ProviderUpstream(named_model(given, endpoint.model), endpoint.api_key)

@@ -43,9 +43,9 @@ class ForwardTarget(Protocol):
     """Upstream endpoint that takes forwarded requests."""
 
     def open(
-        self, method: str, path: str, *, headers: Mapping[str, str], data: bytes | None
+        self, method: str, path: str, *, headers: Mapping[str, str], data: bytes | None, rollout_id: str | None = None
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Send a request to a path below the base URL, with the endpoint's own key."""
+        """Send a request to a path below the base URL, with the endpoint's own key; a rollout stays on its replica."""
         ...
 
 
@@ -92,7 +92,13 @@ def forwarded(scope: Scope, path: str, body: bytes, tokens: Iterable[str]) -> Fo
     )
 
 
-async def forward(endpoint: ForwardTarget, request: ForwardedRequest, watch: ClientWatch, send: Send) -> int:
+async def forward(
+    endpoint: ForwardTarget,
+    request: ForwardedRequest,
+    watch: ClientWatch,
+    send: Send,
+    rollout_id: str | None = None,
+) -> int:
     """Send a request to the endpoint and its response to the agent; return the response's status.
 
     Raises Refusal with status 502 if the endpoint cannot be reached or answers with a redirect. If the response breaks
@@ -102,7 +108,9 @@ async def forward(endpoint: ForwardTarget, request: ForwardedRequest, watch: Cli
     started = False
     try:
         with outside_attempt(), watch.cancelling():
-            opened = endpoint.open(request.method, request.path, headers=request.headers, data=request.data)
+            opened = endpoint.open(
+                request.method, request.path, headers=request.headers, data=request.data, rollout_id=rollout_id
+            )
             async with opened as answer:
                 if 300 <= answer.status < 400:
                     raise _bad_gateway(f"the upstream answered with a redirect ({answer.status})")

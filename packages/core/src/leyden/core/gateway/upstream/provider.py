@@ -6,11 +6,12 @@ library, without its retries, fall-backs, caches and callbacks.
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from leyden.core.data.encoding.provider_model import ProviderModel
 from leyden.core.errors import UsageError
+from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.chat.dialect import ChatDialect
 from leyden.core.gateway.http.asgi import EVENTS, JSON
 from leyden.core.gateway.refusal import Refusal
@@ -75,7 +76,7 @@ class ProviderUpstream(UpstreamBackend):
         """Close LiteLLM's connections on this event loop; it opens others for a later call."""
         await close_clients(self._litellm)
 
-    async def _forward(self, path: str, fields: Fields, relay: AnswerRelay, api_headers: Mapping[str, str]) -> None:
+    async def _forward(self, path: str, fields: Fields, relay: AnswerRelay, origin: Origin) -> None:
         if path != ChatDialect.path:
             message = f"Models of the provider {self._given.provider} answer Chat Completions here, and not {path}."
             return await relay.fail(message, Refusal(404, message, code="unknown_url"))

@@ -1,20 +1,23 @@
 """`Upstream`: an endpoint that answers calls instead of the policy, for runs without training.
 
 The endpoint comes from the configuration, never from a request. Its API key is sent to this endpoint only, and no
-redirect is followed. Chat Completions and Completions request token ids, which some servers such as vLLM can send. The
-ids are recorded, and removed from the response to the agent. The rest of a response reaches the agent unchanged.
+redirect is followed. The endpoint may have several replicas, which a `LoadBalancer` chooses from. Chat Completions and
+Completions request token ids, which some servers such as vLLM can send. The ids are recorded, and removed from the
+response to the agent. The rest of a response reaches the agent unchanged.
 """
 
 import logging
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from urllib.parse import quote, urlsplit
 
 import aiohttp
 import msgspec
 from yarl import URL
 
+from leyden.core.engine.load_balancer import LoadBalancer
 from leyden.core.gateway.anthropic.dialect import MessagesDialect
+from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.http.asgi import JSON
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.gateway.upstream.answer_relay import AnswerRelay
@@ -28,6 +31,10 @@ REFUSES_PARAMETER = (400, 422)
 """Statuses with which servers refuse a request with an unknown field."""
 NO_SUCH_PATH = (404, 405)
 """Statuses with which servers without the Messages API answer its path."""
+UNAVAILABLE = (502, 503)
+"""Statuses with which a replica reports that it cannot answer now, so that another one gets the call."""
+PROBE_SECONDS = 5.0
+"""Time limit of the request that checks whether a replica answers again."""
 MESSAGES_VERSION = "2023-06-01"
 """Version of the Messages API in requests of agents that name none."""
 ANTHROPIC_HOST = "api.anthropic.com"
@@ -35,36 +42,70 @@ ANTHROPIC_HOST = "api.anthropic.com"
 _log = logging.getLogger("leyden.gateway")
 
 
+class _Unavailable(Exception):
+    """A replica answered that it is unavailable."""
+
+
 class Upstream(UpstreamBackend):
     """Client of an upstream endpoint that forwards calls to it.
 
-    `base_url` includes the version (`https://host/v1`). A call fails after `timeout` seconds without a byte. `model`
-    replaces every model name in the agents' requests, which is logged once for each name. With an empty `model`, the
-    agents' model names are sent unchanged.
+    `base_url` includes the version (`https://host/v1`). `replicas` are base URLs of further servers of the same model,
+    which get the same key. A call fails after `timeout` seconds without a byte. `model` replaces every model name in
+    the agents' requests, which is logged once for each name. With an empty `model`, the agents' model names are sent
+    unchanged.
+
+    A call is sent to another replica if its replica cannot be reached, or is unavailable, before a byte of the response
+    was sent to the agent. The call has one record in any case.
     """
 
     failures = (aiohttp.ClientError, TimeoutError)
 
-    def __init__(self, base_url: str, api_key: str | None, model: str = "", *, timeout: float = 600.0) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None,
+        model: str = "",
+        *,
+        replicas: Sequence[str] = (),
+        timeout: float = 600.0,
+    ) -> None:
         super().__init__(model)
-        self.base_url = base_url.rstrip("/")
+        self.base_urls = tuple(dict.fromkeys(url.rstrip("/") for url in (base_url, *replicas)))
+        """Base URLs of all replicas, without a trailing slash."""
+        self._balancer = LoadBalancer(self.base_urls, probe=self._answers)
         self._api_key = api_key
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=timeout)
         self._session: aiohttp.ClientSession | None = None
-        self._accepts_ids_parameter = True
-        """Whether the endpoint accepts the request field for token ids; assumed until it refuses a request with it."""
+        self._refuses_ids_parameter: set[str] = set()
+        """Base URLs that have refused a request with the request field for token ids."""
 
     def __repr__(self) -> str:
-        return f"Upstream({mask_text(self.base_url)!r}, model={self.model!r})"
+        return f"Upstream({mask_text(', '.join(self.base_urls))!r}, model={self.model!r})"
 
-    def open(
-        self, method: str, path: str, *, headers: Mapping[str, str], data: bytes | None
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Send a request to a percent-encoded path below the base URL, with the endpoint's own key."""
-        url = URL(f"{self.base_url}{path}", encoded=True)
-        return self._open_session().request(
-            method, url, data=data, headers={**headers, **self._key()}, allow_redirects=False
-        )
+    @asynccontextmanager
+    async def open(
+        self, method: str, path: str, *, headers: Mapping[str, str], data: bytes | None, rollout_id: str | None = None
+    ) -> AsyncGenerator[aiohttp.ClientResponse]:
+        """Send a request to a percent-encoded path below the base URL, with the endpoint's own key.
+
+        A replica without a connection gets nothing of the request, so another one gets it.
+        """
+        tried: list[str] = []
+        while (base_url := self._balancer.choose(rollout_id, tried)) is not None:
+            tried.append(base_url)
+            url = URL(f"{base_url}{path}", encoded=True)
+            try:
+                answer = await self._open_session().request(
+                    method, url, data=data, headers={**headers, **self._key()}, allow_redirects=False
+                )
+            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+                self._balancer.leave(base_url, type(error).__name__)
+                if len(tried) == len(self.base_urls):
+                    raise
+            else:
+                async with answer:
+                    yield answer
+                return
 
     async def models(self, name: str | None = None) -> tuple[int, bytes] | None:
         """Return status and JSON of the endpoint's list of models, or of its model `name`.
@@ -85,34 +126,87 @@ class Upstream(UpstreamBackend):
 
     async def close(self) -> None:
         """Close the connections."""
+        await self._balancer.close()
         if self._session is not None:
             await self._session.close()
             self._session = None
 
-    async def _forward(self, path: str, fields: Fields, relay: AnswerRelay, api_headers: Mapping[str, str]) -> None:
+    async def _forward(self, path: str, fields: Fields, relay: AnswerRelay, origin: Origin) -> None:
         body: dict[str, object] = {**fields, **({"model": self.model} if self.model else {})}
-        if path in TOKEN_ID_REQUEST.paths and TOKEN_ID_REQUEST.field not in fields and self._accepts_ids_parameter:
-            async with self._post(path, {**body, TOKEN_ID_REQUEST.field: True}) as answer:
+        size = sum(len(bytes(value)) for value in fields.values())
+        tried: list[str] = []
+        while (base_url := self._balancer.choose(origin.rollout.rollout_id, tried)) is not None:
+            tried.append(base_url)
+            has_other = len(tried) < len(self.base_urls)
+            try:
+                with self._balancer.carry(base_url, size):
+                    return await self._send(base_url, path, body, relay, origin.api_headers, has_other=has_other)
+            except _Unavailable:
+                pass
+            except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
+                self._balancer.leave(base_url, type(error).__name__)
+                # After the time limit without a byte, the agent's client will not wait for a second try.
+                if relay.started or not has_other or isinstance(error, aiohttp.SocketTimeoutError):
+                    raise
+
+    async def _send(
+        self,
+        base_url: str,
+        path: str,
+        body: dict[str, object],
+        relay: AnswerRelay,
+        api_headers: Mapping[str, str],
+        *,
+        has_other: bool,
+    ) -> None:
+        """Forward a request to one replica; raises _Unavailable if it is unavailable, and `has_other` is true."""
+        field = TOKEN_ID_REQUEST.field
+        if path in TOKEN_ID_REQUEST.paths and field not in body and base_url not in self._refuses_ids_parameter:
+            async with self._post(base_url, path, {**body, field: True}) as answer:
                 if answer.status not in REFUSES_PARAMETER:
+                    self._check_available(base_url, answer.status, has_other=has_other)
                     return await _pass_on(answer, relay, TokenIdFilter())
-                self._accepts_ids_parameter = TOKEN_ID_REQUEST.field.encode() not in await answer.read()
-            async with self._post(path, body) as answer:
+                if field.encode() in await answer.read():
+                    self._refuses_ids_parameter.add(base_url)
+            async with self._post(base_url, path, body) as answer:
+                self._check_available(base_url, answer.status, has_other=has_other)
                 if answer.status < 400:
-                    self._accepts_ids_parameter = False
+                    self._refuses_ids_parameter.add(base_url)
                 return await _pass_on(answer, relay)
-        async with self._post(path, body, api_headers) as answer:
+        async with self._post(base_url, path, body, api_headers) as answer:
+            self._check_available(base_url, answer.status, has_other=has_other)
             no_such_path = path == MessagesDialect.path and answer.status in NO_SUCH_PATH
             if no_such_path and not is_messages_error(await answer.read()):
-                return await relay.fail(*_no_messages(self.base_url, answer.status))
+                return await relay.fail(*_no_messages(base_url, answer.status))
             await _pass_on(answer, relay)
 
+    def _check_available(self, base_url: str, status: int, *, has_other: bool) -> None:
+        if status not in UNAVAILABLE:
+            return self._balancer.restore(base_url)
+        self._balancer.leave(base_url, f"it answered {status}")
+        if has_other:
+            raise _Unavailable
+
+    async def _answers(self, base_url: str) -> bool:
+        """Return whether a replica answers at all: servers differ in the paths that they have."""
+        limit = aiohttp.ClientTimeout(total=PROBE_SECONDS)
+        try:
+            with outside_attempt():
+                request = self._open_session().get(
+                    f"{base_url}/models", headers=self._key(), allow_redirects=False, timeout=limit
+                )
+                async with request as answer:
+                    return answer.status not in UNAVAILABLE
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
     def _post(
-        self, path: str, body: dict[str, object], api_headers: Mapping[str, str] | None = None
+        self, base_url: str, path: str, body: dict[str, object], api_headers: Mapping[str, str] | None = None
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         data = msgspec.json.encode(body)
-        url, headers = f"{self.base_url}{path}", self._headers()
+        url, headers = f"{base_url}{path}", self._headers()
         if path == MessagesDialect.path:
-            headers = self._messages_headers(api_headers or {})
+            headers = self._messages_headers(base_url, api_headers or {})
         return self._open_session().post(url, data=data, headers=headers, allow_redirects=False)
 
     def _headers(self) -> dict[str, str]:
@@ -121,12 +215,12 @@ class Upstream(UpstreamBackend):
     def _key(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self._api_key}"} if self._api_key else {}
 
-    def _messages_headers(self, api_headers: Mapping[str, str]) -> dict[str, str]:
+    def _messages_headers(self, base_url: str, api_headers: Mapping[str, str]) -> dict[str, str]:
         """Return the headers of a request of the Messages API; servers of it differ in the header of the key."""
         headers = {**self._headers(), "anthropic-version": MESSAGES_VERSION, **api_headers}
         if self._api_key:
             headers["x-api-key"] = self._api_key
-            if urlsplit(self.base_url).hostname == ANTHROPIC_HOST:
+            if urlsplit(base_url).hostname == ANTHROPIC_HOST:
                 del headers["authorization"]
         return headers
 
@@ -148,10 +242,11 @@ async def _pass_on(answer: aiohttp.ClientResponse, relay: AnswerRelay, ids: Toke
     if 300 <= answer.status < 400:
         return await relay.fail(f"the upstream answered with a redirect ({answer.status})")
     content_type = answer.headers.get("content-type", JSON.decode()).encode()
+    is_stream = content_type.startswith(b"text/event-stream")
+    body = b"" if is_stream else await answer.read()
     if answer.status >= 400:
         relay.failed(answer.status)
-    if not content_type.startswith(b"text/event-stream"):
-        body = await answer.read()
+    if not is_stream:
         return await relay.whole(answer.status, content_type, body, None if ids is None else ids.whole(body))
     async for data in answer.content.iter_any():
         await relay.piece(answer.status, content_type, data, None if ids is None else ids.push(data))

@@ -13,7 +13,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from leyden.core.errors import LeydenError
+from leyden.core.masking import mask_text
 from leyden.core.runner.workers.leftovers import end_descendants
+
+MESSAGE_CHARACTERS = 4000
+"""Longest message of an error in a report."""
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
@@ -45,6 +50,12 @@ class WorkerHeartbeat(msgspec.Struct, frozen=True, tag="beat"):
 WorkerReport = WorkerReady | WorkerRefused | WorkerHeartbeat
 _ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder[WorkerReport] = msgspec.json.Decoder(WorkerReport)
+
+
+def refusal_of(error: BaseException) -> WorkerRefused:
+    """Return `error` as a report, under its own class name or that of its nearest base class in Leyden."""
+    own_classes = (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == LeydenError.__module__)
+    return WorkerRefused(next(own_classes, type(error).__name__), mask_text(str(error))[:MESSAGE_CHARACTERS])
 
 
 def decode_report(line: bytes) -> WorkerReport:

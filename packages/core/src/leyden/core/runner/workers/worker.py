@@ -13,7 +13,7 @@ import sys
 import msgspec
 
 from leyden.core.errors import LeydenError, UsageError
-from leyden.core.masking import MaskingFilter, mask_text, remember_secret
+from leyden.core.masking import MaskingFilter, remember_secret
 from leyden.core.runner.adapters.auto_instrument import instrument_all
 from leyden.core.runner.attempts.thread_safety import prepare_first_use
 from leyden.core.runner.attempts.threads import AgentThreads
@@ -24,7 +24,7 @@ from leyden.core.runner.isolation.processes import Processes
 from leyden.core.runner.runner import Runner
 from leyden.core.runner.user_code.loaded_agent import LoadedAgent
 from leyden.core.runner.workers.event_loop import loop_factory, on_sigterm
-from leyden.core.runner.workers.pipes import ParentPipes, WorkerHeartbeat, WorkerReady, WorkerRefused, flush_output
+from leyden.core.runner.workers.pipes import ParentPipes, WorkerHeartbeat, WorkerReady, flush_output, refusal_of
 from leyden.core.runner.workers.spec import WorkerSpec
 from leyden.core.store.http.client import HttpStore
 from leyden.core.tracing import context_propagation
@@ -40,7 +40,6 @@ NO_TELEMETRY = {
 }
 """Environment variables that stop the frameworks' own network calls, such as telemetry."""
 HEARTBEAT_SECONDS = 1.0
-MESSAGE_CHARACTERS = 4000
 GRACE_SECONDS = 3.0
 """Longest time that the process lives after its parent."""
 
@@ -71,20 +70,14 @@ def main() -> None:
         asyncio.Runner(loop_factory=loop_factory()).run(_serve(spec, loaded, pipes, ready, fork_server))
         code = 0
     except UsageError as error:
-        pipes.send(_refused(error))
+        pipes.send(refusal_of(error))
         code = 2
     except BaseException as error:
         logger.critical("the worker ends", exc_info=True)
-        pipes.send(_refused(error))
+        pipes.send(refusal_of(error))
     flush_output()
     # An agent's leftover threads and tasks would keep the process alive. The supervisor of a command ends it.
     pipes.leave(code, alone=is_command)
-
-
-def _refused(error: BaseException) -> WorkerRefused:
-    """Return `error` as a report, under its own class name or that of its nearest base class in Leyden."""
-    own_classes = (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == UsageError.__module__)
-    return WorkerRefused(next(own_classes, type(error).__name__), mask_text(str(error))[:MESSAGE_CHARACTERS])
 
 
 def _prepare(spec: WorkerSpec) -> None:

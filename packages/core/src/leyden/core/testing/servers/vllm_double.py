@@ -2,11 +2,13 @@
 
 Its logits are a function of the last id, the weights' file and the adapters' file, so that tests can compare
 log-probabilities across updates. It can also pause, die, keep an outdated prefix cache, or return raw
-log-probabilities.
+log-probabilities. `python -m` on this module serves one in a process of its own, which a test may kill.
 """
 
+import argparse
 import asyncio
 import json
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,7 @@ class VllmDouble:
         self.running = 0
         """Number of completions in progress."""
         self.token_seconds = 0.001
+        self.chat_token_seconds = 0.0
         self.without_likeliest_tokens = 0
         """Number of positions without their likeliest tokens, as in vLLM beside calls that request one token's."""
         self.die_after: int | None = None
@@ -58,8 +61,13 @@ class VllmDouble:
         self._runner: web.AppRunner | None = None
         self._ended = asyncio.Event()
 
-    async def start(self) -> str:
-        """Listen on a free port; return the URL."""
+    @property
+    def port(self) -> int:
+        """Port of the last start."""
+        return int(self.url.rpartition(":")[2])
+
+    async def start(self, port: int = 0) -> str:
+        """Listen on a port, by default a free one; return the URL."""
         app = web.Application(middlewares=[self._guard])
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
@@ -73,7 +81,7 @@ class VllmDouble:
         app.router.add_post("/{path:.*}", self._accept)
         self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", port)
         await site.start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
         return self.url
@@ -133,6 +141,7 @@ class VllmDouble:
         logprobs: list[float] = []
         while len(ids) - len(prompt) < body.get("max_tokens", 8):
             last = ids[-1]
+            await asyncio.sleep(self.chat_token_seconds)
             ids += self._sampled(sampling, ids, rng)["token_ids"]
             logprobs.append(float(self.logprobs(last)[ids[-1]]))
         return await _answer_chat(request, body, prompt, ids[len(prompt) :], logprobs)
@@ -362,3 +371,18 @@ def _likeliest(logprobs: Floats, count: int) -> list[int]:
 def _in_vllm_format(logprobs: Floats, ids: list[int], top: int) -> dict[str, Any]:
     shown = [{f"{ID_PREFIX}{i}": float(logprobs[i]) for i in [token, *_likeliest(logprobs, top)]} for token in ids]
     return {"token_logprobs": [float(logprobs[token]) for token in ids], "top_logprobs": shown}
+
+
+async def _serve(arguments: argparse.Namespace) -> None:
+    double = VllmDouble()
+    double.token_seconds = double.chat_token_seconds = arguments.token_seconds
+    sys.stdout.write(await double.start(arguments.port) + "\n")
+    sys.stdout.flush()
+    await double.ended()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--token-seconds", type=float, default=0.001)
+    asyncio.run(_serve(parser.parse_args()))

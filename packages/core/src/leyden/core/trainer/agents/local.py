@@ -157,9 +157,12 @@ def served_resources(given: NamedResources, address: RunAddress, model: str) -> 
     Adds an LLM named `main_llm` if none is given.
     """
     named: NamedResources = {
-        name: msgspec.structs.replace(value, endpoint=address.url, api_key=None) if isinstance(value, LLM) else value
-        for name, value in given.items()
+        name: _served_llm(value, address) if isinstance(value, LLM) else value for name, value in given.items()
     }
     if any(isinstance(value, LLM) for value in named.values()):
         return named
     return {**named, "main_llm": LLM(endpoint=address.url, model=model)}
+
+
+def _served_llm(given: LLM, address: RunAddress) -> LLM:
+    return msgspec.structs.replace(given, endpoint=address.url, replicas=(), api_key=None)
