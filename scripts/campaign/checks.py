@@ -17,7 +17,7 @@ from check_record import Record, calls_recorded_wrongly
 from leyden.core.data import reasons, semconv
 from leyden.core.data.encoding.tokens import log_probs, unpack_ids, unpack_log_probs
 from leyden.core.data.reasons import CHOICE_NOT_USED
-from leyden.core.data.sampling import Sampling
+from leyden.core.data.sampling import Sampling, recorded_sampling
 from leyden.core.data.span import Attribute, Span
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.calls import is_recorded_call
@@ -258,8 +258,11 @@ def _can_be_trained(span: Span) -> bool:
 
 def sampling_of(span: Span) -> Sampling:
     """How a call's tokens were drawn; of a call that never got that far, as if they were not."""
-    used = span.attributes.get(semconv.SAMPLING_USED)
-    return Sampling(temperature=0) if used is None else msgspec.json.decode(str(used), type=Sampling)
+    if semconv.SAMPLING_USED not in span.attributes:
+        return Sampling(temperature=0)
+    sampling = recorded_sampling(span.attributes)
+    assert sampling is not None, f"the sampling of call {text(span, semconv.CALL_ID)} cannot be read"
+    return sampling
 
 
 def message_text(span: Span) -> str:

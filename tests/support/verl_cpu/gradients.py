@@ -1,8 +1,8 @@
 """VERL's own gradients of given rows, in a process of its own: `python -m verl_cpu.gradients FOLDER`.
 
 In FOLDER: `policy`, a model, and `cases.pt`, by name the rows of a step and how they are compared. VERL's advantage
-code, with Leyden's estimators registered, its padding rows and its FSDP2 worker do the rest; `gradients.pt` is what
-they left. Only VERL's queue is replaced: by the rows themselves.
+code, with Leyden's estimators registered, its padding rows and its FSDP2 worker, with Leyden's plug-in, do the rest;
+`gradients.pt` is what they left. Only VERL's queue is replaced: by the rows themselves.
 """
 
 import os
@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leyden.core.algorithm.verl.inside_verl import verl_queue, verl_trainer
+from leyden.core.algorithm.verl.inside_verl import plugin, verl_queue, verl_trainer
+from leyden.core.algorithm.verl.row_sampling import SAMPLING_FIELD
 
 MICRO_BATCH = 4
 """Rows; what VERL fills its batches up to a multiple of."""
@@ -30,8 +31,9 @@ omegaconf: Any = import_module("omegaconf")
 nesting: Any = import_module("verl.workers.utils.padding")
 corrections: Any = import_module("verl.trainer.ppo.rollout_corr_helper")
 nested: Any = torch.nested
+assert plugin.__name__ in sys.modules
 
-READ = ("prompts", "responses", "input_ids", "position_ids", "response_mask", "loss_mask")
+READ = ("prompts", "responses", "input_ids", "position_ids", "response_mask", "loss_mask", SAMPLING_FIELD)
 """Fields that VERL's worker reads of a row, whatever it does with it."""
 
 
@@ -122,26 +124,28 @@ def weighed(keys: list[str], rows: Any, leyden: dict[str, Any]) -> Tensor:
     return nesting.response_to_nested(found.batch["advantages"], rows["response_mask"])
 
 
-def correct(made: Any, rows: Any, correction: dict[str, Any] | None, temperature: float) -> None:
+def correct(made: Any, rows: Any, correction: dict[str, Any] | None, temperature: float) -> list[Tensor]:
     """Write the log-probabilities that ratios are taken against, and the weights of VERL's correction, into the rows.
 
-    Without a correction they are those of what served the calls, as VERL's bypass mode has it.
+    Without a correction they are those of what served the calls, as VERL's bypass mode has it. With one, VERL computes
+    them; the entropies of the same distributions are returned.
     """
     rows["old_log_probs"] = rows["rollout_log_probs"]
     if correction is None:
-        return
+        return []
     batch = rows.select(*READ)
     lengths = rows["input_ids"].offsets().diff().tolist()
     tensordicts.assign_non_tensor(
         batch, compute_loss=False, calculate_entropy=True, temperature=temperature, global_token_num=lengths
     )
-    own = made.infer_batch(batch)["log_probs"]
-    rows["old_log_probs"] = nesting.response_from_nested(own, rows["response_mask"])
+    found = made.infer_batch(batch)
+    rows["old_log_probs"] = nesting.response_from_nested(found["log_probs"], rows["response_mask"])
     names = ("old_log_probs", "rollout_log_probs", "response_mask")
     data = protocol.DataProto(batch=rows.select(*names).to_padded_tensor())
     data, _ = corrections.compute_rollout_correction_and_add_to_batch(data, correction)
     if "rollout_is_weights" in data.batch:
         rows["rollout_is_weights"] = nesting.response_to_nested(data.batch["rollout_is_weights"], rows["response_mask"])
+    return list(nesting.response_from_nested(found["entropy"], rows["response_mask"]).unbind())
 
 
 def gradient(made: Any, rows: Any, temperature: float) -> dict[str, Tensor]:
@@ -183,12 +187,17 @@ def main(folder: Path) -> None:
         keys, listed = padded(case["keys"], case["rows"])
         rows = tensordicts.list_of_dict_to_tensordict(listed)
         made.set_loss_fn(loss(case["policy_loss"]))
-        correct(made, rows, case["correction"], case["temperature"])
+        entropies = correct(made, rows, case["correction"], case["temperature"])
         rows["advantages"] = weighed(keys, rows, case["leyden"])
         firsts = [row[0].item() for row in rows["advantages"].unbind()]
         own = len(case["keys"])
         assert not any(firsts[own:])
-        done[name] = {"advantages": firsts[:own], "gradient": gradient(made, rows, case["temperature"])}
+        done[name] = {
+            "advantages": firsts[:own],
+            "log_probs": [row.clone() for row in rows["old_log_probs"].unbind()][:own],
+            "entropies": [row.clone() for row in entropies][:own],
+            "gradient": gradient(made, rows, case["temperature"]),
+        }
     torch.save(done, folder / "gradients.pt")
 
 

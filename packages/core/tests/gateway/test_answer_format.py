@@ -5,13 +5,12 @@ import threading
 from typing import Any
 
 import httpx
-import msgspec
 import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leyden.core.data.sampling import Sampling
+from leyden.core.data.sampling import recorded_sampling
 from leyden.core.engine.base import GenerateRequest, ModelInfo
 from leyden.core.engine.request_validation import check_request
 from leyden.core.errors import GrammarError
@@ -117,7 +116,7 @@ FIELDS = st.dictionaries(
 def is_usable(request: ModelRequest) -> bool:
     """An accepted request can be sampled, or is refused once its format is read."""
     check_request(GenerateRequest(request_id="r", prompt_ids=[1], sampling=request.sampling), MODEL)
-    assert msgspec.json.decode(request.sampling.recorded(), type=Sampling) == request.sampling
+    assert recorded_sampling(request.sampling.recorded()) == request.sampling
     if request.answer_format is None:
         return True
     try:

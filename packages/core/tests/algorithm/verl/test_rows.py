@@ -4,16 +4,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.verl.advantages import Estimation, RowCredit, row_advantages
+from leyden.core.algorithm.verl.row_sampling import SAMPLING_FIELD, UNADJUSTED, RowSampling, adjustments
 from leyden.core.algorithm.verl.rows import CREDIT_FIELD, PromptRows, RowLimits, training_rows, validation_rows
 from leyden.core.algorithm.verl.wire import decode_group, encode_group
 from leyden.core.credit.base import Credit, CreditAssigner
 from leyden.core.credit.registry import CREDIT
-from leyden.core.data.reasons import ADJUSTED_SAMPLING
+from leyden.core.data.encoding.token_sets import pack_token_sets
+from leyden.core.data.encoding.tokens import token_ids
+from leyden.core.data.reasons import ADJUSTED_SAMPLING, NOT_RECOMPUTED
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 from leyden.core.errors import TrainingError
@@ -189,3 +193,24 @@ def test_calls_whose_probabilities_verl_cannot_compute_are_left_out_and_named(sa
     assert found.untrained == {"s1": ADJUSTED_SAMPLING}
     assert found.account.calls == {ADJUSTED_SAMPLING: ["s1"]}
     assert group.trajectories[0].transitions[1].sampling == sampling
+
+
+def test_calls_whose_sampling_verls_engine_computes_are_rows_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    kept = pack_token_sets([np.array([[0b11000], [0b10000], [0b1100000]], dtype=np.int32)])
+    samplings = [None, Sampling(presence_penalty=0.5), Sampling(top_k=2), Sampling(logit_bias=((99, 1.0),))]
+    own = [
+        replace(call, span_id=f"s{n}", sampling=samplings[n], kept=kept if n == 2 else None)
+        for n, call in enumerate(calls(4))
+    ]
+    own = [replace(call, response_ids=token_ids([3, 4, 5])) for call in own]
+    group = decode_group(encode_group(rollouts((1.0, own), (0.0, calls(1)))))
+    limits = replace(LIMITS, sampling=RowSampling(lambda: ("no tokenizer is read", 64)))
+    found = training_rows("u", group, CREDIT.make("uniform"), ADVANTAGE.make("rloo"), limits)
+
+    assert [row.key for row in found.rows] == ["u_0_0", "u_0_1", "u_0_2", "u_1_0"]
+    assert found.untrained == {"s3": NOT_RECOMPUTED}
+    assert "call s3 of rollout ro: it has ids outside the policy's vocabulary" in caplog.text
+    packed = [bytes(row.fields()[SAMPLING_FIELD].numpy()) for row in found.rows]
+    assert packed[0] == packed[3] == UNADJUSTED
+    assert [one.counted_K.tolist() for one in adjustments(packed[1], [1, 2], [3, 4, 5])] == [[], [3], [3, 4]]
+    assert [one.bits_W for one in adjustments(packed[2], [1, 2], [3, 4, 5])] == [[0b11000], [0b10000], [0b1100000]]

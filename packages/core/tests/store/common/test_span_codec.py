@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from leyden.core.data import semconv
 from leyden.core.data.encoding.tokens import pack_ids
 from leyden.core.data.rollout import Attempt
+from leyden.core.data.sampling import Sampling, recorded_sampling
 from leyden.core.data.span import Attributes, Span
 from leyden.core.errors import StoreError
 from leyden.core.store.common.rows import AttemptKey, SpanRow
@@ -87,6 +88,31 @@ def test_a_call_that_says_nothing_known_is_kept_as_it_is() -> None:
     assert at_rest([conversation(ATTEMPT, 1)[0], span])[1] == row(RecentCalls(), span)
 
 
+def with_grammars(grammars: Sequence[str], turns: int) -> list[Span]:
+    """Calls of agents that take turns, each with a seed of its own and its agent's grammar."""
+    spans = conversation(ATTEMPT, turns)
+    return [
+        replace(span, attributes=span.attributes | Sampling(grammar=grammars[n % len(grammars)], seed=n).recorded())
+        for n, span in enumerate(spans)
+    ]
+
+
+def test_a_grammar_costs_its_text_once_also_if_agents_with_other_grammars_take_turns() -> None:
+    grammars = [f"start: /{letter * 5000}/" for letter in "abc"]
+    spans = with_grammars(grammars, 12)
+    rows = at_rest(spans)
+    plain = at_rest(with_grammars(['start: "a"'], 12))
+    more = [len(row.body) - len(other.body) for row, other in zip(rows, plain, strict=True)]
+
+    assert all(5000 < size < 5300 for size in more[:3])
+    assert all(size < 200 for size in more[3:])
+    assert whole_spans(rows, nothing) == spans
+    assert whole_spans(rows[-1:], lambda _: rows) == spans[-1:]
+    assert [recorded_sampling(span.attributes) for span in whole_spans(rows, nothing)] == [
+        Sampling(grammar=grammars[n % 3], seed=n) for n in range(12)
+    ]
+
+
 def test_spans_that_are_named_are_looked_up_once_for_each_attempt() -> None:
     spans = conversation(ATTEMPT, 9)
     rows, asked = at_rest(spans), list[AttemptKey]()
@@ -127,6 +153,8 @@ _NAMES = st.sampled_from(
         semconv.PROMPT_IDS,
         semconv.RESPONSE_IDS,
         semconv.INPUT_MESSAGES,
+        semconv.SAMPLING_GRAMMAR,
+        semconv.TOOL_DEFINITIONS,
         "x",
         semconv.RESPONSE_LOGPROBS,
         semconv.SAMPLING_LOGPROBS,

@@ -278,8 +278,10 @@ TABLE = (
     Reason(
         ADJUSTED_SAMPLING,
         "call",
-        "a grammar, a penalty, a bias or truncation changed its tokens' probabilities, and VERL cannot compute that",
-        "train with Leyden's own backend, or have the agent request neither formats nor forced tools",
+        "a grammar, a penalty, a bias or truncation changed its tokens' probabilities, and VERL's engine with these "
+        "settings cannot compute that",
+        "set VERL's strategy to fsdp or fsdp2, without fused kernels and sequence parallelism, or train with Leyden's "
+        "own backend",
     ),
 )
 REASONS: dict[str, Reason] = {reason.name: reason for reason in TABLE}

@@ -1,6 +1,16 @@
-"""`Sampling`: the sampling parameters of one model call."""
+"""`Sampling`: the sampling parameters of one model call, and how a call's record holds them."""
+
+import re
+from collections.abc import Mapping
+from hashlib import sha256
 
 import msgspec
+
+from leyden.core.data import semconv
+
+LONG_GRAMMAR = 256
+"""Length in characters above which a grammar has an attribute of its own in a call's record."""
+_HASH = re.compile("sha256:[0-9a-f]{64}")
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,8 +61,12 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
         """Whether anything but the temperature and truncation changes the distribution."""
         return bool(self.grammar) or self.penalises
 
-    def recorded(self) -> str:
-        """Return the JSON of the parameters for a call's record; rarely used ones are there only if they are set."""
+    def recorded(self) -> dict[str, str]:
+        """Return the attributes of a call's record: the parameters as JSON, and a long grammar beside them.
+
+        The parameters then have the grammar's hash in its place. A store keeps such a text once for an attempt. Rarely
+        used parameters are recorded only if they are set.
+        """
         defaults = Sampling()
         always = ("temperature", "top_p", "max_tokens", "stop", "seed")
         values = {
@@ -60,4 +74,28 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
             for name in self.__struct_fields__
             if (value := getattr(self, name)) != getattr(defaults, name) or name in always
         }
-        return msgspec.json.encode(values).decode()
+        if len(self.grammar) <= LONG_GRAMMAR:
+            return {semconv.SAMPLING_USED: msgspec.json.encode(values).decode()}
+        values["grammar"] = grammar_hash(self.grammar)
+        return {semconv.SAMPLING_USED: msgspec.json.encode(values).decode(), semconv.SAMPLING_GRAMMAR: self.grammar}
+
+
+def grammar_hash(grammar: str) -> str:
+    """Return the hash that stands for a long grammar in a record; no grammar is such a text, as it has no `start`."""
+    return f"sha256:{sha256(grammar.encode()).hexdigest()}"
+
+
+def recorded_sampling(attributes: Mapping[str, object]) -> Sampling | None:
+    """Return the sampling parameters in a call's record; None if it has none, or if they cannot be read."""
+    used, grammar = attributes.get(semconv.SAMPLING_USED), attributes.get(semconv.SAMPLING_GRAMMAR)
+    if not isinstance(used, str | bytes):
+        return None
+    try:
+        found = msgspec.json.decode(used, type=Sampling)
+    except msgspec.MsgspecError:
+        return None
+    if _HASH.fullmatch(found.grammar) is None:
+        return found
+    if not isinstance(grammar, str) or grammar_hash(grammar) != found.grammar:
+        return None
+    return msgspec.structs.replace(found, grammar=grammar)

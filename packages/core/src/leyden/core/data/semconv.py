@@ -70,7 +70,9 @@ SAMPLING_KEPT = "leyden.sampling.kept"
 SAMPLING_ASKED = "leyden.sampling.asked"
 """JSON of the sampling parameters in the agent's request."""
 SAMPLING_USED = "leyden.sampling.used"
-"""JSON of the `Sampling` that the engine used."""
+"""JSON of the `Sampling` that the engine used; with the hash of a long grammar in its place."""
+SAMPLING_GRAMMAR = "leyden.sampling.grammar"
+"""Text of the grammar; only where it is long (see `data.sampling`)."""
 CHOICE_INDEX = "leyden.choice.index"
 NOT_TRAINED = "leyden.not_trained"
 """Why this call can never be a transition (for example `client disconnected`); absent when it can."""
@@ -93,7 +95,8 @@ RESPONSES_DELETED = "leyden.responses.deleted"
 CALL_RECORD = frozenset(
     {
         *(CALL_ID, CHOICE_INDEX, DIALECT, FINGERPRINT, LATENCY, LEFT_OUT, NOT_TRAINED),
-        *(POLICY, POLICY_VERSION, POLICY_VERSIONS, ENGINE_FINISH, SAMPLING_ASKED, SAMPLING_USED, SAMPLING_KEPT),
+        *(POLICY, POLICY_VERSION, POLICY_VERSIONS, ENGINE_FINISH, SAMPLING_ASKED, SAMPLING_USED),
+        *(SAMPLING_GRAMMAR, SAMPLING_KEPT),
         *(PROMPT_IDS, PROMPT_INDEX, PROMPT_LOGPROBS, RESPONSE_IDS, RESPONSE_LOGPROBS, SAMPLING_LOGPROBS, TOP_LOGPROBS),
         *(RESPONSES_ANSWER, RESPONSES_INPUT, RESPONSES_DELETED),
     }

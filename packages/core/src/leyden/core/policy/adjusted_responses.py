@@ -47,14 +47,27 @@ class AdjustedResponses:
         """Return why the distribution that a response was sampled from cannot be recomputed; empty if it can."""
         if transition.sampling is None:
             return ""
-        ids = [*(token for token, _ in transition.sampling.logit_bias), *transition.response_ids]
-        if not 0 <= min(ids, default=0) <= max(ids, default=0) < self._vocab_size:
-            return "it has ids outside the policy's vocabulary"
         try:
+            self._check_ids(transition, transition.sampling)
             self.of(transition)
         except LeydenError as error:
             return str(error)
         return ""
+
+    def masks(self, transition: Transition) -> Bits | None:
+        """Return the tokens that could be sampled at each position of a transition's response; None if all could be.
+
+        Raises GrammarError, TrainingError or ValueError if the distribution cannot be recomputed.
+        """
+        if transition.sampling is None:
+            return None
+        self._check_ids(transition, transition.sampling)
+        return self._masks(transition, transition.sampling)
+
+    def _check_ids(self, transition: Transition, sampling: Sampling) -> None:
+        ids = [*(token for token, _ in sampling.logit_bias), *transition.response_ids]
+        if not 0 <= min(ids, default=0) <= max(ids, default=0) < self._vocab_size:
+            raise TrainingError("it has ids outside the policy's vocabulary")
 
     def _computed(self, transition: Transition) -> list[Adjustment]:
         sampling = transition.sampling

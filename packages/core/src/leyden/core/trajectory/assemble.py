@@ -8,8 +8,6 @@ import math
 from collections.abc import Mapping, Sequence, Set
 from typing import cast
 
-import msgspec
-
 from leyden.core.data import semconv
 from leyden.core.data.encoding.tokens import LogProbs, TokenIds, unpack_ids, unpack_log_probs
 from leyden.core.data.failure import Failure, failure_of
@@ -25,7 +23,7 @@ from leyden.core.data.reasons import (
     why_not_trained,
 )
 from leyden.core.data.rollout import Attempt, Rollout
-from leyden.core.data.sampling import Sampling
+from leyden.core.data.sampling import Sampling, recorded_sampling
 from leyden.core.data.span import Span
 from leyden.core.data.transition import Outcome, Trajectory, Transition
 from leyden.core.trajectory.calls import finish_reason, is_recorded_call
@@ -112,11 +110,7 @@ def _transition(span: Span, outcomes: tuple[Outcome, ...]) -> Transition:
 
 def _sampling(span: Span) -> Sampling:
     """Return how the tokens were sampled; a call whose record cannot be read is excluded as well."""
-    used = span.attributes.get(semconv.SAMPLING_USED)
-    try:
-        sampling = msgspec.json.decode(used, type=Sampling) if isinstance(used, str | bytes) else None
-    except msgspec.MsgspecError:
-        sampling = None
+    sampling = recorded_sampling(span.attributes)
     if sampling is None or sampling.temperature <= 0:
         raise _Excluded(SAMPLING_NOT_TRAINABLE)
     return sampling

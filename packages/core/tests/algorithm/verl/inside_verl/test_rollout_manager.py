@@ -43,7 +43,12 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[str]]]:
     monkeypatch.setattr(verl_queue, "put_status", closed)
     monkeypatch.setattr(verl_queue, "queue_parts", lambda: set[str]())
     config = SimpleNamespace(
-        actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(temperature=1.0, n=4)),
+        actor_rollout_ref=SimpleNamespace(
+            rollout=SimpleNamespace(temperature=1.0, n=4),
+            model={},
+            actor=SimpleNamespace(strategy="megatron"),
+            ref=SimpleNamespace(strategy="megatron"),
+        ),
         algorithm={"leyden": settings},
         data=SimpleNamespace(max_prompt_length=8, max_response_length=8),
         trainer=SimpleNamespace(v1=SimpleNamespace(trainer_mode="colocate_async")),

@@ -4,9 +4,10 @@ Invariant: a row holds all token ids of its transition. A transition that exceed
 cut: a cut prompt is a different state, and a cut response a different action. This module does not import VERL.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from leyden.core.advantage.base import AdvantageEstimator, CreditedRollout, GroupEstimator
 from leyden.core.algorithm.account import Account, account_of
 from leyden.core.algorithm.advantage_pipeline import credit_of
+from leyden.core.algorithm.verl.row_sampling import SAMPLING_FIELD, UNADJUSTED, RowSampling
 from leyden.core.credit.base import CreditAssigner
 from leyden.core.data.encoding.tokens import LogProbs, TokenIds
 from leyden.core.data.reasons import (
@@ -24,6 +26,7 @@ from leyden.core.data.reasons import (
     NO_CALL_LEFT,
     NO_CREDITED_CALL,
     NO_REWARD,
+    NOT_RECOMPUTED,
     OTHER_TEMPERATURE,
     PROMPT_OVER_LIMIT,
     RESPONSE_OVER_LIMIT,
@@ -32,9 +35,12 @@ from leyden.core.data.reasons import (
     UNEVEN_LOGPROBS,
 )
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
+from leyden.core.errors import TrainingError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+log = logging.getLogger(__name__)
 
 CREDIT_FIELD = "leyden_credit"
 """Field of a row: (return, weight, number of response tokens) of its transition, as float64."""
@@ -46,7 +52,7 @@ TOO_FEW = (TOO_FEW_REWARDS, NO_CREDITED_CALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLimits:
-    """What a row may be: its most tokens in VERL, and the temperature at which VERL computes log-probabilities."""
+    """What a row may be: its most tokens in VERL, and how VERL computes log-probabilities."""
 
     prompt: int
     """Maximum number of prompt tokens, `data.max_prompt_length`."""
@@ -54,6 +60,8 @@ class RowLimits:
     """Maximum number of response tokens, `data.max_response_length`."""
     temperature: float = 1.0
     """`actor_rollout_ref.rollout.temperature`, the same for all rows."""
+    sampling: RowSampling | None = None
+    """Packs what else changed the logits of a response; None if VERL's engine cannot apply that to its own logits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,6 +92,8 @@ class Row:
     """The oldest policy version that generated one of the tokens."""
     max_version: int
     """The newest policy version that generated one of the tokens."""
+    sampling: bytes = UNADJUSTED
+    """What changed the logits of the response besides the temperature; see `row_sampling`."""
 
     @property
     def key(self) -> str:
@@ -95,8 +105,8 @@ class Row:
 
         `prompts` has P ids, `responses` T ids; `input_ids` and `position_ids` have P + T. Masks, behaviour
         log-probabilities and `rm_scores` have T values; the scores are 0 except for the credit on the last token.
-        `leyden_credit` holds 3 float64. VERL passes a registered estimator no keys, so in training `uid` is the row's
-        key. In validation it is the prompt's, because VERL groups by it.
+        `leyden_credit` holds 3 float64, `leyden_sampling` bytes. VERL passes a registered estimator no keys, so in
+        training `uid` is the row's key. In validation it is the prompt's, because VERL groups by it.
         """
         import torch
 
@@ -117,6 +127,7 @@ class Row:
             "rollout_log_probs": torch.as_tensor(np.asarray(self.logprobs, dtype=np.float32)),
             "rm_scores": scores_T,
             CREDIT_FIELD: self._credit(),
+            SAMPLING_FIELD: torch.frombuffer(bytearray(self.sampling), dtype=torch.uint8),
             "uid": self.uid if validate else self.key,
             "session_id": self.session,
             "num_turns": self.turns,
@@ -236,11 +247,13 @@ def _session_rows(
     answerable = zip(credit.returns_N.tolist(), credit.weights_N.tolist(), strict=True)
     for place, (call, (value, weight)) in enumerate(zip(trajectory.transitions, answerable, strict=True)):
         reason = UNCREDITED if weight == 0 else _unfit(call, limits)
-        if reason is None:
-            turns = len(trajectory.transitions)
-            rows.append(_row(uid, session, place, call, (value, weight), trajectory.reward, turns))
-        else:
-            left_out[call.span_id] = reason
+        sampling = _packed_sampling(call, limits.sampling) if reason is None else None
+        if sampling is None:
+            left_out[call.span_id] = reason or NOT_RECOMPUTED
+            continue
+        turns = len(trajectory.transitions)
+        row = _row(uid, session, place, call, (value, weight), trajectory.reward, turns)
+        rows.append(replace(row, sampling=sampling))
     return rows, None if rows else NO_CALL_LEFT
 
 
@@ -265,6 +278,17 @@ def _row(
     )
 
 
+def _packed_sampling(call: Transition, sampling: RowSampling | None) -> bytes | None:
+    """Return the field of a row's sampling; None if it cannot be recomputed."""
+    if sampling is None:
+        return UNADJUSTED
+    try:
+        return sampling.packed(call)
+    except TrainingError as error:
+        log.warning("a call is not trained, because its sampling cannot be recomputed: %s", error)
+        return None
+
+
 def _is_whole(call: Transition) -> bool:
     return len(call.prompt_ids) > 0 and len(call.response_ids) > 0
 
@@ -275,7 +299,7 @@ def _unfit(call: Transition, limits: RowLimits) -> str | None:
         EMPTY_PROMPT: len(call.prompt_ids) == 0,
         EMPTY_RESPONSE: len(call.response_ids) == 0,
         UNEVEN_LOGPROBS: len(call.logprobs) != len(call.response_ids),
-        ADJUSTED_SAMPLING: call.sampling is not None,
+        ADJUSTED_SAMPLING: call.sampling is not None and limits.sampling is None,
         OTHER_TEMPERATURE: call.temperature != limits.temperature,
         PROMPT_OVER_LIMIT: len(call.prompt_ids) > limits.prompt,
         RESPONSE_OVER_LIMIT: len(call.response_ids) > limits.response,

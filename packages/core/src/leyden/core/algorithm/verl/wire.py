@@ -67,6 +67,7 @@ class _Call(msgspec.Struct, frozen=True, array_like=True):
     finish_reason: str | None
     outcomes: tuple[Outcome, ...]
     sampling: Sampling | None
+    kept: bytes | None = None
 
 
 class _Attempt(msgspec.Struct, frozen=True, array_like=True):
@@ -189,6 +190,7 @@ def _call(transition: Transition) -> _Call:
         transition.finish_reason,
         transition.outcomes,
         transition.sampling,
+        transition.kept,
     )
 
 
@@ -210,4 +212,5 @@ def _transition(call: _Call) -> Transition:
         finish_reason=call.finish_reason,
         outcomes=call.outcomes,
         sampling=call.sampling,
+        kept=call.kept,
     )

@@ -15,7 +15,7 @@ from leyden.core.data.span import MOST_BYTES, Attributes, Span, bytes_of
 EXACT = frozenset(
     {
         *(semconv.PROMPT_IDS, semconv.RESPONSE_IDS, semconv.RESPONSE_LOGPROBS, semconv.SAMPLING_LOGPROBS),
-        *(semconv.SAMPLING_USED, semconv.POLICY_VERSIONS),
+        *(semconv.SAMPLING_USED, semconv.SAMPLING_GRAMMAR, semconv.SAMPLING_KEPT, semconv.POLICY_VERSIONS),
     }
 )
 """Attributes that training reads; they are kept whole."""

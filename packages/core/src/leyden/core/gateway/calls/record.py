@@ -174,5 +174,5 @@ class CallRecord(msgspec.Struct, kw_only=True):
             semconv.RESPONSE_LOGPROBS: pack_log_probs(self.logprobs),
             semconv.SAMPLING_LOGPROBS: pack_log_probs(self.sampling_logprobs),
             semconv.SAMPLING_KEPT: self.packed_kept,
-            semconv.SAMPLING_USED: self.sampling.recorded(),
+            **self.sampling.recorded(),
         }

@@ -1,13 +1,14 @@
 """Codec of stored spans: stores the part that a call shares with an earlier call of its attempt only once.
 
 An agent of thirty turns sends its conversation thirty times. A span may begin like an earlier span in its prompt's ids,
-its messages or its tools. It is then stored as a reference to that span, with the rest. Readers get whole spans. The
-spans of an attempt are kept or removed together, so a referenced span always exists.
+its messages or its tools. It is then stored as a reference to that span, with the rest. Tools, or a grammar, that equal
+those of another earlier span are stored as a reference to that one. Readers get whole spans. The spans of an attempt
+are kept or removed together, so a referenced span always exists.
 """
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -26,6 +27,8 @@ LATEST = 8
 """Cached calls per attempt, since several agents may take turns, or work at once."""
 LEAST = 64
 """Smallest shared length, in bytes or characters, that is stored as a reference."""
+REPEATED = (semconv.SAMPLING_GRAMMAR, semconv.TOOL_DEFINITIONS)
+"""Attributes that agents which take turns repeat; each agent has its own."""
 
 T = TypeVar("T", bytes, str)
 
@@ -52,6 +55,8 @@ class SpanBody(msgspec.Struct, frozen=True, array_like=True):
     base: Link | None = None
     twin: bool = False
     """Whether the two kinds of log-probabilities are equal, as with the raw distribution; they are stored once."""
+    equal: dict[str, str] = {}
+    """Attributes that equal those of an earlier span of the attempt, each with the id of that span."""
 
 
 _BODY = msgspec.msgpack.Decoder(SpanBody)
@@ -149,16 +154,32 @@ def _row(span: Span, known: Sequence[_Known]) -> SpanRow:
     twin = logprobs is not None and attributes.get(semconv.SAMPLING_LOGPROBS) == logprobs
     if twin:
         attributes = {name: value for name, value in attributes.items() if name != semconv.SAMPLING_LOGPROBS}
+    equal: dict[str, str] = {}
     if known:
         nearest = _nearest(attributes[semconv.PROMPT_IDS], known)
         shared = {name: _common(value, nearest.part(name)) for name, value in attributes.items() if _is_long(value)}
         shared = {name: length for name, length in shared.items() if length >= LEAST}
+        equal = _equal(attributes, shared, known)
+        if equal:
+            attributes = {name: value for name, value in attributes.items() if name not in equal}
+            shared = {name: length for name, length in shared.items() if name not in equal}
         if shared:
             base = Link(nearest.span_id, shared)
             attributes = attributes | {
                 name: _without_prefix(attributes[name], length) for name, length in shared.items()
             }
-    return _stored_row(span, attributes, base, twin=twin)
+    return _stored_row(span, attributes, base, twin=twin, equal=equal)
+
+
+def _equal(attributes: Attributes, shared: Mapping[str, int], known: Sequence[_Known]) -> dict[str, str]:
+    """Return those of `REPEATED` that another call than the nearest has, with the newest such call."""
+    found: dict[str, str] = {}
+    for name in REPEATED:
+        value = attributes.get(name)
+        if isinstance(value, str) and len(value) >= LEAST and shared.get(name) != len(value):
+            calls = [call.span_id for call in known if call.attributes.get(name) == value]
+            found |= {name: calls[-1]} if calls else {}
+    return found
 
 
 def _nearest(prompt: object, known: Sequence[_Known]) -> _Known:
@@ -169,8 +190,15 @@ def _nearest(prompt: object, known: Sequence[_Known]) -> _Known:
     return max(known, key=lambda call: _common(prompt, call.token_ids))
 
 
-def _stored_row(span: Span, attributes: Attributes, base: Link | None = None, *, twin: bool = False) -> SpanRow:
-    body = SpanBody(span.status, attributes, span.events, span.links, span.resource, base, twin)
+def _stored_row(
+    span: Span,
+    attributes: Attributes,
+    base: Link | None = None,
+    *,
+    twin: bool = False,
+    equal: dict[str, str] | None = None,
+) -> SpanRow:
+    body = SpanBody(span.status, attributes, span.events, span.links, span.resource, base, twin, equal or {})
     return SpanRow(
         rollout_id=span.rollout_id,
         attempt_id=span.attempt_id,
@@ -191,11 +219,19 @@ def whole_spans(rows: Sequence[SpanRow], all_of: Callable[[AttemptKey], Sequence
     Raises StoreError when a referenced span is missing: it was removed by other means than the store's.
     """
     bodies = {_key(row): _BODY.decode(row.body) for row in rows}
-    references = {(*key[:2], body.base.span_id) for key, body in bodies.items() if body.base is not None}
+    references = {reference for key, body in bodies.items() for reference in _references(key, body)}
     for attempt in {key[:2] for key in references - bodies.keys()}:
         bodies |= {_key(row): _BODY.decode(row.body) for row in all_of(attempt)}
     attributes = _Attributes(bodies)
     return [_whole(row, bodies[_key(row)], attributes.of(_key(row))) for row in rows]
+
+
+def _references(key: SpanKey, body: SpanBody) -> Iterator[SpanKey]:
+    """Yield the keys of the earlier spans that a span refers to."""
+    if body.base is not None:
+        yield (*key[:2], body.base.span_id)
+    for span_id in body.equal.values():
+        yield (*key[:2], span_id)
 
 
 class _Attributes:
@@ -207,12 +243,13 @@ class _Attributes:
 
     def of(self, key: SpanKey) -> Attributes:
         """Return a span's assembled attributes; iterative, since a conversation may exceed Python's recursion limit."""
-        chain = [key]
-        while chain[-1] not in self._known and (base := self._body(chain[-1]).base) is not None:
-            chain.append((*key[:2], base.span_id))
-        for link in reversed(chain):
-            if link not in self._known:
-                self._known[link] = self._assembled(link)
+        needed = [key]
+        while key not in self._known:
+            missing = [one for one in _references(needed[-1], self._body(needed[-1])) if one not in self._known]
+            needed += missing
+            if not missing:
+                last = needed.pop()
+                self._known[last] = self._assembled(last)
         return self._known[key]
 
     def _body(self, key: SpanKey) -> SpanBody:
@@ -223,13 +260,15 @@ class _Attributes:
 
     def _assembled(self, key: SpanKey) -> Attributes:
         body = self._body(key)
-        if body.base is None and not body.twin:
+        if body.base is None and not body.twin and not body.equal:
             return body.attributes
         attributes = dict(body.attributes)
         if body.base is not None:
             base = _known(body.base.span_id, self._known[*key[:2], body.base.span_id])
             for name, length in body.base.shared.items():
                 attributes[name] = _joined(base.part(name), length, attributes[name])
+        for name, span_id in body.equal.items():
+            attributes[name] = self._known[*key[:2], span_id][name]
         if body.twin:
             attributes[semconv.SAMPLING_LOGPROBS] = attributes[semconv.RESPONSE_LOGPROBS]
         return attributes

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from leyden.core.data import semconv
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.rollout import Attempt
+from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attributes, Span
 from leyden.core.store.base import LightningStore
 from leyden.core.testing.store_contract.shared import StoreTests, claimed, span_of
@@ -70,6 +71,20 @@ class ConversationTests(StoreTests):
             await asyncio.gather(*(store.add_span(span) for span in turn))
         found = {span.span_id: span.attributes for span in await store.query_spans(got.rollout_id)}
         assert found == {span.span_id: span.attributes for talk in talks for span in talk}
+
+    async def test_grammars_of_agents_that_talk_in_turns_read_back_whole(self, store: LightningStore) -> None:
+        got = await claimed(store)
+        grammars = [f"start: /{letter * 600}/" for letter in "abc"]
+        written = [
+            replace(span, attributes=span.attributes | Sampling(grammar=grammars[n % 3], seed=n).recorded())
+            for n, span in enumerate(conversation(got.attempt, 9))
+        ]
+        for span in written:
+            await store.add_span(span)
+        page = await store.query_spans(got.rollout_id)
+        assert [span.attributes for span in page] == [span.attributes for span in written]
+        [last] = await store.query_spans(got.rollout_id, span_id=written[-1].span_id)
+        assert last.attributes == written[-1].attributes
 
     async def test_a_later_attempt_does_not_lean_on_an_earlier_one(self, store: LightningStore) -> None:
         first = await claimed(store)

@@ -10,6 +10,8 @@ import threading
 from collections import Counter
 from collections.abc import Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -22,6 +24,7 @@ from leyden.core.algorithm.verl.driver.launch import TOKEN, URL
 from leyden.core.algorithm.verl.inside_verl import verl_queue
 from leyden.core.algorithm.verl.inside_verl.monitors import watch_parts
 from leyden.core.algorithm.verl.inside_verl.run_client import RunClient
+from leyden.core.algorithm.verl.row_sampling import RowSampling, can_adjust
 from leyden.core.algorithm.verl.rows import PromptRows, Row, RowLimits, training_rows, validation_rows
 from leyden.core.algorithm.verl.settings import SECTION, LeydenOptions
 from leyden.core.algorithm.verl.wire import FailedPrompts, Replicas, WeightChange
@@ -59,6 +62,7 @@ class RolloutManager:
             prompt=config.data.max_prompt_length,
             response=config.data.max_response_length,
             temperature=self._rollout.temperature,
+            sampling=RowSampling(partial(_policy, config.actor_rollout_ref.model.path)) if can_adjust(config) else None,
         )
         self._servers = llm_client._load_balancer
         self._prompt_counts: Counter[int] = Counter()
@@ -174,7 +178,7 @@ class RolloutManager:
                 self._by_uid[uid] = request
             await verl_queue.put_status(uid, partition, "running", {REQUEST_TAG: msgspec.json.encode(request).decode()})
             group = await self._client.rollouts(request)
-            found = self._rows(group, uid, partition)
+            found = await asyncio.to_thread(self._rows, group, uid, partition)
             if partition == TRAIN:
                 await self._client.used(_usage(found, request))
             await verl_queue.put_rows(
@@ -246,6 +250,13 @@ class RolloutManager:
         masks = {name: fields[name] * 0 for name in ("response_mask", "loss_mask")}
         tag = {**padding.tag(step), MISSING_TAG: msgspec.json.encode(empty_prompt).decode()}
         return [(f"{prompt['uid']}_{PADDING_SUFFIX}", {**prompt, **fields, **masks}, tag)]
+
+
+def _policy(path: str) -> tuple[str, int]:
+    """Return a policy's folder or hub name, and the number of its logits."""
+    transformers: Any = import_module("transformers")
+    config: Any = transformers.AutoConfig.from_pretrained(path)
+    return path, int(config.get_text_config().vocab_size)
 
 
 def _placeholder_row(uid: str, session: int, reward: float, version: int) -> Row:

@@ -1,0 +1,31 @@
+"""The rewards of the two agents: 1 if the field of the answer is right, else 0."""
+
+import operator
+import re
+from typing import Any
+
+NUMBER = re.compile(r"\d+")
+CALCULATION = re.compile(r"\s*(\d{1,6})\s*([-+*])\s*(\d{1,6})\s*")
+OPERATIONS = {
+    "addition": operator.add,
+    "subtraction": operator.sub,
+    "multiplication": operator.mul,
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+}
+
+
+def operation(task: dict[str, Any], result: Any) -> float:
+    """Apply the operation in `result`, an instance of the agent's class, to the two numbers of the question."""
+    first, second = sorted(map(int, NUMBER.findall(task["question"])), reverse=True)
+    return float(OPERATIONS[result.operation](first, second) == task["answer"])
+
+
+def calculation(task: dict[str, Any], result: Any) -> float:
+    """Compute the expression in `result`, an instance of the agent's class; None is an answer that was cut."""
+    found = None if result is None else CALCULATION.fullmatch(result.expression)
+    if found is None:
+        return 0.0
+    first, sign, second = found.groups()
+    return float(OPERATIONS[sign](int(first), int(second)) == task["answer"])
