@@ -13,14 +13,17 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from campaign.clients import HEAD, Ask, Lost, Refused, Request
-from campaign.dialects import DIALECTS, Answer, Document, Talk
+from campaign.dialects import DIALECTS
 from campaign.plan import CUTS, CallPlan, Mark, RolloutPlan, Turn, span_of
+from campaign.talk import Answer, Document, Talk
 from leyden.core.tracing.context import Caller, OpenAttempt, set_caller
 
-PROVIDER = "https://api.openai.com/v1"
+PROVIDERS = {"messages": "https://api.anthropic.com/v1"}
+OPENAI = "https://api.openai.com/v1"
+"""The provider of all other dialects."""
 TRIES = 4
 OWN_RETRIES = 2
-"""How often openai's client tries again by itself, its default."""
+"""How often the providers' clients try again by themselves, their default."""
 
 Became: TypeAlias = Literal["answered", "unanswered", "refused", "failed"]
 
@@ -90,6 +93,8 @@ class AgentAtWork:
                 if not call.again:
                     return Outcome(mark=call.mark, became="unanswered", error=str(reason))
                 continue
+            if call.fault == "refused":
+                return Outcome(mark=call.mark, became="failed", error=f"answered, though {call.refusal}")
             used = (call.number + call.rollout) % len(answer.choices)
             talk.went_on(call, answer, used)
             return Outcome(mark=call.mark, became="answered", tries=tried + 1, answer=answer, used=used)
@@ -98,7 +103,9 @@ class AgentAtWork:
     async def _ask(self, call: CallPlan, talk: Talk, body: dict[str, Any], tried: int) -> Answer:
         """Ask once; what goes wrong by the client's own doing does so the first time only."""
         request = Request(
-            base_url=f"{self.attempt.gateway_url}/a/{self.attempt.token}/v1" if call.pinned else PROVIDER,
+            base_url=f"{self.attempt.gateway_url}/a/{self.attempt.token}/v1"
+            if call.pinned
+            else PROVIDERS.get(call.dialect, OPENAI),
             path=talk.path,
             body=body,
             headers={"x-stainless-retry-count": str(tried)} if tried else {},

@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 
 from campaign.agents import Outcome
-from campaign.dialects import Answer, Choice
 from campaign.evidence import Evidence
+from campaign.formats import fits, is_valid
+from campaign.messages_talk import canonical
 from campaign.plan import CallPlan, Mark, marks_in, span_of
+from campaign.talk import FUNCTIONS, Answer, Choice
 from check_record import Record, calls_recorded_wrongly
 from leyden.core.data import reasons, semconv
 from leyden.core.data.encoding.tokens import log_probs, unpack_ids, unpack_log_probs
@@ -59,6 +61,7 @@ def all_wrong(recorded: Recorded) -> dict[str, list[str]]:
         "gateway's records against the engine's log": against_engine,
         "who spoke": misattributed,
         "what agents were answered": misanswered,
+        "formats": unfit,
         "what is trained": wrongly_trained,
     }
     return {name: list(check(recorded)) for name, check in checks.items()}
@@ -142,7 +145,7 @@ def misanswered(recorded: Recorded) -> Iterator[str]:
             yield f"{mark} ({plan.fault}): {len(whole)} whole answers to one call: {', '.join(whole)}"
         if outcome.answer is not None:
             yield from (f"{mark} ({plan.fault}): {wrong}" for wrong in _differences(outcome.answer, whole))
-        if outcome.became == "refused" and (outcome.status != 400 or mark in answers):
+        if outcome.became == "refused" and (outcome.status != 400 or whole):
             yield f"{mark}: refused with {outcome.status}, and yet recorded as answered"
 
 
@@ -159,8 +162,11 @@ def _differences(answer: Answer, whole: dict[str, list[Span]]) -> Iterator[str]:
         for n, (choice, recorded) in enumerate(zip(answer.choices, map(_choice, spans), strict=True))
         if not _same(choice, recorded)
     )
+    prompt_ids = list(unpack_ids(packed(spans[0], semconv.PROMPT_IDS)))
+    if answer.prompt_ids not in (None, prompt_ids):
+        yield f"answer {answer.id} was said to have another prompt than the recorded one"
     if answer.tokens is not None:
-        counted = len(unpack_ids(packed(spans[0], semconv.PROMPT_IDS))), sum(len(_ids(span)) for span in spans)
+        counted = len(prompt_ids), sum(len(_ids(span)) for span in spans)
         if answer.tokens != counted:
             yield f"answer {answer.id} was said to have {answer.tokens} tokens, and has {counted}"
 
@@ -169,19 +175,64 @@ def _same(received: Choice, recorded: Choice) -> bool:
     shown = [] if received.logprobs is None else list(log_probs(received.logprobs))
     same_logprobs = shown == list(log_probs(recorded.logprobs or ()))[: len(shown)]
     same_finish = received.finish in (None, recorded.finish)
-    return (received.text, received.calls) == (recorded.text, recorded.calls) and same_finish and same_logprobs
+    same_ids = received.ids in (None, recorded.ids)
+    same_text = (received.text, received.calls) == (recorded.text, recorded.calls)
+    return same_text and same_finish and same_logprobs and same_ids
 
 
 def _choice(span: Span) -> Choice:
     """Return what a span says that its agent was answered; log-probabilities are those of all its tokens."""
     (message,) = msgspec.json.decode(text(span, semconv.OUTPUT_MESSAGES))
     finish: Any = span.attributes.get(semconv.FINISH_REASONS)
+    write = canonical if span.attributes.get(semconv.DIALECT) == "messages" else str
+    functions = [(call["id"], call["function"]) for call in message.get("tool_calls") or ()]
     return Choice(
         text=message["content"] or "",
-        calls=[(c["id"], c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls") or ()],
+        calls=[(id, function["name"], write(function["arguments"])) for id, function in functions],
         finish=finish[0] if finish else None,
         logprobs=list(unpack_log_probs(packed(span, semconv.RESPONSE_LOGPROBS))),
+        ids=list(_ids(span)),
     )
+
+
+# --- Formats
+
+
+def unfit(recorded: Recorded) -> Iterator[str]:
+    """Every answer that ended by itself has the format that was required of it, and the calls that were forced."""
+    answers = recorded.answers()
+    for mark, outcome in recorded.outcomes.items():
+        plan, answer = recorded.plans[mark], outcome.answer
+        if answer is None or may_stop_anywhere(plan):
+            continue
+        finishes = {
+            int(str(span.attributes[semconv.CHOICE_INDEX])): _choice(span).finish
+            for span in answers.get(mark, {}).get(answer.id, ())
+        }
+        for n, choice in enumerate(answer.choices):
+            if finishes.get(n) != "length" and (wrong := _unfit(plan, choice)):
+                yield f"{mark} ({plan.dialect}, {plan.format}, tools {plan.tools}): {wrong}: {choice}"
+
+
+def may_stop_anywhere(plan: CallPlan) -> bool:
+    """Whether the request has stop texts or stop tokens, which may end an answer within its format."""
+    return plan.stop is not None or "stop_token_ids" in plan.shaping
+
+
+def _unfit(plan: CallPlan, choice: Choice) -> str | None:
+    """Return what a whole answer should be and is not; None if all is right."""
+    schemas = {function["name"]: function["parameters"] for function in FUNCTIONS}
+    if plan.tools in ("required", "strict", "named") and not choice.calls:
+        return "no call, though one was forced"
+    if plan.tools == "named" and [name for _, name, _ in choice.calls] != ["calculator"]:
+        return "another call than the named one"
+    if plan.tools in ("required", "strict", "named") or plan.format != "none":
+        for _, name, arguments in choice.calls:
+            if name not in schemas or not is_valid(schemas[name], arguments):
+                return "a call that does not fit its tool"
+    if plan.format != "none" and not choice.calls and not fits(plan.format, choice.text):
+        return "not of its format"
+    return None
 
 
 # --- What is trained

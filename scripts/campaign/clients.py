@@ -7,18 +7,27 @@ import json
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import aiohttp
+import anthropic
 import httpx
+import httpx2
 import openai
 import requests
 
-from campaign.dialects import Document
+from campaign.talk import Document
 
 API_KEY = "sk-campaign"
 PATIENCE_SECONDS = 120.0
+UNKNOWN = frozenset({
+    "chat_template_kwargs", "guided_choice", "guided_json", "guided_regex", "max_tokens_please", "min_p",
+    "repetition_penalty", "return_token_ids", "stop_token_ids", "structured_outputs", "top_k",
+})  # fmt: skip
+"""Fields that OpenAI's client sends only in `extra_body`."""
+UNKNOWN_TO_ANTHROPIC = frozenset({"max_tokens_please", "temperature", "top_k", "top_p"})
+"""Those of Anthropic's client, whose newest models have no sampling parameters."""
 HEAD: Document = {}
 """Yielded by the clients that see an answer's head before its body."""
 
@@ -39,6 +48,11 @@ class Request:
     def url(self) -> str:
         """Where it is posted."""
         return self.base_url + self.path
+
+    @property
+    def is_messages(self) -> bool:
+        """Whether it is one of Anthropic's API."""
+        return self.path == "/messages"
 
     @property
     def stream(self) -> bool:
@@ -67,14 +81,13 @@ class Refused(Exception):
         self.status = status
 
 
-# --- openai's own clients
+# --- The providers' own clients
 
 
-async def openai_blocking(request: Request) -> AsyncGenerator[Document]:
-    """Ask with `openai.OpenAI`."""
-    client = _openai_blocking().with_options(base_url=request.base_url, max_retries=request.retries)
+async def sdk_blocking(request: Request) -> AsyncGenerator[Document]:
+    """Ask with `openai.OpenAI` or `anthropic.Anthropic`."""
     with _failures():
-        answer = _endpoint(client, request)(**_arguments(request))
+        answer = _endpoint(_anthropic_blocking() if request.is_messages else _openai_blocking(), request)()
         if not request.stream:
             yield answer.to_dict()
             return
@@ -83,11 +96,10 @@ async def openai_blocking(request: Request) -> AsyncGenerator[Document]:
                 yield event.to_dict()
 
 
-async def openai_async(request: Request) -> AsyncGenerator[Document]:
-    """Ask with `openai.AsyncOpenAI`."""
-    client = _openai_async().with_options(base_url=request.base_url, max_retries=request.retries)
+async def sdk_async(request: Request) -> AsyncGenerator[Document]:
+    """Ask with `openai.AsyncOpenAI` or `anthropic.AsyncAnthropic`."""
     with _failures():
-        answer = await _endpoint(client, request)(**_arguments(request))
+        answer = await _endpoint(_anthropic_async() if request.is_messages else _openai_async(), request)()
         if not request.stream:
             yield answer.to_dict()
             return
@@ -96,13 +108,22 @@ async def openai_async(request: Request) -> AsyncGenerator[Document]:
                 yield event.to_dict()
 
 
-def _endpoint(client: Any, request: Request) -> Callable[..., Any]:
-    return client.responses.create if request.path == "/responses" else client.chat.completions.create
+def _endpoint(client: Any, request: Request) -> Callable[[], Any]:
+    """Return the method of a client that sends the request."""
+    base_url = request.base_url.removesuffix("/v1") if request.is_messages else request.base_url
+    client = client.with_options(base_url=base_url, max_retries=request.retries)
+    endpoints = {
+        "/messages": lambda: client.messages,
+        "/responses": lambda: client.responses,
+        "/completions": lambda: client.completions,
+        "/chat/completions": lambda: client.chat.completions,
+    }
+    return partial(endpoints[request.path]().create, **_arguments(request))
 
 
 def _arguments(request: Request) -> dict[str, Any]:
     """Return a request as keywords, with what the client does not know in `extra_body`."""
-    unknown = {"max_tokens_please"}
+    unknown = UNKNOWN_TO_ANTHROPIC if request.is_messages else UNKNOWN
     known = {name: value for name, value in request.body.items() if name not in unknown}
     extra = {name: value for name, value in request.body.items() if name in unknown}
     return {**known, "extra_body": extra, "extra_headers": request.headers, "timeout": request.timeout}
@@ -175,8 +196,8 @@ async def aiohttp_async(request: Request) -> AsyncGenerator[Document]:
                     yield event
 
 
-BLOCKING: Mapping[str, Ask] = {"openai": openai_blocking, "httpx": httpx_blocking, "other": requests_blocking}
-ASYNC: Mapping[str, Ask] = {"openai": openai_async, "httpx": httpx_async, "other": aiohttp_async}
+BLOCKING: Mapping[str, Ask] = {"sdk": sdk_blocking, "httpx": httpx_blocking, "other": requests_blocking}
+ASYNC: Mapping[str, Ask] = {"sdk": sdk_async, "httpx": httpx_async, "other": aiohttp_async}
 
 
 @cache
@@ -187,6 +208,16 @@ def _openai_blocking() -> openai.OpenAI:
 @cache
 def _openai_async() -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(api_key=API_KEY)
+
+
+@cache
+def _anthropic_blocking() -> anthropic.Anthropic:
+    return anthropic.Anthropic(api_key=API_KEY)
+
+
+@cache
+def _anthropic_async() -> anthropic.AsyncAnthropic:
+    return anthropic.AsyncAnthropic(api_key=API_KEY)
 
 
 @cache
@@ -209,9 +240,16 @@ def _failures() -> Generator[None]:
     """Raise what each library calls a lost or a refused answer as one of two errors."""
     try:
         yield
-    except openai.APIStatusError as error:
+    except (openai.APIStatusError, anthropic.APIStatusError) as error:
         raise Refused(error.status_code, error.message) from error
-    except (openai.APIConnectionError, httpx.TransportError, aiohttp.ClientError, TimeoutError) as error:
+    except (
+        openai.APIConnectionError,
+        anthropic.APIConnectionError,
+        httpx.TransportError,
+        httpx2.TransportError,
+        aiohttp.ClientError,
+        TimeoutError,
+    ) as error:
         raise Lost(f"{type(error).__name__}: {error}") from error
     except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
         raise Lost(f"{type(error).__name__}: {error}") from error

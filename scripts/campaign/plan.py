@@ -7,13 +7,15 @@ import re
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from random import Random
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from campaign.formats import FORMATS
+
 AGENTS = ("planner", "solver", "critic")
-LIBRARIES = ("openai", "httpx", "other")
-"""`other` is requests in threads, aiohttp in tasks."""
+LIBRARIES = ("sdk", "httpx", "other")
+"""`sdk` is the provider's own client; `other` is requests in threads, aiohttp in tasks."""
 Fault: TypeAlias = Literal["none", "hang up", "unread", "time out", "sent", "lost", "half", "live", "refused"]
 """What goes wrong with a call.
 
@@ -22,8 +24,13 @@ connection is cut when the request was sent (`sent`), when all of the answer was
 with half of it given on (`half`), or at its first bytes (`live`). The gateway cannot do what is asked (`refused`).
 """
 CUTS: tuple[Fault, ...] = ("sent", "lost", "half", "live")
-TOOLS = ("none", "auto", "required", "named", "one at a time")
+TOOLS = ("none", "auto", "required", "named", "one at a time", "strict")
+"""`strict`: a call is required, and the tools are declared as strict."""
 REFUSALS = ("too warm", "no such tool", "a schema", "an unknown field", "too long")
+EXTENDED = ("chat", "completions")
+"""Dialects with `n`, `seed`, penalties, a bias, and the further fields of vLLM's API."""
+TOKENS = 600
+"""Ids below this number are tokens of the policy."""
 CALLS_PER_ROLLOUT = 24
 MARK = re.compile(r"\[r(\d+) (\w+) #(\d+)\]")
 
@@ -49,6 +56,11 @@ class CallPlan(msgspec.Struct, frozen=True, kw_only=True):
     library: str
     stream: bool
     tools: str
+    format: str
+    """The format that is required of the answer; `none` for any text."""
+    shaping: dict[str, Any]
+    """Fields that shape the distribution, stop tokens and token ids, as Chat Completions names them."""
+    echo: bool
     choices: int
     logprobs: bool
     top_logprobs: int
@@ -132,13 +144,16 @@ def _rollout(random: Random, number: int, size: int, dialects: Sequence[str]) ->
         *inside, own = [_call(random, (number, name, made + n), dialects, cut) for n, name in enumerate(names)]
         turns[agent].append(Turn(call=own, inside=tuple(inside)))
         made += len(names)
-    mode: Literal["train", "val"] = "val" if random.random() < 0.25 else "train"
+    mode: Literal["train", "val"] = "val" if random.random() < 0.4 else "train"
     return RolloutPlan(number=number, mode=mode, cut=cut, agents={name: tuple(made) for name, made in turns.items()})
 
 
 def _call(random: Random, mark: Mark, dialects: Sequence[str], cut: bool) -> CallPlan:
     dialect, library, stream = random.choice(dialects), random.choice(LIBRARIES), random.random() < 0.5
-    chat, logprobs = dialect == "chat", random.random() < 0.3
+    extended, logprobs = dialect in EXTENDED, random.random() < 0.3
+    format = random.choice(FORMATS[dialect]) if random.random() < 0.35 else "none"
+    tools = "none" if dialect == "completions" else random.choices(TOOLS, (36, 23, 12, 12, 9, 8))[0]
+    longest = 24 if format == "none" and tools in ("none", "auto") else 64
     fault = _fault(random, library, stream, cut)
     return CallPlan(
         rollout=mark[0],
@@ -148,21 +163,49 @@ def _call(random: Random, mark: Mark, dialects: Sequence[str], cut: bool) -> Cal
         dialect=dialect,
         library=library,
         stream=stream,
-        tools=random.choices(TOOLS, (40, 25, 12, 12, 11))[0],
-        choices=random.choices((1, 2, 3), (80, 12, 8))[0] if chat else 1,
-        logprobs=logprobs,
+        tools=tools,
+        format=format,
+        shaping=_shaping(random, dialect),
+        echo=dialect == "completions" and random.random() < 0.2,
+        choices=random.choices((1, 2, 3), (80, 12, 8))[0] if extended else 1,
+        logprobs=logprobs and dialect != "messages",
         top_logprobs=random.choice((0, 2, 5)) if logprobs else 0,
-        stop=random.choice((None, None, None, "a", "s ", "1")) if chat else None,
-        max_tokens=random.randint(1, 24),
-        temperature=random.choice((None, 0.0, 0.7, 1.3)),
+        stop=random.choice((None, None, None, "a", "s ", "1")) if dialect != "responses" else None,
+        max_tokens=random.randint(1, longest),
+        temperature=random.choice((None, 0.0, 0.7, 1.0 if dialect == "messages" else 1.3)),
         top_p=random.choice((None, None, 0.9)),
-        seed=random.choice((None, random.randint(0, 99))) if chat else None,
+        seed=random.choice((None, random.randint(0, 99))) if extended else None,
         pinned=random.random() < 0.15,
         fault=fault,
         after=random.randint(1, 4),
         again=fault in CUTS or random.random() < 0.6,
         refusal=random.choice(REFUSALS),
     )
+
+
+def _shaping(random: Random, dialect: str) -> dict[str, Any]:
+    """Return some of the fields of `CallPlan.shaping` that the dialect has; most calls have none or one."""
+    possible: dict[str, Any] = {"top_k": random.choice((1, 2, 5, 40))}
+    if dialect in EXTENDED:
+        biased = {str(random.randrange(TOKENS)): random.choice((-100, -1.5, 2, 6.5)) for _ in range(4)}
+        possible |= {
+            "presence_penalty": random.choice((-1.0, 0.5, 2.0)),
+            "frequency_penalty": random.choice((-0.5, 0.3, 1.5)),
+            "repetition_penalty": random.choice((0.8, 1.1, 1.5)),
+            "logit_bias": biased,
+            "min_p": random.choice((0.01, 0.1, 0.5)),
+            "stop_token_ids": random.sample(range(TOKENS), 2),
+        }
+    if dialect == "chat":
+        possible |= {
+            "return_token_ids": True,
+            "chat_template_kwargs": {"enable_thinking": False},
+            "reasoning_effort": "low",
+        }
+    if dialect == "responses" or random.random() < 0.4:
+        return {}
+    names = random.sample(list(possible), min(len(possible), random.choice((1, 1, 2, 3))))
+    return {name: possible[name] for name in names}
 
 
 def _fault(random: Random, library: str, stream: bool, cut: bool) -> Fault:
@@ -173,5 +216,5 @@ def _fault(random: Random, library: str, stream: bool, cut: bool) -> Fault:
     if drawn < 0.10:
         return "time out"
     if drawn < 0.25:
-        return "hang up" if stream else "unread" if library != "openai" else "none"
+        return "hang up" if stream else "unread" if library != "sdk" else "none"
     return random.choice(CUTS) if cut and drawn < 0.45 else "none"

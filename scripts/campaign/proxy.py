@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from hashlib import blake2b
 from urllib.parse import urlsplit
 
-FAULT = re.compile(rb'"fault": ?"(sent|lost|half|live)"')
+FAULT = re.compile(rb'fault(?:"?: ?"|:)(sent|lost|half|live)"')
 LENGTH = re.compile(rb"^content-length: *(\d+)", re.IGNORECASE | re.MULTILINE)
 LONGEST_HEAD = 1 << 20
 

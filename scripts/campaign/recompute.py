@@ -3,7 +3,8 @@
 Shape suffixes: B rows, T places, V vocabulary.
 """
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from campaign.checks import packed, sampling_of
 from campaign.versions import Versions
 from check_record import recorded_versions
 from leyden.core.data import semconv
+from leyden.core.data.encoding.token_sets import TokenBits, unpack_token_sets
 from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Span
@@ -36,7 +38,11 @@ class Differences:
     worst_call: str = ""
     tokens: int = 0
     truncated: int = 0
-    """Tokens that were drawn with top-p below 1."""
+    """Tokens that were drawn with top-p, top-k or min-p."""
+    penalised: int = 0
+    """Tokens that were drawn with a penalty or a bias."""
+    masked: int = 0
+    """Tokens that were drawn under a grammar."""
     versions: int = 0
     by_a_wrong_version: float = 0.0
     """The smallest, over versions, that the recomputation by the version after it gives: far too large, or the
@@ -103,15 +109,62 @@ def _batches(drawn: Sequence[_Drawn]) -> Iterator[list[_Drawn]]:
 def _compare(versions: Versions, batch: Sequence[_Drawn], found: Differences) -> None:
     for one, logits_TV in zip(batch, _logits(versions.model, batch), strict=True):
         sampling = sampling_of(one.span)
-        logits_TV = _allowed(one, logits_TV, sampling, versions)
-        raw_TV = logits_TV.float().log_softmax(-1)
+        logits_TV = _allowed(one, penalised(logits_TV.float(), one, sampling), sampling, versions)
+        raw_TV = logits_TV.log_softmax(-1)
         raw = _difference(one, [raw_TV], semconv.RESPONSE_LOGPROBS)
-        drawn = _difference(one, drawn_from(logits_TV, sampling), semconv.SAMPLING_LOGPROBS)
+        possible = list(drawn_from(logits_TV, sampling))
+        if sampling.truncates:
+            possible += _as_recorded(one, possible, warm(logits_TV, sampling))
+        drawn = _difference(one, possible, semconv.SAMPLING_LOGPROBS)
         if not max(raw, drawn) <= max(found.raw, found.sampling):
             found.worst_call = str(one.span.attributes[semconv.CALL_ID])
         found.raw, found.sampling = max(found.raw, raw), max(found.sampling, drawn)
         found.tokens += len(one.mine)
-        found.truncated += len(one.mine) if sampling.temperature and sampling.top_p < 1 else 0
+        found.truncated += len(one.mine) if sampling.truncates else 0
+        found.penalised += len(one.mine) if sampling.penalises else 0
+        found.masked += len(one.mine) if sampling.grammar else 0
+
+
+def penalised(logits_TV: Tensor, one: _Drawn, sampling: Sampling) -> Tensor:
+    """Return the logits with bias and penalties, token by token as `Sampling` describes them."""
+    if not sampling.penalises:
+        return logits_TV
+    changed_TV = logits_TV.clone()
+    for place, logits_V in zip(one.mine, changed_TV, strict=True):
+        answer = Counter(one.ids[one.prompt : one.prompt + place])
+        for token, bias in sampling.logit_bias:
+            logits_V[token] += bias
+        for token in {*one.ids[: one.prompt], *answer} if sampling.repetition_penalty != 1 else ():
+            likely = float(logits_V[token]) > 0
+            logits_V[token] *= 1 / sampling.repetition_penalty if likely else sampling.repetition_penalty
+        for token, count in answer.items():
+            logits_V[token] -= sampling.frequency_penalty * count + sampling.presence_penalty
+    return changed_TV
+
+
+def _as_recorded(one: _Drawn, possible: list[Tensor], warm_TV: Tensor) -> Iterator[Tensor]:
+    """Yield the log-probabilities over the tokens that the record says truncation left, if it says so.
+
+    Of tokens that are nearly equally likely, any may be the last one. A set of another size, or without a token that is
+    likelier than one within it, gives no probabilities.
+    """
+    sets = one.span.attributes.get(semconv.SAMPLING_KEPT)
+    if not isinstance(sets, bytes):
+        return
+    bits_TW = unpack_token_sets(sets, len(one.ids) - one.prompt)[one.mine.start : one.mine.stop]
+    kept_TV = _bits(bits_TW, warm_TV.shape[1])
+    least_kept_T = warm_TV.masked_fill(~kept_TV, torch.inf).amin(-1)
+    most_left_out_T = warm_TV.masked_fill(kept_TV, -torch.inf).amax(-1)
+    sizes_NT = torch.stack([(one_TV > -torch.inf).sum(-1) for one_TV in possible])
+    right_size_T = (sizes_NT == kept_TV.sum(-1)).any(0)
+    right_T = right_size_T & (most_left_out_T <= least_kept_T + ROUNDING)
+    found_TV = warm_TV.masked_fill(~kept_TV, -torch.inf).log_softmax(-1)
+    yield found_TV.masked_fill(~right_T[:, None], -torch.inf)
+
+
+def _bits(bits_TW: TokenBits, vocabulary: int) -> Tensor:
+    bits_TV = np.unpackbits(bits_TW.view(np.uint8), axis=1, count=vocabulary, bitorder="little")
+    return torch.as_tensor(bits_TV) == 1
 
 
 def _allowed(one: _Drawn, logits_TV: Tensor, sampling: Sampling, versions: Versions) -> Tensor:
@@ -119,8 +172,7 @@ def _allowed(one: _Drawn, logits_TV: Tensor, sampling: Sampling, versions: Versi
     if not sampling.grammar:
         return logits_TV
     bits_TW = versions.grammars.masks(sampling.grammar, one.ids[one.prompt :])[one.mine.start : one.mine.stop]
-    allowed_TV = np.unpackbits(bits_TW.view(np.uint8), axis=1, count=logits_TV.shape[-1], bitorder="little") == 1
-    return logits_TV.masked_fill(~torch.as_tensor(allowed_TV), -torch.inf)
+    return logits_TV.masked_fill(~_bits(bits_TW, logits_TV.shape[-1]), -torch.inf)
 
 
 def drawn_from(logits_TV: Tensor, sampling: Sampling) -> Iterator[Tensor]:
@@ -128,15 +180,33 @@ def drawn_from(logits_TV: Tensor, sampling: Sampling) -> Iterator[Tensor]:
 
     Which token is the last inside a nucleus can hang on rounding, so those a little smaller and larger count too.
     """
-    warm_TV = (logits_TV.float() / (sampling.temperature or 1.0)).log_softmax(-1)
-    if not sampling.temperature or sampling.top_p == 1:
+    warm_TV = warm(logits_TV, sampling)
+    if not sampling.truncates:
         yield warm_TV
         return
     sorted_TV, order_TV = warm_TV.sort(dim=-1, descending=True, stable=True)
-    before_TV = sorted_TV.exp().cumsum(-1) - sorted_TV.exp()
-    for top_p in (sampling.top_p, sampling.top_p - ROUNDING, sampling.top_p + ROUNDING):
-        kept_TV = sorted_TV.masked_fill(before_TV >= top_p, -torch.inf).log_softmax(-1)
+    for slack in (0.0, -ROUNDING, ROUNDING):
+        kept_TV = _truncated(sorted_TV, sampling, slack)
         yield torch.empty_like(kept_TV).scatter_(-1, order_TV, kept_TV)
+
+
+def warm(logits_TV: Tensor, sampling: Sampling) -> Tensor:
+    """Return the log-probabilities at the temperature; those at temperature 1 for greedy decoding."""
+    return (logits_TV.float() / (sampling.temperature or 1.0)).log_softmax(-1)
+
+
+def _truncated(sorted_TV: Tensor, sampling: Sampling, slack: float) -> Tensor:
+    """Return sorted log-probabilities after min-p, top-k and top-p; a larger `slack` leaves more."""
+    kept_TV = sorted_TV
+    if sampling.min_p:
+        kept_TV = kept_TV.masked_fill(sorted_TV < sorted_TV[:, :1] + math.log(sampling.min_p) - slack, -torch.inf)
+    if sampling.top_k:
+        kept_TV = kept_TV.masked_fill(torch.arange(kept_TV.shape[1]) >= sampling.top_k, -torch.inf)
+    kept_TV = kept_TV.log_softmax(-1)
+    if sampling.top_p < 1:
+        before_TV = kept_TV.exp().cumsum(-1) - kept_TV.exp()
+        kept_TV = kept_TV.masked_fill(before_TV >= sampling.top_p + slack, -torch.inf).log_softmax(-1)
+    return kept_TV
 
 
 def _logits(model: Any, batch: Sequence[_Drawn]) -> Iterator[Tensor]:

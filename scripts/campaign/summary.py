@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from campaign.checks import Recorded
+from campaign.checks import Recorded, may_stop_anywhere
+from campaign.formats import FORMATS
 from campaign.plan import AGENTS, CUTS, LIBRARIES, TOOLS
 from leyden.core.data import reasons, semconv
 
@@ -17,6 +18,8 @@ ALWAYS = (
     "answers with tool calls",
     "answers with several choices",
     "answers with log-probabilities",
+    "answers with token ids",
+    "answers of a required format",
     "answers to an agent inside another's turn",
     "answers given again from the record",
     "calls that saw an update",
@@ -51,8 +54,11 @@ def counts(recorded: Recorded) -> dict[str, int]:
 
 def never_happened(counted: Mapping[str, int], dialects: Sequence[str]) -> list[str]:
     """Return what should have happened and did not."""
+    formats = [f"{dialect}, format: {name}" for dialect in dialects for name in FORMATS[dialect]]
     ways = [f"{dialect}, {way}" for dialect in dialects for way in ("streamed", "in one piece")]
-    return [what for what in (*ALWAYS, *ways, "calls", "engine's calls", "tokens drawn") if not counted.get(what)]
+    return [
+        what for what in (*ALWAYS, *ways, *formats, "calls", "engine's calls", "tokens drawn") if not counted.get(what)
+    ]
 
 
 def _of_plans(recorded: Recorded) -> Iterator[str]:
@@ -60,6 +66,9 @@ def _of_plans(recorded: Recorded) -> Iterator[str]:
         yield f"calls by {call.agent}"
         yield f"calls with {call.library}"
         yield f"tools: {call.tools}"
+        yield from (f"with {name}" for name in call.shaping)
+        if call.format != "none":
+            yield f"{call.dialect}, format: {call.format}"
 
 
 def _of_outcomes(recorded: Recorded) -> Iterator[str]:
@@ -80,6 +89,10 @@ def _of_outcomes(recorded: Recorded) -> Iterator[str]:
             yield "answers with several choices"
         if any(choice.logprobs for choice in answer.choices):
             yield "answers with log-probabilities"
+        if any(choice.ids for choice in answer.choices):
+            yield "answers with token ids"
+        if call.format != "none" and not may_stop_anywhere(call):
+            yield from ("answers of a required format" for choice in answer.choices if choice.finish != "length")
         if mark in inside:
             yield "answers to an agent inside another's turn"
         asked_again = call.fault in ("lost", "half", "unread") or outcome.tries > 1

@@ -74,3 +74,13 @@ def test_only_one_format_is_taken() -> None:
         one_format("response_format", choice, read_response_format({"type": "json_object"}))
     with pytest.raises(Refusal, match="guided_choice, guided_json"):
         read_guided({"guided_choice": ["yes"], "guided_json": {}})
+
+
+@pytest.mark.parametrize(
+    "schema", ['{"type": "integer", "multipleOf": 62615533}', '{"mult\\u0069pleOf": 62615533}', "{", "[" * 100_000]
+)
+def test_a_schema_within_a_grammar_is_checked_too(schema: str) -> None:
+    found = read_guided({"guided_grammar": f"start: %json {schema}"})
+    assert found is not None
+    with pytest.raises(Refusal, match=r"multipleOf|JSON schema"):
+        check_format(found)

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter, create_model
 
+from leyden.core.errors import GrammarError
 from leyden.core.grammar.compiler import GrammarCompiler
 from leyden.core.grammar.rules import json_rule, why_not
-from leyden.core.grammar.schemas import FORMATS, LARGEST
+from leyden.core.grammar.schemas import FORMATS, LARGEST, SchemaRewriter
 from leyden.core.testing.tiny_tokenizers import CHATML, save_tiny_tokenizer
 
 VOCABULARY, LONGEST = 400, 300
@@ -131,3 +132,26 @@ def test_definitions_of_an_intersection_stay_open(written: Any) -> None:
 def test_limits_without_a_grammar_are_a_reason_unless_they_are_left_out(schema: dict[str, Any], reason: str) -> None:
     assert reason in str(why_not(json.dumps(schema)))
     assert why_not(json.dumps(schema), lenient=True) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "possible"),
+    [
+        ({"type": "integer", "multipleOf": 10_000}, True),
+        ({"type": "integer", "multipleOf": 10_001}, False),
+        ({"type": "integer", "multipleOf": 62_615_533}, False),
+        ({"type": "integer", "multipleOf": 10**5000}, False),
+        ({"type": "number", "multipleOf": 1e308}, False),
+        ({"type": "number", "multipleOf": 0.0001}, True),
+        ({"allOf": [{"type": "integer", "multipleOf": 6}, {"type": "integer", "multipleOf": 4}]}, True),
+        ({"allOf": [{"type": "integer", "multipleOf": 9973}, {"type": "integer", "multipleOf": 9967}]}, False),
+    ],
+)
+def test_multiples_that_would_take_minutes_are_refused_or_left_out(schema: dict[str, Any], possible: bool) -> None:
+    strict = SchemaRewriter(lambda _: True, lenient=False)
+    if possible:
+        assert "multipleOf" in str(strict.rewrite(schema))
+        return
+    with pytest.raises(GrammarError, match="a multipleOf is too large"):
+        strict.rewrite(schema)
+    assert "multipleOf" not in str(SchemaRewriter(lambda _: True, lenient=True).rewrite(schema))

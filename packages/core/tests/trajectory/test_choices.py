@@ -1,6 +1,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,6 +77,30 @@ def test_twin_choices_of_another_answer_can_have_been_said_once_alone() -> None:
     beside = [call(3 + n, ASKED, [said("yes")], answer="other") for n in range(2)]
     later = call(6, [*ASKED, said("yes"), said("yes")], [said("ok")])
     assert unused([*choices("yes", "no"), *beside, later]) == {"1"}
+
+
+def prompted(place: int, prompt: str, wrote: str, *, answer: str | None = None) -> Span:
+    """A call of the Completions API."""
+    one = call(place, [{"role": "user", "content": prompt}], [said(wrote)], answer=answer)
+    return msgspec.structs.replace(one, attributes={**one.attributes, semconv.DIALECT: "completions"})
+
+
+@pytest.mark.parametrize(
+    ("later", "used"),
+    [
+        ("One. Two.\nThen?", 0),
+        ("One. Two and a half.\nThen?", 1),
+        ("One.\nTwo.", 0),
+        ("Two. One.", None),
+        ("One. Three.", None),
+        ("One.", None),
+    ],
+)
+def test_a_prompt_goes_on_from_the_choice_with_the_longest_text(later: str, used: int | None) -> None:
+    texts = (" Two", " Two and a half", "  ")
+    made = [prompted(n, "One.", text, answer="a") for n, text in enumerate(texts)]
+    left = unused([*made, prompted(3, later, "x")])
+    assert left == {span.span_id for n, span in enumerate(made) if n != used}
 
 
 def test_a_tool_call_is_known_by_its_id() -> None:

@@ -15,6 +15,7 @@
     │   └── CallRefused           a call that a store refuses every time it is sent (also a ValueError)
     │       └── WrongType         an argument has another type than the interface declares (also a TypeError)
     ├── EngineError               the engine could not answer, or serves weights that it should not
+    │   └── UnusableGrammar       the engine cannot follow the grammar of a call (also a GrammarError)
     ├── GatewayError              a model call could not be accepted
     ├── GrammarError              a grammar is invalid, or does not allow a response
     └── TrainingError             a training step cannot be taken: its input does not fit, or numbers are not finite
@@ -90,6 +91,10 @@ class GatewayError(LeydenError):
 
 class GrammarError(LeydenError):
     """A grammar is invalid, cannot be used with the policy's tokenizer, or does not allow a response."""
+
+
+class UnusableGrammar(EngineError, GrammarError):
+    """The engine cannot follow the grammar of a call; without this grammar, it could answer the call."""
 
 
 class TrainingError(LeydenError):

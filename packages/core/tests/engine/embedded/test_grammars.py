@@ -19,9 +19,9 @@ from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest, TokenChunk
 from leyden.core.engine.embedded import grammar_masks
 from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
-from leyden.core.errors import EngineError
+from leyden.core.errors import EngineError, UnusableGrammar
 from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
-from leyden.core.grammar.compiler import GrammarCompiler, GrammarState, write_allowed_together
+from leyden.core.grammar.compiler import GrammarCompiler, GrammarState, check_grammar, write_allowed_together
 from leyden.core.testing.finite_language import SIZE, FiniteLanguage
 from leyden.core.testing.tiny_models import tiny_model
 
@@ -210,7 +210,7 @@ async def test_a_grammar_that_fails_within_an_answer_fails_its_own_call_only(
         found = await asyncio.gather(*(answer(engine, one) for one in asked), return_exceptions=True)
         plain = await answer(engine, request(9, max_tokens=3))
 
-    failures = [str(one) for one in found if isinstance(one, EngineError)]
+    failures = [str(one) for one in found if isinstance(one, UnusableGrammar)]
     assert sorted(failures) == [failure for failure in sorted(failures) if "cannot follow its grammar" in failure]
     assert len(failures) == 2
     assert sum(isinstance(one, tuple) for one in found) == 2
@@ -263,6 +263,18 @@ async def test_an_abandoned_call_with_a_grammar_leaves_its_slot(
             await stream.aclose()
         assert (await answer(engine, request(5, language.ends, grammar=GRAMMAR)))[2] == "stop"
         assert engine.in_flight == 0
+
+
+@pytest.mark.parametrize("grammar", ['start: %json {"$ref": "#"}', "start: <[99999999]>"])
+async def test_a_grammar_that_only_the_tokenizer_shows_to_be_impossible_is_reported_as_such(
+    model: nn.Module, folder: Path, grammar: str
+) -> None:
+    check_grammar(grammar)
+    async with serving(model, folder) as engine:
+        for n in range(2):
+            with pytest.raises(UnusableGrammar):
+                await answer(engine, request(n, grammar=grammar))
+        assert len((await answer(engine, request(2, max_tokens=4)))[0]) == 4
 
 
 async def test_a_model_without_its_tokenizer_takes_no_grammar(model: nn.Module) -> None:

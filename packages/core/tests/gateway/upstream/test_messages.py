@@ -102,15 +102,24 @@ class Provider:
 class Dev:
     """A gateway in front of `provider`, with one open attempt and a client."""
 
-    def __init__(self, url: str, provider: Provider, store: MemoryStore, rollout_id: str) -> None:
-        self.url, self.provider, self._store, self._rollout_id = url, provider, store, rollout_id
+    def __init__(
+        self, url: str, provider: Provider, endpoint: GatewayServer, store: MemoryStore, rollout_id: str
+    ) -> None:
+        self.url, self.provider, self._endpoint = url, provider, endpoint
+        self._store, self._rollout_id = store, rollout_id
 
     def client(self, **how: Any) -> Any:
         return anthropic.AsyncAnthropic(base_url=self.url, api_key="sk-the-agents", max_retries=0, **how)
 
+    async def spans(self) -> list[Span]:
+        return (await self._store.query_spans(self._rollout_id)).items
+
     async def only_span(self) -> Span:
-        [span] = (await self._store.query_spans(self._rollout_id)).items
+        [span] = await self.spans()
         return span
+
+    async def stop_endpoint(self) -> None:
+        await self._endpoint.stop()
 
 
 @asynccontextmanager
@@ -124,7 +133,7 @@ async def dev(
     rollout = await store.start_rollout("task")
     token = mint(key, rollout.rollout_id, rollout.attempt.attempt_id)
     try:
-        yield Dev(f"{url}/a/{token}", provider, store, rollout.rollout_id)
+        yield Dev(f"{url}/a/{token}", provider, endpoint, store, rollout.rollout_id)
     finally:
         await server.stop()
         await endpoint.stop()
@@ -206,6 +215,46 @@ async def test_an_error_of_the_endpoint_is_passed_on() -> None:
         with pytest.raises(anthropic.NotFoundError) as raised:
             await agent.messages.create(model="claude", max_tokens=9, messages=QUESTION)
     assert raised.value.body == error
+
+
+async def test_tokens_are_counted_by_the_endpoint_and_not_recorded() -> None:
+    async with dev(b'{"input_tokens":14}') as run, run.client(default_headers={"anthropic-beta": "one"}) as agent:
+        counted = await agent.messages.count_tokens(model="claude", messages=QUESTION, system="Add.")
+        [(path, headers, body)] = run.provider.seen
+        assert await run.spans() == []
+    assert counted.input_tokens == 14
+    assert path == "/v1/messages/count_tokens"
+    assert body == {"model": "real-model", "messages": QUESTION, "system": "Add."}
+    assert (headers["x-api-key"], headers["anthropic-beta"]) == ("sk-configured", "one")
+    assert "sk-the-agents" not in json.dumps(headers)
+
+
+async def test_an_endpoint_that_counts_no_tokens_is_reported_in_one_line() -> None:
+    async with dev(b'{"detail":"Not Found"}', 404) as run, run.client() as agent:
+        with pytest.raises(anthropic.NotFoundError) as raised:
+            await agent.messages.count_tokens(model="claude", messages=QUESTION)
+    assert raised.value.type == "not_found_error"
+    message = str(raised.value.api_message)
+    assert message.startswith("The endpoint counts no tokens: it answered POST http://127.0.0.1:")
+    assert message.endswith(
+        "/v1/messages/count_tokens with status 404. Count them in the agent, or give an endpoint that does."
+    )
+
+
+async def test_an_error_of_a_count_is_passed_on() -> None:
+    error = {"type": "error", "error": {"type": "not_found_error", "message": "model: claude"}, "request_id": "req_1"}
+    async with dev(json.dumps(error).encode(), 404) as run, run.client() as agent:
+        with pytest.raises(anthropic.NotFoundError) as raised:
+            await agent.messages.count_tokens(model="claude", messages=QUESTION)
+    assert raised.value.body == error
+
+
+async def test_a_count_of_an_endpoint_that_is_down_is_an_error_of_the_dialect() -> None:
+    async with dev(b"{}") as run, run.client() as agent:
+        await run.stop_endpoint()
+        with pytest.raises(anthropic.InternalServerError) as raised:
+            await agent.messages.count_tokens(model="claude", messages=QUESTION)
+    assert (raised.value.status_code, raised.value.type) == (502, "api_error")
 
 
 async def test_a_picture_is_recorded_as_it_was_sent() -> None:

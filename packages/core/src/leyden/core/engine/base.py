@@ -101,7 +101,8 @@ class Engine(ABC):
     def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
         """Yield the response while it is generated; closing the iterator aborts the call.
 
-        Raises EngineError if the prompt does not fit the context, or if the engine is closed.
+        Raises EngineError if the prompt does not fit the context, or if the engine is closed. Raises UnusableGrammar if
+        the grammar cannot be used with the model's tokenizer, or becomes too complex within the response.
         """
 
     @abstractmethod

@@ -131,7 +131,7 @@ class Gateway:
                 for dialect in dialects
             ]
             routes += [
-                self._route(prefix + path, self._count_endpoint(dialect, format), "POST", dialect.error_answer)
+                self._route(prefix + path, self._count_endpoint(path, dialect, format), "POST", dialect.error_answer)
                 for path, (dialect, format) in counts.items()
             ]
             routes += [self._route(prefix + path, self._stored_endpoint(methods)) for path, methods in stored.items()]
@@ -226,8 +226,11 @@ class Gateway:
             status = CLIENT_CLOSED_REQUEST if watch.gone else seen.status or 500
             self.metrics.call(dialect.name, _name(policy), status, seen.seconds, first_chunk=seen.first_event)
 
-    def _count_endpoint(self, dialect: Dialect, format: TokenCountFormat) -> ASGIApp:
-        """Return the endpoint that sends the number of prompt tokens of a request; it samples and records nothing."""
+    def _count_endpoint(self, path: str, dialect: Dialect, format: TokenCountFormat) -> ASGIApp:
+        """Return the endpoint that sends the number of prompt tokens of a request; it samples and records nothing.
+
+        If an upstream server answers the calls, it also counts their tokens, at its own endpoint of the same `path`.
+        """
 
         async def count(scope: Scope, receive: Receive, send: Send) -> None:
             headers, rollout_id, attempt_id = self._caller(scope)
@@ -239,18 +242,14 @@ class Gateway:
                     await self._admit(attempt_id, len(body), work),
                 ):
                     origin = await open_origin(self._store, rollout_id, attempt_id, headers)
-                    tokens = await self._count(dialect, origin, body, work)
-                await send_json(send, 200, *format(tokens))
+                    policy = self._policy_named(origin.policy)
+                    if isinstance(policy, UpstreamBackend):
+                        status, answer, more = await policy.count(path, body, origin.api_headers)
+                    else:
+                        status, (answer, more) = 200, format(await _count(policy, dialect, origin, body, work))
+                await send_json(send, status, answer, more)
 
         return count
-
-    async def _count(self, dialect: Dialect, origin: Origin, body: bytes, work: RequestWork) -> int:
-        policy = self._policy_named(origin.policy)
-        if isinstance(policy, UpstreamBackend):
-            raise Refusal(404, "Tokens cannot be counted for an upstream model.", code="unknown_url")
-        exchange = await read_request(policy, dialect, origin, body, work)
-        room = COUNTED_CONTEXTS * policy.engine.model.context_length
-        return sum(len(prompt.ids) for prompt in await read_prompts(policy, dialect, exchange.request, work, room))
 
     def _stored_endpoint(self, methods: Mapping[str, Read]) -> ASGIApp:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -365,6 +364,12 @@ class Gateway:
         for backend in (*self._backends.values(), self._provider):
             if isinstance(backend, UpstreamBackend):
                 await backend.close()
+
+
+async def _count(policy: ServedPolicy, dialect: Dialect, origin: Origin, body: bytes, work: RequestWork) -> int:
+    exchange = await read_request(policy, dialect, origin, body, work)
+    room = COUNTED_CONTEXTS * policy.engine.model.context_length
+    return sum(len(prompt.ids) for prompt in await read_prompts(policy, dialect, exchange.request, work, room))
 
 
 def _responses_count(tokens: int) -> tuple[bytes, Mapping[str, str]]:

@@ -78,6 +78,11 @@ def server_error(message: str) -> Refusal:
     return Refusal(500, message, type="server_error")
 
 
+def bad_gateway(reason: str) -> Refusal:
+    """Return the refusal for a failure of an upstream server (status 502)."""
+    return Refusal(502, f"Bad gateway: {reason}.", type="server_error")
+
+
 def retry_after(seconds: float) -> dict[str, str]:
     """Return the `retry-after` header: whole seconds, rounded up, at least 1."""
     return {"retry-after": str(max(1, math.ceil(seconds)))}

@@ -9,7 +9,7 @@ import msgspec
 
 from leyden.core.errors import GrammarError
 from leyden.core.grammar.compiler import check_grammar, check_size
-from leyden.core.grammar.schemas import SchemaRewriter
+from leyden.core.grammar.schemas import SchemaRewriter, check_multiples
 
 ANY_OBJECT = '{"type": "object"}'
 """Text of the schema of any JSON object."""
@@ -45,6 +45,8 @@ class AnswerFormat(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise GrammarError, with the reason, if no grammar can be made of the format. This may take a second."""
         check_size(self.text)
+        if self.kind == "grammar":
+            _check_schemas(self.text)
         _check(self.grammar())
 
 
@@ -93,6 +95,16 @@ def why_not(schema: str, *, lenient: bool = False) -> str | None:
     except GrammarError as error:
         return str(error)
     return None
+
+
+def _check_schemas(grammar: str) -> None:
+    """Raise GrammarError for a JSON schema within a grammar that would take too long."""
+    for part in grammar.split("%json")[1:]:
+        try:
+            schema, _ = json.JSONDecoder().raw_decode(part.lstrip())
+            check_multiples(schema)
+        except (ValueError, RecursionError):
+            raise GrammarError("it has a %json that is not followed by a JSON schema") from None
 
 
 def _has_grammar(pattern: str) -> bool:

@@ -3,8 +3,12 @@
 The rewritten schema allows no value that the given one does not allow, unless it is rewritten leniently.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from typing import Any, TypeAlias, cast
+
+from leyden.core.errors import GrammarError
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -13,6 +17,13 @@ LARGEST = (1 << 63) - 1024
 
 The grammar library reads limits as floats; this is the largest one below 2^63.
 """
+LARGEST_MULTIPLE = 10_000
+"""Largest `multipleOf`, without its decimal point: the grammar library needs a state for each remainder.
+
+The time to compile a grammar grows faster than this number. For 60 million, it is minutes.
+"""
+_INTERSECTING = frozenset({"allOf", "$ref", "patternProperties"})
+"""Keywords with which several `multipleOf` may limit the same number."""
 _COMPOSED = frozenset({"allOf", "anyOf", "oneOf", "$ref", "patternProperties", "not", "if"})
 """Keywords beside which other properties must stay possible."""
 _OF_SCHEMAS = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
@@ -21,6 +32,8 @@ _COMBINING = frozenset({"not", "if", "dependentSchemas", "unevaluatedProperties"
 """Keywords of schemas in which another part of the schema may need properties that one part does not name."""
 _ANNOTATIONS = frozenset({"title", "description", "examples", "default", "deprecated", "$comment"})
 """Keywords that do not limit the JSON."""
+_VALUES = frozenset({"const", "enum"})
+"""Keywords that have values, not schemas."""
 _DEFINITIONS = ("$defs", "definitions")
 _LISTS = ("anyOf", "oneOf", "prefixItems")
 _SINGLE = ("items", "additionalProperties", "contains", "propertyNames", "if", "then", "else")
@@ -72,8 +85,14 @@ class SchemaRewriter:
           Schema defines a format as an annotation.
         - An alternative of an `anyOf` is left out if no grammar can be made of its pattern.
         - Property names that must be in a list become properties.
+
+        Raises GrammarError for a `multipleOf` that would take too long; with `lenient`, it is left out.
         """
-        self._closes = not _combines(schema)
+        if not self._lenient:
+            check_multiples(schema)
+        elif not _has_small_multiples(schema):
+            schema = cast("Schema", _without_multiples(schema))
+        self._closes = not _mentions(schema, _COMBINING)
         return self._rewrite(schema, closes_definitions=not _has_intersection(schema))
 
     def _rewrite(self, schema: Schema, *, closes_definitions: bool = True) -> Schema:
@@ -121,6 +140,53 @@ class SchemaRewriter:
             del found["pattern"]
 
 
+def check_multiples(schema: object) -> None:
+    """Raise GrammarError for a `multipleOf` of which a grammar would take too long."""
+    if not _has_small_multiples(schema):
+        raise GrammarError(
+            f"a multipleOf is too large; without its decimal point, it must be at most {LARGEST_MULTIPLE}"
+        )
+
+
+def _has_small_multiples(schema: object) -> bool:
+    """Whether every `multipleOf` is small, and their common multiple too if several may limit the same number."""
+    given = _multiples(schema)
+    multiples = [Decimal(one if isinstance(one, int) else str(one)).normalize() for one in given]
+    if not all(abs(one.adjusted()) <= 20 for one in multiples):
+        return False
+    places = [max(-int(one.as_tuple().exponent), 0) for one in multiples]
+    if any(one.scaleb(count) > LARGEST_MULTIPLE for one, count in zip(multiples, places, strict=True)):
+        return False
+    if not multiples or not _mentions(schema, _INTERSECTING):
+        return True
+    return math.lcm(*(int(one.scaleb(max(places))) for one in multiples)) <= LARGEST_MULTIPLE
+
+
+def _without_multiples(schema: object) -> object:
+    """Return a copy of a schema without any `multipleOf`."""
+    if isinstance(schema, list):
+        return [_without_multiples(part) for part in cast("list[object]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    parts = cast("Schema", schema).items()
+    kept = ((key, part) for key, part in parts if key != "multipleOf" or not isinstance(part, int | float))
+    return {key: part if key in _VALUES else _without_multiples(part) for key, part in kept}
+
+
+def _multiples(schema: object) -> Iterator[int | float]:
+    """Yield every `multipleOf` in `schema` above 0; others are invalid, and the grammar library refuses them."""
+    if isinstance(schema, list):
+        for part in cast("list[object]", schema):
+            yield from _multiples(part)
+    elif isinstance(schema, dict):
+        found = cast("Schema", schema)
+        multiple: object = found.get("multipleOf")
+        if isinstance(multiple, int | float) and 0 < multiple < math.inf:
+            yield multiple
+        for part in found.values():
+            yield from _multiples(part)
+
+
 def _limit_integers(found: Schema) -> None:
     if found.get("type") == "integer" and not {"enum", "const"} & found.keys():
         if not _LOWER & found.keys():
@@ -153,14 +219,14 @@ def _has_intersection(schema: object) -> bool:
     )
 
 
-def _combines(schema: object) -> bool:
-    """Whether a keyword of `_COMBINING` is anywhere in `schema`."""
+def _mentions(schema: object, keywords: frozenset[str]) -> bool:
+    """Whether one of the keywords is anywhere in `schema`."""
     if isinstance(schema, list):
-        return any(map(_combines, cast("list[object]", schema)))
+        return any(_mentions(part, keywords) for part in cast("list[object]", schema))
     if not isinstance(schema, dict):
         return False
     found = cast("Schema", schema)
-    return bool(_COMBINING & found.keys()) or any(map(_combines, found.values()))
+    return bool(keywords & found.keys()) or any(_mentions(part, keywords) for part in found.values())
 
 
 def _names_all(schema: Schema) -> bool:

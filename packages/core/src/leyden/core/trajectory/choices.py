@@ -1,8 +1,8 @@
 """Choices: finds out which of a response's several choices the agent continued with.
 
 A choice was used if a later call of the same attempt repeats it: its text as an assistant's message, or the id of one
-of its tool calls. It was also used if the agent's result contains its text. The only choice of a response always counts
-as used.
+of its tool calls. In the Completions API, a later prompt repeats its prompt and its text. A choice was also used if the
+agent's result contains its text. The only choice of a response always counts as used.
 """
 
 import json
@@ -15,6 +15,8 @@ from leyden.core.data import semconv
 from leyden.core.data.span import Span
 from leyden.core.trajectory.messages import objects, read_messages, text_of
 
+COMPLETIONS = "completions"
+"""Value of `semconv.DIALECT` in the calls of the Completions API."""
 HEAD = 200
 """Number of leading characters by which a long text is recognised in a result that was recorded shortened."""
 
@@ -32,6 +34,15 @@ class _Exchange(NamedTuple):
     answer: str
     read: _AssistantMessages
     wrote: _AssistantMessages
+    prompt: str | None
+    """The text of a call of the Completions API; None for a conversation."""
+
+    def goes_on_from(self, earlier: "_Exchange") -> int:
+        """Return the length of the text that `earlier` wrote, if this call's prompt goes on from it; else 0."""
+        if self.prompt is None or earlier.prompt is None or not self.prompt.startswith(earlier.prompt):
+            return 0
+        rest = self.prompt[len(earlier.prompt) :].lstrip()
+        return max((len(text) for text in earlier.wrote.texts if rest.startswith(text)), default=0)
 
 
 def unused_choices(calls: Sequence[Span], spans: Sequence[Span]) -> frozenset[str]:
@@ -70,11 +81,14 @@ def _repeated(indexes: Sequence[int], exchanges: Sequence["_Exchange"]) -> set[i
     """Return those `indexes`, the choices of one response, that a later call repeats.
 
     A text must occur more often than the response's own call had read it and other responses since can have written it.
+    A prompt goes on from the choice with the longest text that fits.
     """
     repeated: set[int] = set()
     others: Counter[str] = Counter()
     counted: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for later in (exchanges[n] for n in range(indexes[0], len(exchanges)) if n not in indexes):
+        longest = max(later.goes_on_from(exchanges[index]) for index in indexes)
+        repeated.update(index for index in indexes if longest and later.goes_on_from(exchanges[index]) == longest)
         for index in indexes:
             choice, before = exchanges[index].wrote, exchanges[index].read
             by_id = not later.read.call_ids.isdisjoint(choice.call_ids)
@@ -105,7 +119,14 @@ def _exchange(call: Span) -> _Exchange:
     read, wrote = (
         _assistant_messages(call.attributes.get(key)) for key in (semconv.INPUT_MESSAGES, semconv.OUTPUT_MESSAGES)
     )
-    return _Exchange(_answer(call), read, wrote)
+    return _Exchange(_answer(call), read, wrote, _prompt(call))
+
+
+def _prompt(call: Span) -> str | None:
+    if call.attributes.get(semconv.DIALECT) != COMPLETIONS:
+        return None
+    messages = list(read_messages(call.attributes.get(semconv.INPUT_MESSAGES)))
+    return text_of(messages[0].get("content")) if len(messages) == 1 else None
 
 
 def _assistant_messages(messages: object) -> _AssistantMessages:

@@ -19,7 +19,7 @@ from leyden.core.data.encoding.token_sets import TokenBits
 from leyden.core.engine.base import FinishReason, TokenChunk
 from leyden.core.engine.embedded.admission import Admission
 from leyden.core.engine.embedded.decoder import DecodedSequence, Decoder
-from leyden.core.errors import EngineError
+from leyden.core.errors import EngineError, UnusableGrammar
 
 logger = logging.getLogger(__name__)
 
@@ -284,7 +284,7 @@ class DecodeThread:
             _deliver(chunks)
 
     def _chunk_or_error(self, sequence: DecodedSequence) -> TokenChunk | EngineError:
-        return EngineError(sequence.failure) if sequence.failure else self._chunk(sequence, sequence.finish_reason)
+        return UnusableGrammar(sequence.failure) if sequence.failure else self._chunk(sequence, sequence.finish_reason)
 
     def _chunk(self, sequence: DecodedSequence, finish_reason: FinishReason | None) -> TokenChunk:
         sampled = sequence.take()

@@ -62,7 +62,7 @@ class DecodedSequence:
         self.top: list[list[tuple[int, float]]] = []
         """The likeliest ids at the position of each token in `sampled`, if requested."""
         self.failure = ""
-        """Why this response alone was aborted; empty if it was not."""
+        """Why this response alone was aborted: it cannot follow its grammar. Empty if it was not."""
         self.grammar = grammar
         self.so_far = ResponseSoFar(prompt, sampling) if sampling.adjusts_logits else None
         """The tokens that change the next logits; None if only the temperature and truncation apply."""

@@ -32,7 +32,7 @@ from leyden.core.engine.embedded.grammar_masks import RowGrammar
 from leyden.core.engine.embedded.weights import Weights, cache_shape, context_length, own_copy
 from leyden.core.engine.record import report
 from leyden.core.engine.request_validation import answer_limit, check_request
-from leyden.core.errors import EngineError, LeydenError, UsageError
+from leyden.core.errors import EngineError, GrammarError, LeydenError, UnusableGrammar, UsageError
 from leyden.core.grammar.compiler import GrammarCompiler
 
 logger = logging.getLogger(__name__)
@@ -205,7 +205,7 @@ class EmbeddedEngine(Engine):
         return self._weights
 
     async def _grammar(self, grammar: str) -> RowGrammar | None:
-        """Return a call's grammar, which is compiled on a thread; EngineError if it cannot be used."""
+        """Return a call's grammar, which is compiled on a thread; UnusableGrammar if it cannot be used."""
         if not grammar:
             return None
         if self._grammars is None:
@@ -215,6 +215,8 @@ class EmbeddedEngine(Engine):
             if state is None:
                 loop = asyncio.get_running_loop()
                 state = await loop.run_in_executor(self._compiling, self._grammars.begin, grammar)
+        except GrammarError as error:
+            raise UnusableGrammar(str(error)) from error
         except LeydenError as error:
             raise EngineError(str(error)) from error
         return RowGrammar(state)

@@ -15,7 +15,7 @@ import msgspec
 
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import FinishReason, GenerateRequest
-from leyden.core.errors import EngineError
+from leyden.core.errors import EngineError, UnusableGrammar
 from leyden.core.tracing.context import outside_attempt
 
 T = TypeVar("T")
@@ -26,6 +26,10 @@ METRICS_SECONDS = 3.0
 LARGEST_EVENT = 1 << 20
 """Maximum bytes of one event of a stream."""
 ID_PREFIX = "token_id:"
+GRAMMAR = "structured_outputs"
+"""Field of a request that has the grammar."""
+REFUSES_REQUEST = (400, 422)
+"""Statuses with which a server refuses a request for its content."""
 STEPS_AT_ONCE = 32
 """Positions of a prompt that are requested at the same time."""
 MISSING_LOGPROB = -9999.0
@@ -299,7 +303,7 @@ class VllmClient:
         while True:
             async with self._request(method, path, body) as answer:
                 if answer.status != PAUSED or asyncio.get_running_loop().time() >= deadline:
-                    await self._check(answer, path)
+                    await self._check(answer, path, body)
                     yield answer
                     return
             await asyncio.sleep(wait)
@@ -320,11 +324,13 @@ class VllmClient:
         async with answer:
             yield answer
 
-    async def _check(self, answer: aiohttp.ClientResponse, path: str) -> None:
+    async def _check(self, answer: aiohttp.ClientResponse, path: str, body: object) -> None:
         if answer.status < 300:
             return
         reason = _reason(await answer.read())
         text = f"the vLLM server at {self.url} refused {path} ({answer.status}): {reason}"
+        if answer.status in REFUSES_REQUEST and isinstance(body, dict) and GRAMMAR in body:
+            raise UnusableGrammar(text)
         raise ServerUnreachable(text) if answer.status >= 500 else EngineError(text)
 
 
@@ -348,7 +354,7 @@ def _completion_body(model: str, prompt_ids: list[int], sampling: Sampling) -> d
     if sampling.logit_bias:
         body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
     if sampling.grammar:
-        body["structured_outputs"] = {"grammar": sampling.grammar}
+        body[GRAMMAR] = {"grammar": sampling.grammar}
     return body if sampling.seed is None else {**body, "seed": sampling.seed}
 
 

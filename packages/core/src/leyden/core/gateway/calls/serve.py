@@ -15,7 +15,7 @@ from starlette.types import Send
 from leyden.core.data import reasons
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import FinishReason, GenerateRequest, TokenChunk
-from leyden.core.errors import EngineError, GrammarError
+from leyden.core.errors import EngineError, GrammarError, UnusableGrammar
 from leyden.core.gateway.answer_format import check_format
 from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.calls.prompts import read_prompts, recorded_messages, score_prompt
@@ -234,8 +234,13 @@ def _grammar(policy: ServedPolicy, request: ModelRequest) -> str:
             request.tools, request.forced, request.answer_format, only_one_call=request.only_one_call
         )
     except GrammarError as error:
-        field = None if request.answer_format is None else request.answer_format.field
-        raise invalid(f"The format of the answer is not available here: {error}", field) from error
+        raise _no_format(request, error) from error
+
+
+def _no_format(request: ModelRequest, error: GrammarError) -> Refusal:
+    """Return the refusal of a format, or of tools, of which no grammar can be made that the engine can follow."""
+    field = "tools" if request.answer_format is None else request.answer_format.field
+    return invalid(f"The format of the answer is not available here: {error}", field)
 
 
 def _determine(record: CallRecord, sampling: Sampling, dialect: Dialect, draws: CallSeeds) -> None:
@@ -330,15 +335,23 @@ async def _generate(
         await asyncio.shield(retry_cache.keep(*records))
         raise
     except EngineError as error:
+        unusable = isinstance(error, UnusableGrammar)
         for record in records:
-            record.fail(reasons.ENGINE_FAILED, str(error), type(error).__name__)
-        return server_error(f"The server had an error while processing your request: {error}")
+            record.fail(reasons.REFUSED if unusable else reasons.ENGINE_FAILED, str(error), type(error).__name__)
+        return _refusal_for(error, choices[0].request)
     except Exception as error:
         _log.exception("answer %s of attempt %s failed", records[0].response_id, records[0].origin.attempt_id)
         for record in records:
             record.fail(reasons.GATEWAY_FAILED, str(error), type(error).__name__)
         return server_error("The server had an error while processing your request.")
     return None
+
+
+def _refusal_for(error: EngineError, request: ModelRequest) -> Refusal:
+    """Return the refusal for the client after the engine failed."""
+    if isinstance(error, UnusableGrammar):
+        return _no_format(request, error)
+    return server_error(f"The server had an error while processing your request: {error}")
 
 
 async def _score(policy: ServedPolicy, choices: Sequence[_Choice], prompts: Sequence[EncodedPrompt]) -> None:

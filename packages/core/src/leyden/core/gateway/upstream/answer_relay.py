@@ -9,7 +9,7 @@ from leyden.core.gateway.calls.record import CallRecord
 from leyden.core.gateway.calls.retry_cache import RetryCache
 from leyden.core.gateway.dialect import Dialect
 from leyden.core.gateway.http.asgi import NO_HEADERS, start_message
-from leyden.core.gateway.refusal import Refusal
+from leyden.core.gateway.refusal import Refusal, bad_gateway
 from leyden.core.gateway.upstream.answer_view import ended, read_answer
 
 
@@ -68,7 +68,7 @@ class AnswerRelay:
         Without `refusal`, its status is 502.
         """
         self._record.fail(reasons.UPSTREAM, reason, "upstream")
-        await self.refuse(refusal or Refusal(502, f"Bad gateway: {reason}.", type="server_error"))
+        await self.refuse(refusal or bad_gateway(reason))
 
     async def refuse(self, refusal: Refusal) -> None:
         """Record the call, and send `refusal` to the agent as an event; raises it if nothing has been sent yet."""

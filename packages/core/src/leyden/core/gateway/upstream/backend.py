@@ -23,7 +23,7 @@ from leyden.core.gateway.dialect import Dialect
 from leyden.core.gateway.http.asgi import ClientGone, ClientWatch
 from leyden.core.gateway.limits.long_work import RequestWork
 from leyden.core.gateway.model_request import RecordedRequest, read_fields, rest_of, text_of
-from leyden.core.gateway.refusal import invalid
+from leyden.core.gateway.refusal import ErrorAnswer, Refusal, invalid
 from leyden.core.gateway.upstream.answer_relay import AnswerRelay
 from leyden.core.masking import mask_json
 from leyden.core.tracing.context import outside_attempt
@@ -105,6 +105,13 @@ class UpstreamBackend(ABC):
         """Return status and JSON of the upstream's list of models, or of its model `name`; None if it sends none."""
         return None
 
+    async def count(self, path: str, body: bytes, api_headers: Mapping[str, str]) -> ErrorAnswer:
+        """Return the upstream's response to a request to count tokens at `path`; it need not be an error.
+
+        Raises Refusal with status 404 if the upstream counts no tokens, or with status 502 if it cannot be reached.
+        """
+        raise no_count(f"{self.name} answers model calls only, and counts no tokens at {path}")
+
     @abstractmethod
     async def close(self) -> None:
         """Close the connections."""
@@ -128,6 +135,11 @@ class UpstreamBackend(ABC):
                 self.model,
                 self.renamed_by,
             )
+
+
+def no_count(reason: str) -> Refusal:
+    """Return the refusal of a request to count tokens."""
+    return Refusal(404, f"{reason}. Count them in the agent, or give an endpoint that does.", code="unknown_url")
 
 
 def _read(body: bytes, dialect: Dialect) -> tuple[Fields, RecordedRequest]:

@@ -18,7 +18,7 @@ import aiohttp
 from starlette.types import Scope, Send
 
 from leyden.core.gateway.http.asgi import JSON, ClientWatch, start_message
-from leyden.core.gateway.refusal import Refusal, invalid
+from leyden.core.gateway.refusal import bad_gateway, invalid
 from leyden.core.tracing.context import outside_attempt
 from leyden.core.tracing.wire.not_model_calls import is_allowed
 
@@ -113,7 +113,7 @@ async def forward(
             )
             async with opened as answer:
                 if 300 <= answer.status < 400:
-                    raise _bad_gateway(f"the upstream answered with a redirect ({answer.status})")
+                    raise bad_gateway(f"the upstream answered with a redirect ({answer.status})")
                 more = {name: answer.headers[name] for name in RETURNED_HEADERS if _ascii(answer.headers.get(name))}
                 kind = answer.headers.get("content-type")
                 started = True
@@ -125,15 +125,11 @@ async def forward(
     except (aiohttp.ClientError, TimeoutError, asyncio.IncompleteReadError) as error:
         if started:
             raise BrokenOff from error
-        raise _bad_gateway(f"the upstream could not be reached ({type(error).__name__})") from None
+        raise bad_gateway(f"the upstream could not be reached ({type(error).__name__})") from None
 
 
 class BrokenOff(Exception):
     """The endpoint's response ended early, after a part of it was sent to the agent."""
-
-
-def _bad_gateway(reason: str) -> Refusal:
-    return Refusal(502, f"Bad gateway: {reason}.", type="server_error")
 
 
 def _has_token(value: str, tokens: Iterable[str]) -> bool:

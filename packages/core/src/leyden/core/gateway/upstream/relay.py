@@ -19,9 +19,10 @@ from leyden.core.engine.load_balancer import LoadBalancer
 from leyden.core.gateway.anthropic.dialect import MessagesDialect
 from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.http.asgi import JSON
-from leyden.core.gateway.refusal import Refusal
+from leyden.core.gateway.model_request import read_fields
+from leyden.core.gateway.refusal import ErrorAnswer, Refusal, bad_gateway
 from leyden.core.gateway.upstream.answer_relay import AnswerRelay
-from leyden.core.gateway.upstream.backend import Fields, UpstreamBackend
+from leyden.core.gateway.upstream.backend import Fields, UpstreamBackend, no_count
 from leyden.core.gateway.upstream.messages_view import is_messages_error
 from leyden.core.gateway.upstream.token_ids import TOKEN_ID_REQUEST, TokenIdFilter
 from leyden.core.masking import mask_text
@@ -37,6 +38,8 @@ PROBE_SECONDS = 5.0
 """Time limit of the request that checks whether a replica answers again."""
 MESSAGES_VERSION = "2023-06-01"
 """Version of the Messages API in requests of agents that name none."""
+COUNT_HEADERS = ("request-id", "retry-after", "x-request-id")
+"""Headers of the endpoint's token counts that the agent gets."""
 ANTHROPIC_HOST = "api.anthropic.com"
 
 _log = logging.getLogger("leyden.gateway")
@@ -124,6 +127,29 @@ class Upstream(UpstreamBackend):
             _log.info("the upstream's models could not be listed: %r", error)
             return None
 
+    async def count(self, path: str, body: bytes, api_headers: Mapping[str, str]) -> ErrorAnswer:
+        """Return the endpoint's response to a request to count tokens at `path`; it need not be an error.
+
+        Raises Refusal with status 404 if the endpoint has no such path, or with status 502 if it cannot be reached.
+        """
+        fields = {**read_fields(body), **({"model": self.model} if self.model else {})}
+        base_url = self._balancer.choose(None) or self.base_urls[0]
+        try:
+            with outside_attempt():
+                async with self._post(base_url, path, fields, api_headers) as answer:
+                    counted = await answer.read()
+        except self.failures as error:
+            self._balancer.leave(base_url, type(error).__name__)
+            raise bad_gateway(f"the upstream could not be reached ({type(error).__name__})") from None
+        if 300 <= answer.status < 400:
+            raise bad_gateway(f"the upstream answered with a redirect ({answer.status})")
+        if answer.status in NO_SUCH_PATH and b'"error"' not in counted:
+            url = f"{mask_text(base_url)}{path}"
+            raise no_count(f"The endpoint counts no tokens: it answered POST {url} with status {answer.status}")
+        given = {name: answer.headers.get(name, "") for name in COUNT_HEADERS}
+        more = {name: value for name, value in given.items() if value and value.isascii() and value.isprintable()}
+        return ErrorAnswer(answer.status, counted, more)
+
     async def close(self) -> None:
         """Close the connections."""
         await self._balancer.close()
@@ -201,11 +227,11 @@ class Upstream(UpstreamBackend):
             return False
 
     def _post(
-        self, base_url: str, path: str, body: dict[str, object], api_headers: Mapping[str, str] | None = None
+        self, base_url: str, path: str, body: Mapping[str, object], api_headers: Mapping[str, str] | None = None
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         data = msgspec.json.encode(body)
         url, headers = f"{base_url}{path}", self._headers()
-        if path == MessagesDialect.path:
+        if path.startswith(MessagesDialect.path):
             headers = self._messages_headers(base_url, api_headers or {})
         return self._open_session().post(url, data=data, headers=headers, allow_redirects=False)
 
