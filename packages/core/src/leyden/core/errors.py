@@ -17,6 +17,7 @@
     ├── EngineError               the engine could not answer, or serves weights that it should not
     ├── GatewayError              a model call could not be accepted
     ├── GrammarError              a grammar is invalid, or does not allow a response
+    ├── ImageError                an image of a prompt cannot be read
     └── TrainingError             a training step cannot be taken: its input does not fit, or numbers are not finite
         └── CheckFailed           the check before a run found a reason why the policy would not learn
 
@@ -90,6 +91,10 @@ class GatewayError(LeydenError):
 
 class GrammarError(LeydenError):
     """A grammar is invalid, cannot be used with the policy's tokenizer, or does not allow a response."""
+
+
+class ImageError(LeydenError):
+    """An image cannot be read: its file is broken, too large, or not in the request."""
 
 
 class TrainingError(LeydenError):
