@@ -76,6 +76,11 @@ class Transition:
     retokenised: bool = False
     """Whether the ids were made from the text of a call that another model answered."""
 
+    @property
+    def state(self) -> bytes:
+        """What the policy read: equal for calls with equal prompts and equal images, different for all others."""
+        return self.prompt_ids.tobytes() + "".join(image.digest for image in self.images).encode()
+
     def __post_init__(self) -> None:
         if not self.versions:
             object.__setattr__(self, "versions", ((self.version, len(self.response_ids)),))
