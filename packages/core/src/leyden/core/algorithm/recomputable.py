@@ -38,7 +38,7 @@ def recomputable(groups: Sequence[TrajectoryGroup], updaters: "Mapping[str, Upda
     ]
     if reasons:
         log.warning(
-            "%d calls are not trained, because their sampling cannot be recomputed or their images read; the first: %s",
+            "%d calls are not trained, because they cannot be recomputed; the first: %s",
             len(reasons),
             reasons[0],
         )

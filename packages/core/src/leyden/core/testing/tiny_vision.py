@@ -66,8 +66,10 @@ def save_vision_processor(path: Path, tokenizer: Any) -> None:
     processor.save_pretrained(str(path))
 
 
-def tiny_vision_model(vocabulary: int, image_id: int, seed: int = 0, width: int = 32, context: int = 512) -> Any:
-    """Return a LLaVA whose weights depend on the seed alone, spread enough that log-probabilities differ."""
+def tiny_vision_model(
+    vocabulary: int, image_id: int, seed: int = 0, width: int = 32, context: int = 512, spread: float = 0.2
+) -> Any:
+    """Return a LLaVA whose weights depend on the seed alone; with a large `spread`, its log-probabilities differ."""
     import transformers
 
     library: Any = transformers
@@ -90,7 +92,7 @@ def tiny_vision_model(vocabulary: int, image_id: int, seed: int = 0, width: int 
         head_dim=8,
         max_position_embeddings=context,
         tie_word_embeddings=True,
-        initializer_range=0.2,
+        initializer_range=spread,
     )
     config = library.LlavaConfig(
         vision_config=vision,

@@ -40,7 +40,7 @@ _ALLOWED = {
 _IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
-class ImageSource(msgspec.Struct, frozen=True):
+class _ImageSource(msgspec.Struct, frozen=True):
     """Fields of the source of an image that are read."""
 
     type: str
@@ -61,7 +61,7 @@ class Block(msgspec.Struct, frozen=True):
     """JSON of the arguments, as it was sent; empty if it was not sent."""
     tool_use_id: str | None = None
     content: "str | list[Block] | None" = None
-    source: ImageSource | None = None
+    source: dict[str, Any] | None = None
     is_error: bool | None = None
 
 
@@ -259,7 +259,10 @@ def _text_part(text: str) -> dict[str, Any]:
 
 
 def _image(block: Block, location: str) -> dict[str, Any]:
-    source = _required(block.source, f"{location}.source")
+    try:
+        source = msgspec.convert(_required(block.source, f"{location}.source"), _ImageSource)
+    except msgspec.ValidationError as error:
+        raise wrong(f"{location}.source", str(error)) from None
     if source.type == "url":
         return image_part(_required(source.url, f"{location}.source.url"))
     if source.type != "base64":
