@@ -37,8 +37,8 @@ SYSTEM, QUESTION = "Name the colour of the picture in one word.", "Which colour 
 """What the example's agent says in every call."""
 PAD, _, END = CHATML
 WIDTH, CONTEXT = 48, 512
-STEPS, BATCH, LEARNING_RATE = 400, 16, 3e-3
-RIGHT = 0.4
+STEPS, BATCH, LEARNING_RATE = 800, 16, 3e-3
+RIGHT = 0.5
 """How often the teacher names the right colour; each of the wrong ones is equally likely."""
 IGNORED = -100
 
