@@ -28,7 +28,7 @@ LAYERS = [
     ["data"],
     ["store"],
     ["tracing"],
-    ["grammar"],
+    ["grammar", "images"],
     ["engine"],
     ["trajectory"],
     ["gateway", "runner"],

@@ -77,7 +77,7 @@ def test_the_other_calls_of_the_batch_are_trained(
     assert account.calls[NOT_RECOMPUTED] == ["r0-1", "r2-0"]
     assert "r2" not in account.trained
     assert algorithm == "sft" or "r2" in account.rollouts[NO_CALL_LEFT]
-    assert "2 calls are not trained, because their sampling cannot be recomputed; the first: call r0-1" in caplog.text
+    assert "2 calls are not trained, because they cannot be recomputed; the first: call r0-1" in caplog.text
 
 
 @pytest.mark.parametrize("algorithm", ["lightning_rl", "sft", "dpo"])

@@ -18,6 +18,7 @@
     │   └── UnusableGrammar       the engine cannot follow the grammar of a call (also a GrammarError)
     ├── GatewayError              a model call could not be accepted
     ├── GrammarError              a grammar is invalid, or does not allow a response
+    ├── ImageError                an image of a prompt cannot be read
     └── TrainingError             a training step cannot be taken: its input does not fit, or numbers are not finite
         └── CheckFailed           the check before a run found a reason why the policy would not learn
 
@@ -95,6 +96,10 @@ class GrammarError(LeydenError):
 
 class UnusableGrammar(EngineError, GrammarError):
     """The engine cannot follow the grammar of a call; without this grammar, it could answer the call."""
+
+
+class ImageError(LeydenError):
+    """An image cannot be read: its file is broken, too large, or not in the request."""
 
 
 class TrainingError(LeydenError):

@@ -173,12 +173,17 @@ def test_the_message_of_an_error_names_the_field(fields: dict[str, Any], message
 
 
 UNREADABLE: list[tuple[str, dict[str, Any], str]] = [
-    ("user", {"type": "image", "source": {}}, "Describe the image in a text block instead."),
+    ("user", {"type": "image"}, "messages.1.content.0.source: Field required"),
+    ("user", {"type": "image", "source": {}}, "messages.1.content.0.source: Object missing required field `type`"),
+    ("user", {"type": "image", "source": {"type": "file", "file_id": "f"}}, "Send the file itself, with the type"),
+    ("user", {"type": "image", "source": {"type": "base64", "media_type": "image/tiff"}}, "Input should be 'image/jp"),
+    ("user", {"type": "image", "source": {"type": "url"}}, "messages.1.content.0.source.url: Field required"),
+    ("assistant", {"type": "image", "source": {"type": "url", "url": "u"}}, "Input tag 'image' found using 'type'"),
     ("user", {"type": "document", "source": {}}, "Send the document's content in a text block instead."),
     (
         "user",
-        RESULT | {"content": [{"type": "image", "source": {}}]},
-        "Describe the image in a text block instead.",
+        RESULT | {"content": [{"type": "document", "source": {}}]},
+        "Send the document's content in a text block instead.",
     ),
     ("assistant", {"type": "server_tool_use", "id": "s"}, "tools that run on the provider's servers. Leave"),
     ("assistant", {"type": "web_search_tool_result"}, "tools that run on the provider's servers. Leave"),

@@ -197,10 +197,18 @@ def test_unknown_fields_are_refused(fields: dict[str, Any]) -> None:
         ({"tools": [ADD, {"type": "custom", "name": "grep"}]}, "tools[1]"),
         ({"tools": [ADD | {"defer_loading": True}]}, "tools[0]"),
         ({"tools": [ADD], "tool_choice": {"type": "file_search"}}, "tool_choice"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "u"}]}]}, "input[0].content[0]"),
+        ({"input": [{"role": "system", "content": [{"type": "input_file", "file_id": "f"}]}]}, "input[0].content[0]"),
+        (
+            {"input": [{"role": "assistant", "content": [{"type": "input_image", "image_url": "u"}]}]},
+            "input[0].content[0]",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},
+            "input[0].content[0].file_id",
+        ),
         ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, "input[0].content[0]"),
         ({"input": [{"type": "web_search_call", "id": "ws_1", "status": "completed"}]}, "input[0]"),
-        ({"input": [CALL, OUTPUT | {"output": [{"type": "input_image", "file_id": "f"}]}]}, "input[1].output[0]"),
+        ({"input": [CALL, OUTPUT | {"output": [{"type": "input_file", "file_id": "f"}]}]}, "input[1].output[0]"),
     ],
 )
 def test_what_cannot_be_done_is_refused(fields: dict[str, Any], param: str) -> None:

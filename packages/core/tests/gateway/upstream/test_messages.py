@@ -257,13 +257,14 @@ async def test_a_count_of_an_endpoint_that_is_down_is_an_error_of_the_dialect() 
     assert (raised.value.status_code, raised.value.type) == (502, "api_error")
 
 
-async def test_a_picture_is_recorded_as_it_was_sent() -> None:
+async def test_a_picture_is_recorded_in_the_format_of_chat_completions() -> None:
     source = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
     messages = [{"role": "user", "content": [{"type": "image", "source": source}]}]
     async with dev(json.dumps(ANSWER).encode()) as run, run.client() as agent:
         await agent.messages.create(model="claude", max_tokens=9, messages=messages)
         span = await run.only_span()
-    assert json.loads(str(span.attributes[semconv.INPUT_MESSAGES])) == messages
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    assert json.loads(str(span.attributes[semconv.INPUT_MESSAGES])) == [{"role": "user", "content": [part]}]
 
 
 def test_a_stream_is_read_as_far_as_it_came() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from leyden.core.algorithm.account import Account, failed_line
 from leyden.core.algorithm.base import Algorithm, Context
 from leyden.core.algorithm.policy_partition import split_by_policy
-from leyden.core.algorithm.recomputable import has_adjusted, recomputable
+from leyden.core.algorithm.recomputable import must_be_checked, recomputable
 from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import NothingToLearn, TrainingError
@@ -140,7 +140,7 @@ class BatchLoop(Algorithm, Generic[Part]):
         empty, most_empty = 0, self.max_empty_batches
         while self.goes_on(context):
             groups = await context.collect()
-            if has_adjusted(groups):
+            if must_be_checked(groups):
                 groups = await context.compute("check sampling", recomputable, groups, updaters)
             batch = await self.batch(context, updaters, groups)
             context.count_dropped(batch.dropped)

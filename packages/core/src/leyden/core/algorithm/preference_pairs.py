@@ -84,7 +84,7 @@ def by_state(answers: Sequence[Answer], *, apart: bool = False) -> list[list[Ans
     states: dict[tuple[str, bytes], dict[bytes, list[Answer]]] = {}
     for answer in answers:
         call = answer.transition
-        state = (call.policy if apart else "", call.prompt_ids.tobytes())
+        state = (call.policy if apart else "", call.state)
         states.setdefault(state, {}).setdefault(call.response_ids.tobytes(), []).append(answer)
     return [sorted(map(_merged, responses.values()), key=_rank) for responses in states.values()]
 

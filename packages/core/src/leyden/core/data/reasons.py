@@ -79,6 +79,7 @@ UPSTREAM = "answered by an upstream"
 # Calls, found when trajectories are built from them
 NOT_SELECTED = "not selected"
 NOT_RECORDED = "tokens not recorded"
+IMAGE_NOT_RECORDED = "image not recorded"
 SAMPLING_NOT_TRAINABLE = "sampling not trainable"
 EMPTY_PROMPT = "empty prompt"
 EMPTY_RESPONSE = "empty response"
@@ -103,6 +104,8 @@ PROMPT_OVER_LIMIT = "prompt over the limit"
 RESPONSE_OVER_LIMIT = "response over the limit"
 UNEVEN_LOGPROBS = "log-probabilities do not match the response"
 NOT_RECOMPUTED = "sampling cannot be recomputed"
+IMAGES_NOT_READ = "images cannot be read"
+WITH_IMAGES = "prompt with images"
 ADJUSTED_SAMPLING = "sampled with a grammar, a penalty, a bias or truncation"
 
 _SHOW = "see one with `leyden show RUN ROLLOUT`"
@@ -242,6 +245,7 @@ TABLE = (
         "the answer was greedy (temperature 0), or truncated (top-p, top-k, min-p) without a record of what was left",
         "train at --temperature 1, and make sure that nothing between gateway and engine changes the sampling",
     ),
+    Reason(IMAGE_NOT_RECORDED, "call", "the store does not have the file of an image in its prompt, or another one"),
     Reason(EMPTY_PROMPT, "call", "the prompt has no token"),
     Reason(EMPTY_RESPONSE, "call", "the answer has no token"),
     Reason(BAD_LOGPROBS, "call", "the engine did not return a finite log-probability for every token"),
@@ -275,6 +279,13 @@ TABLE = (
         "the trainer cannot compute which tokens its grammar allowed: the answer does not follow the recorded grammar",
         "read the run's log for the reason; serve and train with the same tokenizer and the same version of llguidance",
     ),
+    Reason(
+        IMAGES_NOT_READ,
+        "call",
+        "its prompt has images, and the policy that is trained cannot read them as the policy that answered",
+        "train the policy that answered; read the run's log for the reason",
+    ),
+    Reason(WITH_IMAGES, "call", "its prompt has images, and VERL is given none", "train with Leyden's own backend"),
     Reason(
         ADJUSTED_SAMPLING,
         "call",

@@ -60,6 +60,12 @@ PROMPT_INDEX = "leyden.prompt.index"
 """Index of the prompt among those of its request; only where one request has several prompts."""
 PROMPT_LOGPROBS = "leyden.prompt.logprobs"
 """Packed float32: raw log-probability of each prompt token after the first; only where the response repeats them."""
+PROMPT_IMAGES = "leyden.prompt.images"
+"""JSON of the images in the prompt, each as [SHA-256 of its file, index of its first placeholder, placeholders]."""
+IMAGE_DIGEST = "leyden.image.digest"
+"""SHA-256, in hexadecimal, of an image file that prompts of the attempt have, on a span of its own."""
+IMAGE_DATA = "leyden.image.data"
+"""The image file, as bytes, on the same span."""
 RESPONSE_IDS = "leyden.response.token_ids"
 RESPONSE_LOGPROBS = "leyden.response.logprobs"
 """Packed float32: log-probability of each response token at temperature 1, with nothing truncated."""
@@ -99,6 +105,7 @@ CALL_RECORD = frozenset(
         *(SAMPLING_GRAMMAR, SAMPLING_KEPT),
         *(PROMPT_IDS, PROMPT_INDEX, PROMPT_LOGPROBS, RESPONSE_IDS, RESPONSE_LOGPROBS, SAMPLING_LOGPROBS, TOP_LOGPROBS),
         *(RESPONSES_ANSWER, RESPONSES_INPUT, RESPONSES_DELETED),
+        *(PROMPT_IMAGES, IMAGE_DIGEST, IMAGE_DATA),
     }
 )
 """The record of a model call, from which training reads. Only the gateway writes it (see `store.provenance`)."""

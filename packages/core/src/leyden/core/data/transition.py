@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
+from leyden.core.data.encoding.images import PromptImage
 from leyden.core.data.encoding.tokens import LogProbs, TokenIds
 from leyden.core.data.failure import Failure
 from leyden.core.data.sampling import Sampling
@@ -67,11 +68,18 @@ class Transition:
     """Sampling parameters, if more than the temperature changed the distribution; else None."""
     kept: bytes | None = None
     """Packed sets of the tokens that truncation left (see `data.encoding.token_sets`); None without truncation."""
+    images: tuple[PromptImage, ...] = ()
+    """Images of the prompt, in order, with the placeholder tokens in `prompt_ids` that stand for them."""
     value: float | None = None
     """The critic's value of the state before the call; None where no critic was used."""
 
     retokenised: bool = False
     """Whether the ids were made from the text of a call that another model answered."""
+
+    @property
+    def state(self) -> bytes:
+        """What the policy read: equal for calls with equal prompts and equal images, different for all others."""
+        return self.prompt_ids.tobytes() + "".join(image.digest for image in self.images).encode()
 
     def __post_init__(self) -> None:
         if not self.versions:

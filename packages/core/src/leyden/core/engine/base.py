@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from leyden.core.data.encoding.images import PromptImage
 from leyden.core.data.sampling import Sampling
 from leyden.core.errors import EngineError
 
@@ -31,6 +32,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The response ends with the first of these ids that is sampled, and includes it."""
     top_logprobs: int = 0
     """How many of the likeliest tokens to return at each position, up to `MOST_TOP_LOGPROBS`."""
+    images: tuple[PromptImage, ...] = ()
+    """Images of the prompt, in order; only for an engine that `takes_images`."""
     rollout_id: str | None = None
     """Calls of one rollout share much of their prompts, so with several replicas one of them gets all these calls."""
 
@@ -112,6 +115,11 @@ class Engine(ABC):
     @property
     def records_truncation(self) -> bool:
         """Whether the chunks of a truncated response have `kept`, so that training can use the response."""
+        return False
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether requests may have `images`."""
         return False
 
     @property

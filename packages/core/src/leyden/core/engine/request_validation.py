@@ -2,15 +2,17 @@
 
 import math
 
+from leyden.core.data.encoding.images import fit
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import MOST_TOP_LOGPROBS, GenerateRequest, ModelInfo
 from leyden.core.errors import EngineError
 
 
-def check_request(request: GenerateRequest, model: ModelInfo) -> None:
+def check_request(request: GenerateRequest, model: ModelInfo, *, takes_images: bool = False) -> None:
     """Raise EngineError unless the prompt leaves room for a response and its ids are in the vocabulary.
 
-    Also raises EngineError for sampling options that no engine supports.
+    Also raises EngineError for sampling options that no engine supports, and for images that the engine does not take
+    or that do not fit into the prompt.
     """
     ids, length = request.prompt_ids, model.context_length
     if not ids:
@@ -23,6 +25,10 @@ def check_request(request: GenerateRequest, model: ModelInfo) -> None:
         raise EngineError(
             f"the prompt has ids outside the vocabulary of {model.name}, which has {model.vocab_size} tokens"
         )
+    if request.images and not takes_images:
+        raise EngineError(f"{model.name} takes no images")
+    if not fit([(image.start, image.tokens) for image in request.images], len(ids)):
+        raise EngineError("the images of the prompt overlap, or do not fit into it")
     if request.sampling.max_tokens is not None and request.sampling.max_tokens < 1:
         raise EngineError(f"max_tokens is {request.sampling.max_tokens}; it must be at least 1")
     if request.sampling.temperature < 0 or not 0 < request.sampling.top_p <= 1:

@@ -10,7 +10,8 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from leyden.core.errors import GatewayError
+from leyden.core.data.encoding.images import PromptImage
+from leyden.core.errors import GatewayError, ImageError
 from leyden.core.grammar.rules import AnswerFormat
 
 Message = dict[str, Any]
@@ -46,6 +47,16 @@ class ParsedAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     content: str | None
     tool_calls: tuple[ToolCall, ...] = ()
+
+
+class ImageFile(msgspec.Struct, frozen=True, kw_only=True):
+    """An image file of a request."""
+
+    digest: str
+    """SHA-256 of the file, in hexadecimal."""
+    data: bytes
+    tokens: int
+    """Number of placeholder tokens that it has in a prompt."""
 
 
 AnswerPart: TypeAlias = str | ToolCall
@@ -106,6 +117,27 @@ class Codec(ABC):
     def longest_token(self) -> int | None:
         """Most bytes of text that one token represents; None if there is no such limit or it is unknown."""
         return None
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether the policy's prompts may have images."""
+        return False
+
+    def image_tokens(self, digest: str, data: bytes) -> int:
+        """Return how many placeholder tokens an image file has in a prompt; `digest` identifies the file.
+
+        Threads may call this method. Raises ImageError for a file that cannot be read.
+        """
+        raise ImageError(f"{type(self).__name__} reads no images")
+
+    def place_images(
+        self, ids: Sequence[int], images: Sequence[ImageFile]
+    ) -> tuple[list[int], tuple[PromptImage, ...]]:
+        """Return the ids of an encoded prompt with the placeholder tokens of its images, and where these are.
+
+        Raises GatewayError if the encoded prompt does not have one mark for each image.
+        """
+        raise GatewayError(f"{type(self).__name__} reads no images")
 
     @abstractmethod
     def encode(

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from starlette.types import Send
 
+from leyden.core.data.encoding.images import PromptImage
 from leyden.core.data.span import Attributes
 from leyden.core.engine.base import FinishReason
 from leyden.core.gateway.call_identity import Origin
@@ -35,6 +36,8 @@ class EncodedPrompt:
     """Text of a prompt without a chat template; empty for a conversation."""
     tokens: list[PromptToken] | None = None
     """Its tokens, if the response repeats them with their log-probabilities."""
+    images: tuple[PromptImage, ...] = ()
+    """Images in the prompt, in order."""
     logprobs: list[float] | None = None
     """Raw log-probability of each of `ids[1:]`; set before the response begins, if `tokens` is."""
 

@@ -86,7 +86,10 @@ def hidden_states(
     cache, seen = (None, 0) if prefix is None else (prefix.cache(len(batch.ids_BT)), prefix.length)
     with model.computing(), model.selecting(batch.row_N, batch.column_N, logits=logits) as received:
         output = model.module(
-            input_ids=batch.ids_BT, past_key_values=cache, use_cache=cache is not None, **_paths(batch, seen)
+            **model.inputs(batch.ids_BT, batch.images),
+            past_key_values=cache,
+            use_cache=cache is not None,
+            **_paths(batch, seen),
         )
     return received[0], output.logits[0]
 

@@ -1,6 +1,6 @@
 """`PolicyModel`: a Hugging Face causal language model prepared for training."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from copy import copy, deepcopy
 from pathlib import Path
@@ -9,8 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from leyden.core.data.encoding.images import PromptImage
 from leyden.core.errors import PolicyError, first_line
+from leyden.core.images.processor import model_class
 from leyden.core.policy.adjusted_responses import AdjustedResponses
+from leyden.core.policy.image_inputs import ImageInputs
 from leyden.core.policy.lora import Adapters
 from leyden.core.policy.options import LoraOptions, Precision
 
@@ -35,6 +38,8 @@ class PolicyModel:
         self.config: Any = module.config
         self.adjusted_responses = AdjustedResponses(self.source, self.vocab_size)
         """Recomputes grammars, penalties and biases of recorded responses; copies of the model share it."""
+        self.images = ImageInputs(self.source, self.config)
+        """Reads the images of prompts; copies of the model share it."""
         for parameter in module.parameters():
             parameter.requires_grad_(True)
 
@@ -44,13 +49,10 @@ class PolicyModel:
 
         Raises PolicyError if there is no such folder, or if it holds no causal language model.
         """
-        from transformers import AutoModelForCausalLM
-
         _check_folder(source)
-        auto: Any = AutoModelForCausalLM
         try:
             with no_progress_bars():
-                module, found = auto.from_pretrained(
+                module, found = model_class(str(source)).from_pretrained(
                     str(source), dtype=torch.float32, trust_remote_code=False, output_loading_info=True
                 )
             module = module.to(device)
@@ -148,6 +150,10 @@ class PolicyModel:
         other = copy(self)
         other.precision = precision
         return other
+
+    def inputs(self, ids_BT: Tensor, images: Mapping[int, PromptImage]) -> dict[str, Tensor]:
+        """Return the arguments with which the module reads tokens; `images` are those of the ids beyond the vocabulary."""
+        return self.images.inputs(self.module, ids_BT, images)
 
     @contextmanager
     def computing(self) -> Generator[None]:

@@ -28,7 +28,9 @@ def read_prefix(
     if not exactness.shared_prefix or len(sequences) < 2:
         return None, 0
     length = shared_prefix(sequences)
-    prefix = SharedPrefix.read(model, sequences[0].ids[:length]) if length >= WORTH_SHARING else None
+    if length < WORTH_SHARING:
+        return None, 0
+    prefix = SharedPrefix.read(model, sequences[0].ids[:length], sequences[0].images)
     return prefix, 0 if prefix is None else length
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from leyden.core.errors import PolicyError, first_line
+from leyden.core.images.processor import model_class
 
 FLOAT = 4
 """Bytes of a float32 number."""
@@ -37,11 +38,8 @@ class PolicySize:
     @classmethod
     def of(cls, source: str | Path) -> "PolicySize":
         """Return the sizes of the model in a folder or of a hub name; raises PolicyError if there is no such model."""
-        from transformers import AutoModelForCausalLM
-
-        auto: Any = AutoModelForCausalLM
         with reading_config(source) as config, torch.device("meta"):
-            model = auto.from_config(config, trust_remote_code=False)
+            model = model_class(str(source)).from_config(config, trust_remote_code=False)
         text = config.get_text_config()
         heads = int(getattr(text, "num_attention_heads", None) or 1)
         hidden = int(text.hidden_size)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import cast
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.images import PromptImage, digest_of, unpack_images
 from leyden.core.data.encoding.tokens import LogProbs, TokenIds, unpack_ids, unpack_log_probs
 from leyden.core.data.failure import Failure, failure_of
 from leyden.core.data.reasons import (
@@ -16,6 +17,7 @@ from leyden.core.data.reasons import (
     CHOICE_NOT_USED,
     EMPTY_PROMPT,
     EMPTY_RESPONSE,
+    IMAGE_NOT_RECORDED,
     NOT_RECORDED,
     NOT_SELECTED,
     SAMPLING_NOT_TRAINABLE,
@@ -48,6 +50,7 @@ def assemble(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], select: 
     own = sorted((span for span in spans if span.attempt_id == attempt.attempt_id), key=lambda span: span.sequence_id)
     calls = sorted(filter(is_recorded_call, own), key=lambda span: span.start_time)
     unused = unused_choices(calls, own)
+    files = _image_files(own) if any(semconv.PROMPT_IMAGES in span.attributes for span in calls) else {}
     by_id = {span.span_id: span for span in own}
     outcomes = outcomes_by_call([span for span in own if span.span_id not in unused])
     transitions: list[Transition] = []
@@ -56,7 +59,7 @@ def assemble(rollout: Rollout, attempt: Attempt, spans: Sequence[Span], select: 
     for span in calls:
         try:
             _check_wanted(span, select, by_id, unused, failure)
-            transitions.append(_transition(span, outcomes[span.span_id]))
+            transitions.append(_transition(span, outcomes[span.span_id], files))
         except _Excluded as reason:
             untrained[span.span_id] = str(reason)
     reward, dimensions = last_reward(own) if failure is None or failure.kind != "leyden" else (None, {})
@@ -83,7 +86,7 @@ def _check_wanted(
         raise _Excluded(CHOICE_NOT_USED)
 
 
-def _transition(span: Span, outcomes: tuple[Outcome, ...]) -> Transition:
+def _transition(span: Span, outcomes: tuple[Outcome, ...], files: Mapping[str, bytes]) -> Transition:
     sampling = _sampling(span)
     prompt_ids, response_ids, logprobs = _tokens(span)
     versions = _versions(span, len(response_ids))
@@ -98,6 +101,7 @@ def _transition(span: Span, outcomes: tuple[Outcome, ...]) -> Transition:
         temperature=sampling.temperature,
         sampling=sampling if sampling.adjusts_logits or sampling.truncates else None,
         kept=_kept(span, sampling),
+        images=_images(span, files, len(prompt_ids)),
         policy=span.text(semconv.POLICY) or "",
         version=versions[0][0],
         versions=versions,
@@ -124,6 +128,27 @@ def _kept(span: Span, sampling: Sampling) -> bytes | None:
     if not isinstance(kept, bytes):
         raise _Excluded(SAMPLING_NOT_TRAINABLE)
     return kept
+
+
+def _image_files(spans: Sequence[Span]) -> dict[str, bytes]:
+    """Return the image files that an attempt recorded, by digest; a file that was changed is left out."""
+    files: dict[str, bytes] = {}
+    for span in spans:
+        digest, data = span.attributes.get(semconv.IMAGE_DIGEST), span.attributes.get(semconv.IMAGE_DATA)
+        if isinstance(digest, str) and isinstance(data, bytes) and digest_of(data) == digest:
+            files[digest] = data
+    return files
+
+
+def _images(span: Span, files: Mapping[str, bytes], prompt_length: int) -> tuple[PromptImage, ...]:
+    """Return the images of a call's prompt; a call with an image that was not recorded is excluded."""
+    packed = span.attributes.get(semconv.PROMPT_IMAGES)
+    if packed is None:
+        return ()
+    try:
+        return unpack_images(str(packed), files, prompt_length)
+    except (ValueError, KeyError):
+        raise _Excluded(IMAGE_NOT_RECORDED) from None
 
 
 def _tokens(span: Span) -> tuple[TokenIds, TokenIds, LogProbs]:

@@ -33,6 +33,7 @@ from leyden.core.data.reasons import (
     TOO_FEW_REWARDS,
     UNCREDITED,
     UNEVEN_LOGPROBS,
+    WITH_IMAGES,
 )
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 from leyden.core.errors import TrainingError
@@ -299,6 +300,7 @@ def _unfit(call: Transition, limits: RowLimits) -> str | None:
         EMPTY_PROMPT: len(call.prompt_ids) == 0,
         EMPTY_RESPONSE: len(call.response_ids) == 0,
         UNEVEN_LOGPROBS: len(call.logprobs) != len(call.response_ids),
+        WITH_IMAGES: bool(call.images),
         ADJUSTED_SAMPLING: call.sampling is not None and limits.sampling is None,
         OTHER_TEMPERATURE: call.temperature != limits.temperature,
         PROMPT_OVER_LIMIT: len(call.prompt_ids) > limits.prompt,

@@ -4,14 +4,19 @@ import random
 from collections.abc import Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from leyden.core.engine.embedded.cache import PrefixCache, SlotCache
+from leyden.core.data.encoding.images import FIRST_IMAGE_ID
+from leyden.core.engine.embedded.cache import BLOCK, PrefixCache, SlotCache
 from leyden.core.engine.embedded.decoder import Decoder
 from leyden.core.engine.embedded.generic_forward import LONGEST_CHECK, Forward, attention_windows
+from leyden.core.engine.embedded.image_embeddings import ReadImage
 from leyden.core.engine.embedded.shared_prefixes import SharedPrefixes
 from leyden.core.errors import EngineError
+from leyden.core.images.processor import ImageProcessor
 
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 """Largest allowed difference of log-probabilities by precision."""
@@ -48,6 +53,41 @@ def check_forward(model: nn.Module, forward: Forward, cache: SlotCache, prefixes
     decoder.flush()
     if not worst <= TOLERANCE.get(cache.shape.dtype, HALF_TOLERANCE):
         raise EngineError(f"the served log-probabilities would differ from the model's own by up to {worst:.3g}")
+
+
+def check_images(model: nn.Module, decoder: Decoder, processor: ImageProcessor) -> None:
+    """Raise EngineError unless prompts with images give the model's own log-probabilities.
+
+    Two prompts with equal text and different images are prefilled together, and then again with their cached prefixes.
+    """
+    hf = cast(Any, model)
+    images = _random_images(processor)
+    tokens = processor.tokens(images[0])
+    before, after = _random_ids(model, [7, 2 * BLOCK], seed=3)
+    prompt = [*before, *[processor.token] * tokens, *(token for token in after if token != processor.token)]
+    first = FIRST_IMAGE_ID
+    read = [ReadImage(first + n * tokens, len(before), tokens, pixels) for n, pixels in enumerate(images)]
+    expected: list[Tensor] = []
+    for pixels in images:
+        given = torch.from_numpy(pixels)[None].to(hf.device, hf.dtype)
+        logits: Tensor = hf(
+            input_ids=torch.tensor([prompt], device=hf.device), pixel_values=given, use_cache=False
+        ).logits
+        expected.append(logits[0].float().log_softmax(-1))
+    worst = max(
+        (decoder.next_logprobs(prompt, image).cpu() - expected_TV[-1].cpu()).abs().max().item()
+        for _ in range(2)
+        for image, expected_TV in zip(read, expected, strict=True)
+    )
+    decoder.flush()
+    if not worst <= TOLERANCE.get(hf.dtype, HALF_TOLERANCE):
+        raise EngineError(f"log-probabilities after an image would differ from the model's own by up to {worst:.3g}")
+
+
+def _random_images(processor: ImageProcessor) -> list[NDArray[np.float32]]:
+    """Return what the model reads of two pictures of random pixels."""
+    generator = np.random.default_rng(0)
+    return [processor.prepared(generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)) for _ in range(2)]
 
 
 def _worst_with_shared_prefixes(model: nn.Module, forward: Forward, cache: SlotCache, decoder: Decoder) -> float:

@@ -20,6 +20,7 @@ from leyden.core.engine.embedded.adjusted_logits import ResponseSoFar, adjusted
 from leyden.core.engine.embedded.cache import BLOCK, PrefixCache, SlotCache, Step
 from leyden.core.engine.embedded.generic_forward import Forward
 from leyden.core.engine.embedded.grammar_masks import GrammarMasks, RowGrammar
+from leyden.core.engine.embedded.image_embeddings import ImageEmbeddings, ReadImage, with_image_ids
 from leyden.core.engine.embedded.sampling import likeliest, raw_log_probs, sample
 from leyden.core.engine.embedded.shared_prefixes import SharedPrefixes, find_shared_prefixes, packed
 from leyden.core.errors import EngineError
@@ -48,10 +49,12 @@ class DecodedSequence:
         seed: int = 0,
         top_logprobs: int = 0,
         grammar: RowGrammar | None = None,
+        images: Sequence[ReadImage] = (),
     ) -> None:
-        self.ids = list(prompt)
-        """Prompt and response so far."""
-        self.prompt = packed(prompt)
+        self.ids = with_image_ids(prompt, images)
+        """Prompt and response so far; tokens of images have the ids of their images."""
+        self.prompt = packed(self.ids)
+        self.images = images
         self.sampling = sampling
         self.uniform = random.Random(seed).random
         """Generator of the uniform number that selects the next token."""
@@ -107,8 +110,11 @@ class DecodedSequence:
 class Decoder:
     """Decodes any number of sequences together. Not thread-safe."""
 
-    def __init__(self, forward: Forward, cache: SlotCache, prefixes: PrefixCache) -> None:
+    def __init__(
+        self, forward: Forward, cache: SlotCache, prefixes: PrefixCache, images: ImageEmbeddings | None = None
+    ) -> None:
         self._forward = forward
+        self._images = images
         self._cache = cache
         self._prefixes = prefixes
         self._masks = GrammarMasks()
@@ -162,6 +168,8 @@ class Decoder:
     def flush(self) -> list[DecodedSequence]:
         """Discard everything computed; return the sequences that were being decoded, which must be prefilled again."""
         rows, self.rows = self.rows, []
+        if self._images is not None:
+            self._images.clear()
         self._prefixes.flush()
         self._cache.clear()
         return rows
@@ -185,6 +193,14 @@ class Decoder:
             scores += self._score_from(slot, ids, cached, len(context))
         self._prefixes.store(context, self._cache, slot)
         return scores
+
+    def next_logprobs(self, prompt: Sequence[int], image: ReadImage) -> Tensor:
+        """Return the raw log-probabilities of the token after a prompt with an image, (V), as for a response."""
+        row = DecodedSequence(prompt, Sampling(), limit=1, images=[image])
+        self._cache.reserve(len(self.rows) + 1, len(row.ids))
+        logits_BV = self._join([row])
+        self.leave(row)
+        return raw_log_probs(logits_BV.float())[0]
 
     def forced(self, slot: int, rows: Sequence[Sequence[int]], starts: Sequence[int], chunk: int) -> Iterator[Tensor]:
         """Compute `rows` of tokens that follow `starts` cached ones; yield logits of all tokens, in chunks (B, Q, V).
@@ -251,6 +267,8 @@ class Decoder:
             self._prefixes.load(block_indices, self._cache, slot)
             starts.append(len(block_indices) * BLOCK)
         self.rows += batch
+        if self._images is not None:
+            self._images.read([image for sequence in batch for image in sequence.images])
         rows = [sequence.ids[start:] for sequence, start in zip(batch, starts, strict=True)]
         logits: Tensor | None = None
         for ids, step in self._chunks(first, rows, starts, PREFILL_TOKENS):

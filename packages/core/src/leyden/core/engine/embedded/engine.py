@@ -6,7 +6,8 @@ better.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
@@ -14,10 +15,11 @@ import msgspec
 import torch
 from torch import nn
 
+from leyden.core.data.encoding.images import FIRST_IMAGE_ID, PromptImage
 from leyden.core.engine.base import Engine, EngineRecord, GenerateRequest, ModelInfo, TokenChunk
 from leyden.core.engine.embedded.admission import Admission
 from leyden.core.engine.embedded.cache import PrefixCache, SlotCache
-from leyden.core.engine.embedded.check import check_forward
+from leyden.core.engine.embedded.check import check_forward, check_images
 from leyden.core.engine.embedded.decode_thread import DecodeCall, DecodeThread
 from leyden.core.engine.embedded.decoder import DecodedSequence, Decoder
 from leyden.core.engine.embedded.fused_forward import FusedForward
@@ -29,16 +31,22 @@ from leyden.core.engine.embedded.generic_forward import (
     attention_windows,
 )
 from leyden.core.engine.embedded.grammar_masks import RowGrammar
+from leyden.core.engine.embedded.image_embeddings import ImageEmbeddings, ReadImage
 from leyden.core.engine.embedded.weights import Weights, cache_shape, context_length, own_copy
 from leyden.core.engine.record import report
 from leyden.core.engine.request_validation import answer_limit, check_request
-from leyden.core.errors import EngineError, GrammarError, LeydenError, UnusableGrammar, UsageError
+from leyden.core.errors import EngineError, GrammarError, ImageError, LeydenError, UnusableGrammar, UsageError
 from leyden.core.grammar.compiler import GrammarCompiler
+from leyden.core.images.processor import ImageProcessor, reads_images
 
 logger = logging.getLogger(__name__)
 
 SMALL = 20_000_000
 """Below this number of parameters a second thread costs more than it saves, up to seven times on a busy machine."""
+
+
+REMEMBERED_IMAGES = 65536
+"""Images whose ids are remembered. A forgotten image gets new ids, and its cached prefixes are not found again."""
 
 
 class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +84,7 @@ class EmbeddedEngine(Engine):
     """Decodes on a separate thread, with a copy of `model`'s weights.
 
     `on_finish` is called on the caller's event loop with the record of each call when it ends. `tokenizer` is the
-    folder or hub name of the model's tokenizer. Only calls with a grammar need it.
+    folder or hub name of the model's tokenizer and image processor. Only calls with a grammar or images need it.
     """
 
     def __init__(
@@ -104,6 +112,11 @@ class EmbeddedEngine(Engine):
         )
         self._grammars = None if tokenizer is None else GrammarCompiler(tokenizer, self._model.vocab_size)
         self._compiling = ThreadPoolExecutor(1, thread_name_prefix="leyden-grammar-compiler")
+        self._processor = _image_processor(self._served, tokenizer)
+        self._image_ids: OrderedDict[tuple[str, int], int] = OrderedDict()
+        """First id of each image, by digest and number of tokens."""
+        self._next_image_id = FIRST_IMAGE_ID
+        self._embeddings: ImageEmbeddings | None = None
         self._calls = 0
         self._closed = False
 
@@ -123,6 +136,11 @@ class EmbeddedEngine(Engine):
         return True
 
     @property
+    def takes_images(self) -> bool:
+        """Whether the model reads images."""
+        return self._processor is not None
+
+    @property
     def in_flight(self) -> int:
         """Number of calls that are decoded or wait."""
         return self._thread.in_flight
@@ -140,10 +158,11 @@ class EmbeddedEngine(Engine):
     async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
         """Yield the response while it is generated; see `Engine.generate`."""
         self._check_ready()
-        check_request(request, self._model)
+        check_request(request, self._model, takes_images=self.takes_images)
         grammar = await self._grammar(request.sampling.grammar)
+        images = await self._read_images(request.images) if request.images else []
         self._check_ready()  # again, because the engine may have been closed while the grammar was compiled
-        call = DecodeCall(self._sequence(request, grammar))
+        call = DecodeCall(self._sequence(request, grammar, images))
         delivered: list[TokenChunk] = []
         self._thread.submit(call)
         try:
@@ -221,7 +240,9 @@ class EmbeddedEngine(Engine):
             raise EngineError(str(error)) from error
         return RowGrammar(state)
 
-    def _sequence(self, request: GenerateRequest, grammar: RowGrammar | None) -> DecodedSequence:
+    def _sequence(
+        self, request: GenerateRequest, grammar: RowGrammar | None, images: Sequence[ReadImage]
+    ) -> DecodedSequence:
         self._calls += 1
         seed = request.sampling.seed
         return DecodedSequence(
@@ -232,6 +253,7 @@ class EmbeddedEngine(Engine):
             seed=hash((self._config.seed, self._calls)) if seed is None else seed,
             top_logprobs=request.top_logprobs,
             grammar=grammar,
+            images=images,
         )
 
     def _make_decoder(self) -> Decoder:
@@ -241,24 +263,56 @@ class EmbeddedEngine(Engine):
             torch.set_num_threads(threads)
         forward, cache, prefixes = self._checked_forward()
         self._weights = Weights(self._served)
-        self._decoder = Decoder(forward, cache, prefixes)
+        self._decoder = Decoder(forward, cache, prefixes, self._embeddings)
         return self._decoder
+
+    async def _read_images(self, images: tuple[PromptImage, ...]) -> list[ReadImage]:
+        """Return the images of a prompt as the model reads them; EngineError for one that it cannot read."""
+        processor = self._processor
+        if processor is None:
+            raise EngineError(f"{self._model.name} reads no images")
+        read: list[ReadImage] = []
+        for image in images:
+            try:
+                pixels = await asyncio.to_thread(processor.pixels, image.digest, image.data)
+            except ImageError as error:
+                raise EngineError(f"an image of the prompt cannot be read: {error}") from error
+            read.append(ReadImage(self._image_id(image), image.start, image.tokens, pixels))
+        return read
+
+    def _image_id(self, image: PromptImage) -> int:
+        """Return the id of an image's first token; an id that was used for an image is never used for another one."""
+        key = (image.digest, image.tokens)
+        if key not in self._image_ids:
+            self._image_ids[key] = self._next_image_id
+            self._next_image_id += image.tokens
+            if len(self._image_ids) > REMEMBERED_IMAGES:
+                self._image_ids.popitem(last=False)
+        self._image_ids.move_to_end(key)
+        return self._image_ids[key]
 
     def _checked_forward(self) -> tuple[Forward, SlotCache, PrefixCache]:
         model, shape = self._served, cache_shape(self._served)
+        self._embeddings = None if self._processor is None else ImageEmbeddings(model)
         lean = self._config.lean and FusedForward.serves(model)
         reason = ""
         for make in ([FusedForward] if lean else []) + [GenericForward]:
             cache, prefixes = SlotCache(shape), PrefixCache(shape, self._config.prefix_cache_tokens)
             try:
-                forward = make(model)
+                forward = make(model) if make is FusedForward else GenericForward(model, self._embeddings)
                 check_forward(model, forward, cache, prefixes)
+                if self._embeddings is not None and self._processor is not None:
+                    check_images(model, Decoder(forward, cache, prefixes, self._embeddings), self._processor)
             except (EngineError, RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
                 reason = str(error)
                 logger.warning("%s cannot run %s: %s", make.__name__, type(model).__name__, reason)
             else:
                 return forward, cache, prefixes
         raise EngineError(f"{type(model).__name__} cannot be served exactly by the embedded engine: {reason}")
+
+
+def _image_processor(model: nn.Module, source: str | None) -> ImageProcessor | None:
+    return ImageProcessor(source) if source is not None and reads_images(cast(Any, model).config) else None
 
 
 def _context(model: nn.Module, config: EmbeddedConfig) -> int:

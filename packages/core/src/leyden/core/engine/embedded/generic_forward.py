@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from leyden.core.engine.embedded.cache import Step
+from leyden.core.engine.embedded.image_embeddings import ImageEmbeddings
 from leyden.core.errors import EngineError
 
 LONGEST_CHECK = 512
@@ -22,17 +23,22 @@ class Forward(Protocol):
 
 
 class GenericForward:
-    """The model's own forward pass, with the engine's cache instead of its own."""
+    """The model's own forward pass, with the engine's cache instead of its own.
 
-    def __init__(self, model: nn.Module) -> None:
+    `images` has the embeddings of images for models that read them.
+    """
+
+    def __init__(self, model: nn.Module, images: ImageEmbeddings | None = None) -> None:
         self._model = model
-        self._windows = attention_windows(cast(Any, model).config)
+        self._images = images
+        self._windows = attention_windows(cast(Any, model).config.get_text_config())
 
     def __call__(self, ids_BQ: Tensor, step: Step, *, every: bool = False) -> Tensor:
         """Return logits of each row's last token (B, 1, V), or of `every` token (B, Q, V)."""
         masks = {kind: step.mask(window) for kind, window in self._windows.items()}
+        embeddings = None if self._images is None else self._images.of(ids_BQ)
         out = self._model(
-            input_ids=ids_BQ,
+            **({"input_ids": ids_BQ} if embeddings is None else {"inputs_embeds": embeddings}),
             attention_mask=masks if len(masks) > 1 or "sliding_attention" in masks else next(iter(masks.values())),
             position_ids=step.positions_BQ,
             past_key_values=_StepCache(step),

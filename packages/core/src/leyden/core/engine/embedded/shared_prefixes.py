@@ -19,7 +19,7 @@ CLASS_BYTES = 256 << 10
 """Cost of reading a shared beginning separately, as the number of bytes that are read in the same time."""
 WORTH_BYTES = 512 << 10
 """Minimum saving in bytes; a smaller one is not worth the overhead."""
-_TOKEN_BYTES = array("i").itemsize
+_TOKEN_BYTES = array("q").itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class SharedPrefixes:
 
 def packed(ids: Iterable[int]) -> bytes:
     """Return token ids in the form that `find_shared_prefixes` takes."""
-    return array("i", ids).tobytes()
+    return array("q", ids).tobytes()
 
 
 def find_shared_prefixes(prompts: Sequence[bytes], column_bytes: int) -> SharedPrefixes | None:

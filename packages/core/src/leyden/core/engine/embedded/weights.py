@@ -8,10 +8,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from leyden.core.engine.embedded.cache import CacheShape
 from leyden.core.errors import EngineError, PolicyError, first_line
+from leyden.core.images.processor import model_class
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
@@ -33,9 +34,7 @@ def load_model(path: str | Path, device: str = "cpu", dtype: str = "float32") ->
             f"{path} does not exist; give a folder with a Hugging Face model, or a hub name like org/model"
         )
     try:
-        model: Any = cast(Any, AutoModelForCausalLM).from_pretrained(
-            str(path), dtype=DTYPES[dtype], trust_remote_code=False
-        )
+        model = model_class(str(path)).from_pretrained(str(path), dtype=DTYPES[dtype], trust_remote_code=False)
         return model.to(device).eval()
     except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
         raise PolicyError(f"{path} cannot be loaded as a causal language model: {first_line(error)}") from error

@@ -2,14 +2,18 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from leyden.core.gateway.anthropic.errors import not_available, wrong
 from leyden.core.gateway.codec import Message
+from leyden.core.gateway.codecs.messages import plain_text
+from leyden.core.gateway.message_images import image_part
 from leyden.core.gateway.model_request import UNREADABLE
 from leyden.core.gateway.refusal import Refusal
+
+T = TypeVar("T")
 
 REDACTED = "redacted_thinking: encrypted, so the policy cannot read it"
 """Reason for leaving a block of the agent out of the prompt."""
@@ -17,7 +21,6 @@ INVALID_JSON = "INVALID_JSON"
 """Only key of the `input` that stands for arguments which are not a JSON object; its value is their text."""
 
 _TEXT_ONLY = {
-    "image": "The policy reads only text. Describe the image in a text block instead.",
     "document": "The policy reads only text. Send the document's content in a text block instead.",
     "search_result": "The policy reads only text. Send the result's content in a text block instead.",
     "browser_state": "The policy reads only text. Describe the page in a text block instead.",
@@ -28,11 +31,22 @@ _TEXT_ONLY = {
 _SERVER_TOOL = re.compile(r"server_tool_use|mcp_tool_use|\w+_tool_result")
 _IDS = re.compile(r"[a-zA-Z0-9_-]+")
 _ALLOWED = {
-    "user": ("text", "tool_result"),
+    "user": ("text", "image", "tool_result"),
+    "result": ("text", "image"),
     "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
     "system": ("text",),
 }
-"""Types of blocks that the policy can read, by the role of their message."""
+"""Types of blocks that the policy can read, by the role of their message, or in the result of a tool."""
+_IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+
+
+class _ImageSource(msgspec.Struct, frozen=True):
+    """Fields of the source of an image that are read."""
+
+    type: str
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -47,6 +61,7 @@ class Block(msgspec.Struct, frozen=True):
     """JSON of the arguments, as it was sent; empty if it was not sent."""
     tool_use_id: str | None = None
     content: "str | list[Block] | None" = None
+    source: dict[str, Any] | None = None
     is_error: bool | None = None
 
 
@@ -93,7 +108,7 @@ def chat_messages(system: str | Sequence[TextBlock] | None, messages: Sequence[M
             answer, open_calls = _answer(blocks, location)
             found.append(answer)
         else:
-            found.append({"role": message.role, "content": _joined(blocks, f"{location}.content", "\n", len(results))})
+            found.append({"role": message.role, "content": _content(blocks, f"{location}.content", len(results))})
     if open_calls:
         raise _without_result(f"messages.{len(messages) - 1}", open_calls)
     return found
@@ -215,16 +230,51 @@ def _result(block: Block, open_calls: list[str], location: str) -> Message:
     content = block.content or ""
     if not isinstance(content, str):
         for position, part in enumerate(content):
-            _check_type(part, "system", f"{location}.content.{position}")
-        content = _joined(content, f"{location}.content", "\n")
-    if block.is_error and "error" not in content.lower():
-        content = f"Error: {content}".rstrip()
+            _check_type(part, "result", f"{location}.content.{position}")
+        content = _content(content, f"{location}.content")
+    if block.is_error and "error" not in plain_text(content).lower():
+        content = f"Error: {content}".rstrip() if isinstance(content, str) else [_text_part("Error: "), *content]
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
-def _joined(blocks: Sequence[Block], location: str, separator: str, start: int = 0) -> str:
-    texts = [_required(blocks[n].text, f"{location}.{n}.text") for n in range(start, len(blocks))]
-    return separator.join(texts)
+def _content(blocks: Sequence[Block], location: str, start: int = 0) -> str | list[dict[str, Any]]:
+    """Return the content of a chat message: its texts joined with line breaks, or with images a list of parts."""
+    parts: list[str | dict[str, Any]] = []
+    for n in range(start, len(blocks)):
+        if blocks[n].type == "image":
+            parts.append(_image(blocks[n], f"{location}.{n}"))
+            continue
+        text = _required(blocks[n].text, f"{location}.{n}.text")
+        if parts and isinstance(parts[-1], str):
+            parts[-1] += f"\n{text}"
+        else:
+            parts.append(text)
+    if not any(isinstance(part, dict) for part in parts):
+        return "".join(part for part in parts if isinstance(part, str))
+    return [_text_part(part) if isinstance(part, str) else part for part in parts]
+
+
+def _text_part(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _image(block: Block, location: str) -> dict[str, Any]:
+    try:
+        source = msgspec.convert(_required(block.source, f"{location}.source"), _ImageSource)
+    except msgspec.ValidationError as error:
+        raise wrong(f"{location}.source", str(error)) from None
+    if source.type == "url":
+        return image_part(_required(source.url, f"{location}.source.url"))
+    if source.type != "base64":
+        raise not_available(
+            f"{location}.source",
+            f"images of the type '{source.type}' are not available. Send the file itself, with the type 'base64'.",
+        )
+    if source.media_type not in _IMAGES:
+        expected = " or ".join(f"'{kind}'" for kind in _IMAGES)
+        raise wrong(f"{location}.source.base64.media_type", f"Input should be {expected}")
+    data = _required(source.data, f"{location}.source.base64.data")
+    return image_part(f"data:{source.media_type};base64,{data}")
 
 
 def _id(value: str | None, location: str) -> str:
@@ -233,7 +283,7 @@ def _id(value: str | None, location: str) -> str:
     return given
 
 
-def _required(value: str | None, location: str) -> str:
+def _required(value: T | None, location: str) -> T:
     if value is None:
         raise wrong(location, "Field required")
     return value

@@ -13,12 +13,14 @@ from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
 from leyden.core.data.span import Span
 from leyden.core.engine.base import Engine, ModelInfo
 from leyden.core.errors import GatewayError
+from leyden.core.gateway.calls.images import read_images
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.codec import Codec
 from leyden.core.gateway.codecs.text import TextStream
 from leyden.core.gateway.dialect import Dialect, EncodedPrompt, PromptToken
 from leyden.core.gateway.limits.long_work import RequestWork
 from leyden.core.gateway.limits.prompt_size import least_of_request, least_tokens
+from leyden.core.gateway.message_images import with_urls
 from leyden.core.gateway.model_request import ModelRequest, Prompt
 from leyden.core.gateway.refusal import Refusal, invalid
 
@@ -33,10 +35,12 @@ async def read_prompts(
 
     Raises Refusal if a prompt has at least `room` tokens by a lower bound that needs no encoding, if its ids are not
     in the vocabulary, or if all prompts together exceed `dialect.contexts`. Also raises Refusal if the chat template
-    cannot render the messages.
+    cannot render the messages, or if the policy cannot read the request's images.
     """
+    images = await read_images(policy, dialect, request, work, room)
+    messages = with_urls(request.messages, [""] * len(images.files)) if images.files else request.messages
     if not request.prompts:
-        size = len(request.as_sent.messages or "") + len(request.as_sent.tools or "")
+        size = len(request.as_sent.messages or "") + len(request.as_sent.tools or "") - images.characters
     else:
         size = sum(len(prompt) * (1 if isinstance(prompt, str) else ID_CHARACTERS) for prompt in request.prompts)
 
@@ -47,13 +51,16 @@ async def read_prompts(
         if least >= room:
             raise dialect.too_long(room, least)
         ids = policy.codec.encode(
-            request.messages,
+            messages,
             request.tools,
             request.forced,
             formatted=request.answer_format is not None,
             variables=request.template_variables,
         )
-        return [EncodedPrompt(ids=ids)]
+        if not images.files:
+            return [EncodedPrompt(ids=ids)]
+        ids, placed = policy.codec.place_images(ids, images.files)
+        return [EncodedPrompt(ids=ids, images=placed)]
 
     try:
         return await work.render(size, encode)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.images import PromptImage, pack_images
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attributes, Span, SpanStatus
@@ -42,6 +43,8 @@ class CallRecord(msgspec.Struct, kw_only=True):
     as_sent: RecordedRequest = RecordedRequest()
     policy: str | None = None
     prompt_ids: Sequence[int] | None = None
+    images: tuple[PromptImage, ...] = ()
+    """Images in the prompt, in order."""
     prompt_index: int | None = None
     """Index of the prompt among those of the request; None if the request has only one."""
     prompt_logprobs: Sequence[float] | None = None
@@ -160,6 +163,7 @@ class CallRecord(msgspec.Struct, kw_only=True):
             semconv.ENGINE_FINISH: self.engine_finish,
             semconv.TOP_LOGPROBS: msgspec.json.encode(self.top).decode() if self.top else None,
             semconv.PROMPT_IDS: pack_ids(self.prompt_ids),
+            semconv.PROMPT_IMAGES: pack_images(self.images) if self.images else None,
             semconv.PROMPT_INDEX: self.prompt_index,
             semconv.PROMPT_LOGPROBS: None if self.prompt_logprobs is None else pack_log_probs(self.prompt_logprobs),
             semconv.RESPONSE_IDS: pack_ids(self.ids),

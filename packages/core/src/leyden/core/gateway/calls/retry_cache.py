@@ -22,6 +22,7 @@ from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
 from leyden.core.data.reasons import FROZEN
 from leyden.core.data.span import Span
 from leyden.core.gateway.call_identity import Origin
+from leyden.core.gateway.calls.images import ImageSpans
 from leyden.core.gateway.calls.prompts import recorded_prompts
 from leyden.core.gateway.calls.record import CallRecord
 from leyden.core.gateway.calls.served_policy import ServedPolicy
@@ -44,12 +45,19 @@ class RetryCache:
         self._store, self._span_writer, self._metrics = store, span_writer, metrics
         self.shared: SharedRequests | None = None
         """Requests of the other workers of the gateway, which a retry may repeat; None for a single process."""
+        self._images = ImageSpans()
         self._undelivered: OrderedDict[str, None] = OrderedDict()
         self._in_progress: dict[str, list[_RequestInProgress]] = {}
 
     async def keep(self, *records: CallRecord) -> bool:
-        """Store the spans of one response together; return whether that succeeded. A failure is logged."""
-        kept = await self._span_writer.keep([record.span() for record in records])
+        """Store the spans of one response together; return whether that succeeded. A failure is logged.
+
+        Images of its prompt that the attempt has not recorded yet are stored with it.
+        """
+        images = self._images.missing(records)
+        kept = await self._span_writer.keep([*images, *(record.span() for record in records)])
+        if kept:
+            self._images.remember(images)
         self._metrics.recorded(len(records), kept=kept)
         first = records[0]
         if first.prompt_ids is not None and first.policy is not None:

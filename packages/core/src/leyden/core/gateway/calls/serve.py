@@ -18,6 +18,7 @@ from leyden.core.engine.base import FinishReason, GenerateRequest, TokenChunk
 from leyden.core.errors import EngineError, GrammarError, UnusableGrammar
 from leyden.core.gateway.answer_format import check_format
 from leyden.core.gateway.call_identity import Origin
+from leyden.core.gateway.calls.images import with_digests, without_data
 from leyden.core.gateway.calls.prompts import read_prompts, recorded_messages, score_prompt
 from leyden.core.gateway.calls.record import CallRecord
 from leyden.core.gateway.calls.retry_cache import RetryCache, fingerprint, replay
@@ -28,7 +29,7 @@ from leyden.core.gateway.codecs.answer_reader import AnswerReader, ReadPart, Rea
 from leyden.core.gateway.dialect import Dialect, EncodedPrompt, Exchange, FinishedChoice, Reply
 from leyden.core.gateway.http.asgi import ClientGone, ClientWatch
 from leyden.core.gateway.limits.long_work import RequestWork
-from leyden.core.gateway.limits.prompt_size import MAX_UNCHECKED_BYTES, check_elements, least_of_body
+from leyden.core.gateway.limits.prompt_size import MAX_UNCHECKED_BYTES, check_elements, least_of_body, may_have_images
 from leyden.core.gateway.model_request import ModelRequest, with_known_ids
 from leyden.core.gateway.refusal import Refusal, invalid, server_error
 
@@ -207,14 +208,15 @@ async def _accept(
 
     Raises Refusal for a request that cannot be answered, such as a prompt that does not fit into the context.
     """
-    record.as_sent = request.as_sent
+    record.as_sent = without_data(request)
     room = policy.engine.model.context_length
     prompts = await read_prompts(policy, dialect, request, work, room)
     most = room if request.sampling.max_tokens == 0 else room - 1
     longest = max(len(prompt.ids) for prompt in prompts)
     if longest > most:
         raise dialect.too_long(room, longest)
-    record.prompt_ids = prompts[0].ids
+    record.prompt_ids, record.images = prompts[0].ids, prompts[0].images
+    record.as_sent = with_digests(request, record.images)
     requested = with_known_ids(request.sampling, policy.engine.model.vocab_size)
     sampling = sampling_for(record.origin.rollout, requested, policy.sampling)
     if request.answer_format is not None or request.forced is not None:
@@ -248,7 +250,9 @@ def _determine(record: CallRecord, sampling: Sampling, dialect: Dialect, draws: 
 
     Ids of tool calls derive from the call id, and later prompts may contain them.
     """
-    seed = draws.seed(record.origin.rollout.rollout_id, record.origin.attempt_id, record.prompt_ids or ())
+    images = [number for image in record.images for number in bytes.fromhex(image.digest)]
+    prompt = [*(record.prompt_ids or ()), *images]
+    seed = draws.seed(record.origin.rollout.rollout_id, record.origin.attempt_id, prompt)
     record.call_id = f"{dialect.id_prefix}{seed:014x}"
     if sampling.seed is None:
         record.sampling = msgspec.structs.replace(sampling, seed=seed)
@@ -264,7 +268,7 @@ async def read_request(
     if len(body) > MAX_UNCHECKED_BYTES:
         room = policy.engine.model.context_length * dialect.contexts
         least = least_of_body(len(body), policy.codec)
-        if least >= room:
+        if least >= room and not may_have_images(body):  # the files of images are no text
             raise dialect.too_long(room, least)
         await work.run(len(body), lambda: check_elements(body, room))
     return await dialect.parse(body, origin, work)
@@ -281,7 +285,7 @@ def _records(
     assert record.sampling is not None
     records: list[CallRecord] = []
     for index, prompt in enumerate(prompts):
-        of_prompt = msgspec.structs.replace(record, prompt_ids=prompt.ids)
+        of_prompt = msgspec.structs.replace(record, prompt_ids=prompt.ids, images=prompt.images)
         if request.prompts:
             of_prompt.as_sent = msgspec.structs.replace(record.as_sent, messages=recorded_messages(prompt))
             of_prompt.prompt_index = index if len(prompts) > 1 else None
@@ -428,6 +432,7 @@ async def _draw(policy: ServedPolicy, choice: _Choice, pace: _Pace | None = None
         stop_ids=policy.codec.stop_ids,
         top_logprobs=choice.request.top_logprobs,
         rollout_id=record.origin.rollout.rollout_id,
+        images=record.images,
     )
     answer = cast("AsyncGenerator[TokenChunk]", policy.engine.generate(request))
     async with aclosing(answer):

@@ -32,6 +32,11 @@ class ServedPolicy:
     call_seeds: CallSeeds | None = None
     """Source of the seeds and ids of calls in a deterministic run; None in any other run."""
 
+    @property
+    def takes_images(self) -> bool:
+        """Whether requests may have images: the model reads them, and so does its engine."""
+        return self.codec.takes_images and self.engine.takes_images
+
 
 def sampling_for(rollout: Rollout, requested: Sampling, policy: Sampling) -> Sampling:
     """Return the sampling parameters for a call of `rollout`.

@@ -14,6 +14,7 @@ import msgspec
 from leyden.core.data.sampling import Sampling
 from leyden.core.gateway.answer_format import one_format, read_guided, read_response_format
 from leyden.core.gateway.codec import OWN_VARIABLES, Message, ToolDefinition
+from leyden.core.gateway.message_images import IMAGE, ROLES
 from leyden.core.gateway.model_request import (
     UNREADABLE,
     ModelRequest,
@@ -72,10 +73,16 @@ class _MessageCall(msgspec.Struct, frozen=True):
     type: Literal["function"] = "function"
 
 
+class _ImageUrl(msgspec.Struct, frozen=True):
+    url: str
+    detail: str | None = None
+
+
 class _Part(msgspec.Struct, frozen=True):
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: _ImageUrl | None = None
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
@@ -196,18 +203,25 @@ def _check_messages(messages: list[Message]) -> None:
         location = f"messages[{index}]"
         if isinstance(message.content, list):
             for part in message.content:
-                if part.type not in TEXT_PARTS:
-                    raise unsupported(
-                        f"{location}.content", f"holds a part of type '{part.type}'; only text can be read."
-                    )
-                if part.text is None and part.refusal is None:
-                    raise invalid(f"{location}.content holds a '{part.type}' part without its text.", location)
+                _check_part(part, message.role, location)
         elif message.content is None and message.role != "assistant":
             raise invalid(f"{location} has no content; only an assistant's may be null.", location)
         if message.role == "tool" and message.tool_call_id is None:
             raise invalid(f"{location} has role 'tool' and no tool_call_id.", location)
         if message.audio is not None or message.function_call is not None:
             raise unsupported(location, "holds audio or a deprecated function_call, which cannot be read.")
+
+
+def _check_part(part: _Part, role: str, location: str) -> None:
+    if part.type == IMAGE and role in ROLES:
+        if part.image_url is None:
+            raise invalid(f"{location}.content holds an '{IMAGE}' part without its URL.", location)
+        return
+    if part.type not in TEXT_PARTS:
+        readable = "only text and images can be read" if role in ROLES else "only text can be read"
+        raise unsupported(f"{location}.content", f"holds a part of type '{part.type}'; {readable}.")
+    if part.text is None and part.refusal is None:
+        raise invalid(f"{location}.content holds a '{part.type}' part without its text.", location)
 
 
 def _tools(tools: list[ToolDefinition]) -> list[ToolDefinition]:

@@ -15,8 +15,9 @@ from typing import Any, cast
 
 import msgspec
 
-from leyden.core.errors import GatewayError, GrammarError, PolicyError, first_line
-from leyden.core.gateway.codec import AnswerParser, Codec, Forced, Message, ParsedAnswer, ToolDefinition
+from leyden.core.data.encoding.images import PromptImage
+from leyden.core.errors import GatewayError, GrammarError, ImageError, PolicyError, first_line
+from leyden.core.gateway.codec import AnswerParser, Codec, Forced, ImageFile, Message, ParsedAnswer, ToolDefinition
 from leyden.core.gateway.codecs.chat_template import ChatTemplate, TemplateTooLong
 from leyden.core.gateway.codecs.messages import plain_messages
 from leyden.core.gateway.tools.call_grammar import calls_grammar
@@ -24,6 +25,7 @@ from leyden.core.gateway.tools.family import ToolFamily, answer_parser, parse_an
 from leyden.core.gateway.tools.registry import tool_family
 from leyden.core.grammar.rules import AnswerFormat, text_rule
 from leyden.core.grammar.tokenizer import load_tokenizer, stop_ids, template_text
+from leyden.core.images.processor import ImageProcessor
 
 CACHED_PROMPTS, CACHED_BYTES = 512, 32 << 20
 _LOSSLESS = frozenset({
@@ -63,6 +65,8 @@ class HuggingFaceCodec(Codec):
         self._longest = _longest_token(self._tokenizer)
         self._ids("")  # The first call changes the tokenizer's settings, so it must run before threads share it.
         self._bytes_of = _byte_alphabet() if _is_byte_level(self._tokenizer) else None
+        self._images = ImageProcessor.find(str(source))
+        self._always_parts = self._images is not None and not self._renders_text()
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -105,6 +109,47 @@ class HuggingFaceCodec(Codec):
                 "No tool call can be forced: the format of tool calls in this model's chat template is unknown"
             )
         return [*prompt.ids, *self._continuation(closing + self._family.opening(forced))]
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether the model reads images."""
+        return self._images is not None
+
+    def image_tokens(self, digest: str, data: bytes) -> int:
+        """Return how many placeholder tokens an image file has in a prompt; ImageError for an invalid file."""
+        if self._images is None:
+            raise ImageError("the policy's model reads no images")
+        return self._images.tokens(self._images.pixels(digest, data))
+
+    def place_images(
+        self, ids: Sequence[int], images: Sequence[ImageFile]
+    ) -> tuple[list[int], tuple[PromptImage, ...]]:
+        """Return the ids of a prompt with the placeholder tokens of its images, and where these are.
+
+        Raises GatewayError unless the template has written one mark for each image.
+        """
+        assert self._images is not None
+        marks = ids.count(self._images.token)
+        if marks < len(images):
+            raise GatewayError(
+                "The chat template of this model leaves out an image. Send images only in messages of the user"
+            )
+        if marks > len(images):
+            raise GatewayError(
+                f"The text of the messages contains '{self._images.mark}', which stands for an image in this model's "
+                "prompts. Remove it from the text"
+            )
+        found: list[int] = []
+        placed: list[PromptImage] = []
+        left = iter(images)
+        for token in ids:
+            if token != self._images.token:
+                found.append(token)
+                continue
+            image = next(left)
+            placed.append(PromptImage(digest=image.digest, data=image.data, start=len(found), tokens=image.tokens))
+            found += [token] * image.tokens
+        return found, tuple(placed)
 
     def grammar(
         self,
@@ -199,11 +244,13 @@ class HuggingFaceCodec(Codec):
 
         Most templates need the arguments as objects, but templates that join strings with `+` need text.
         """
+        parts = self._always_parts
         try:
             try:
-                return self._apply(plain_messages(messages), tools, variables)
+                return self._apply(plain_messages(messages, always_parts=parts), tools, variables)
             except TypeError:
-                return self._apply(plain_messages(messages, arguments_as_text=True), tools, variables)
+                plain = plain_messages(messages, arguments_as_text=True, always_parts=parts)
+                return self._apply(plain, tools, variables)
         except TemplateTooLong as error:
             raise TemplateTooLong(
                 f"The chat template of this model does not finish for these messages: {error}"
@@ -212,6 +259,14 @@ class HuggingFaceCodec(Codec):
             raise GatewayError(
                 f"The chat template of this model cannot render these messages: {first_line(error)}"
             ) from error
+
+    def _renders_text(self) -> bool:
+        """Return whether the template renders a content that is a text; some render only lists of parts."""
+        probe = "a text of the user"
+        try:
+            return probe in self._chat_template.render([{"role": "user", "content": probe}], [])
+        except Exception:  # a template from an unknown author may raise any exception
+            return False
 
     def _apply(self, messages: list[Message], tools: Sequence[ToolDefinition], variables: Mapping[str, Any]) -> str:
         if self._family is not None:

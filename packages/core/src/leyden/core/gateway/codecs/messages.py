@@ -1,4 +1,8 @@
-"""Chat messages: converts OpenAI's chat messages to the plain format that chat templates expect."""
+"""Chat messages: converts OpenAI's chat messages to the plain format that chat templates expect.
+
+The content of a message is one text. If it has images, or if the template accepts nothing else, it is a list of parts:
+`{"type": "text", "text": ...}` and `{"type": "image"}`, as templates of vision-language models expect it.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,18 +10,21 @@ from typing import Any
 import msgspec
 
 from leyden.core.gateway.codec import Message
+from leyden.core.gateway.message_images import IMAGE
 
 _ROLES = {"developer": "system"}
 
 
-def plain_messages(messages: Sequence[Message], *, arguments_as_text: bool = False) -> list[Message]:
+def plain_messages(
+    messages: Sequence[Message], *, arguments_as_text: bool = False, always_parts: bool = False
+) -> list[Message]:
     """Return the messages with content as one string and tool arguments as objects, as templates expect them.
 
     Text parts are joined, and missing content becomes the empty string. JSON text in `tool_calls[].function.arguments`
     is decoded if it is an object. The role `developer` becomes `system`. With `arguments_as_text`, the arguments stay
-    JSON text, for the few templates that need it.
+    JSON text, for the few templates that need it. With `always_parts`, every content is a list of parts.
     """
-    return [_plain(message, as_text=arguments_as_text) for message in messages]
+    return [_plain(message, as_text=arguments_as_text, always_parts=always_parts) for message in messages]
 
 
 def plain_text(content: Any) -> str:
@@ -30,15 +37,25 @@ def plain_text(content: Any) -> str:
     return "".join(part.get("text") or part.get("refusal") or "" for part in parts)
 
 
-def _plain(message: Message, *, as_text: bool) -> Message:
+def _plain(message: Message, *, as_text: bool, always_parts: bool) -> Message:
     plain = {key: value for key, value in message.items() if value is not None}
     plain["role"] = _ROLES.get(message["role"], message["role"])
-    plain["content"] = plain_text(message.get("content"))
+    plain["content"] = _content(message.get("content"), always_parts=always_parts)
     if plain.get("tool_calls"):
         plain["tool_calls"] = [_plain_call(call, as_text=as_text) for call in plain["tool_calls"]]
     else:
         plain.pop("tool_calls", None)
     return plain
+
+
+def _content(content: Any, *, always_parts: bool) -> str | list[dict[str, str]]:
+    parts: list[Mapping[str, Any]] = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+    if not always_parts and not any(part.get("type") == IMAGE for part in parts):
+        return plain_text(content)
+    return [
+        {"type": "image"} if part.get("type") == IMAGE else {"type": "text", "text": plain_text([part])}
+        for part in parts
+    ]
 
 
 def _plain_call(call: Mapping[str, Any], *, as_text: bool) -> dict[str, Any]:

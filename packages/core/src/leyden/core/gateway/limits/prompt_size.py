@@ -17,6 +17,7 @@ ELEMENTS, ELEMENTS_PER_TOKEN = 20_000, 4
 MAX_UNCHECKED_BYTES = 64 << 10
 """Largest request in bytes whose JSON values are not counted, because they cannot be too many."""
 _MARKS = (b",", b"[", b"{")
+_IMAGE_MARKS = (b'"image_url"', b'"input_image"', b'"image"')
 _SLICE = 1 << 20
 
 
@@ -35,6 +36,11 @@ def least_of_request(request: ModelRequest, codec: Codec) -> int:
     """Return the fewest prompt tokens of a parsed request; each message and each tool counts as at least one token."""
     text = least_tokens(sum(map(_characters, request.messages)), codec)
     return max(text, len(request.messages), len(request.tools))
+
+
+def may_have_images(body: bytes) -> bool:
+    """Return whether a request may have image files, which have far fewer tokens than a text of their length."""
+    return any(mark in body for mark in _IMAGE_MARKS)
 
 
 def check_elements(body: bytes, room: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from leyden.core.gateway.codec import Message
+from leyden.core.gateway.message_images import image_part
 from leyden.core.gateway.refusal import Refusal, invalid, unsupported
 
 T = TypeVar("T")
@@ -28,6 +29,9 @@ class _Part(msgspec.Struct, frozen=True):
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: str | None = None
 
 
 class ItemFields(msgspec.Struct, frozen=True):
@@ -107,7 +111,7 @@ def _message(item: ItemFields, where: str) -> Item:
 
 
 def _parts(parts: list[_Part], role: str, where: str) -> list[Item]:
-    """Return the parts of a message or of a tool's output; raises Refusal for parts that are not text."""
+    """Return the parts of a message or of a tool's output; raises Refusal for parts that are no text or image."""
     read: list[Item] = []
     for index, part in enumerate(parts):
         if part.type == "refusal":
@@ -116,13 +120,23 @@ def _parts(parts: list[_Part], role: str, where: str) -> list[Item]:
         elif part.type in ("input_text", "output_text"):
             text = _required(part.text, f"{where}[{index}].text")
             read.append(text_part(text) if role == "assistant" else {"type": "input_text", "text": text})
+        elif part.type == "input_image" and role == "user":
+            read.append(_image(part, f"{where}[{index}]"))
         elif part.type.startswith(("input_", "computer_")):
-            raise unsupported(f"{where}[{index}]", f"is a part of type '{part.type}'; only text can be read.")
+            readable = "only text and images can be read" if role == "user" else "only text can be read"
+            raise unsupported(f"{where}[{index}]", f"is a part of type '{part.type}'; {readable}.")
         else:
             supported = "'input_text', 'output_text' and 'refusal'"
             message = f"Invalid value: '{part.type}'. Supported values are: {supported}."
             raise invalid(message, f"{where}[{index}]")
     return read
+
+
+def _image(part: _Part, where: str) -> Item:
+    if part.file_id is not None:
+        raise unsupported(f"{where}.file_id", "names a file of the provider; send the image as a data URL instead.")
+    url = _required(part.image_url, f"{where}.image_url")
+    return {"type": "input_image", "detail": part.detail or "auto", "file_id": None, "image_url": url}
 
 
 def _required(value: T | None, where: str) -> T:
@@ -171,7 +185,7 @@ def chat_messages(items: Sequence[Item]) -> list[Message]:
                     messages.append(answer)
             case "message":
                 answer = None
-                messages.append({"role": item["role"], "content": _text(item["content"])})
+                messages.append({"role": item["role"], "content": _content(item["content"])})
             case "function_call":
                 if answer is None:
                     answer = {"role": "assistant", "content": None}
@@ -181,11 +195,23 @@ def chat_messages(items: Sequence[Item]) -> list[Message]:
                 calls.append({"id": item["call_id"], "type": "function", "function": function})
             case "function_call_output":
                 answer = None
-                output = item["output"] if isinstance(item["output"], str) else _text(item["output"])
+                output = item["output"] if isinstance(item["output"], str) else _content(item["output"])
                 messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": output})
             case _:
                 continue
     return messages
+
+
+def _content(parts: list[Item]) -> str | list[Item]:
+    """Return the content of a chat message: a text, or with images its parts."""
+    if not any(part["type"] == "input_image" for part in parts):
+        return _text(parts)
+    return [
+        image_part(part["image_url"], detail=part["detail"])
+        if part["type"] == "input_image"
+        else {"type": "text", "text": _text([part])}
+        for part in parts
+    ]
 
 
 def _text(parts: list[Item]) -> str:

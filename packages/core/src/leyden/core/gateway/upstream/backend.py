@@ -7,6 +7,7 @@ import asyncio
 import logging
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 import msgspec
 from starlette.types import Send

@@ -8,7 +8,7 @@ tokens of a call share one advantage, and values between them would not be used.
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -118,7 +118,7 @@ def states(calls: Sequence[Transition], *, merge: bool = True) -> list[TokenSequ
     """
     items = [WeightedTransition(transition=call, advantage=0.0) for call in calls]
     sequences = (merged if merge else unmerged)(items, [1.0] * len(items))
-    return [TokenSequence(ids=sequence.ids, entries=_firsts(sequence.entries)) for sequence in sequences]
+    return [replace(sequence, entries=_firsts(sequence.entries)) for sequence in sequences]
 
 
 def first_of_each(transition_N: Tensor) -> Tensor:

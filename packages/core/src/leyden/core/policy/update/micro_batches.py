@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from leyden.core.data.encoding.images import PromptImage
 from leyden.core.policy.options import TOKEN_BUDGET
 from leyden.core.policy.update.entries import AdjustedEntry, Ints, joined
 from leyden.core.policy.update.merge import TokenSequence
@@ -39,6 +40,8 @@ class MicroBatch:
     temperature_N: Tensor
     adjusted: Mapping[int, AdjustedEntry] = field(default_factory=dict[int, AdjustedEntry])
     """The entries whose logits were adjusted, by their number."""
+    images: Mapping[int, PromptImage] = field(default_factory=dict[int, PromptImage])
+    """Images by the id of their first token; may have images of other batches too."""
     depth_BT: Tensor | None = None
     """Position of each token after the shared prefix, if rows have branches; None: the position is the column."""
     until_BT: Tensor | None = None
@@ -49,6 +52,7 @@ class MicroBatch:
         depth_BT, until_BT = self.depth_BT, self.until_BT
         return MicroBatch(
             ids_BT=self.ids_BT.to(device),
+            images=self.images,
             depth_BT=None if depth_BT is None else depth_BT.to(device),
             until_BT=None if until_BT is None else until_BT.to(device),
             row_N=self.row_N.to(device),
@@ -104,10 +108,13 @@ def micro_batches(
     else:
         rows = [single(sequence, prefix) for sequence in sequences]
         units = [rows[at : at + together] for at in range(0, len(rows), together)]
+    images: dict[int, PromptImage] = {}
+    for shared in {id(sequence.images): sequence.images for sequence in sequences}.values():
+        images |= shared
     by_length = sorted(units, key=_longest, reverse=True)
     columns = [_longest(unit) for unit in by_length]
     return [
-        _padded(list(chain.from_iterable(by_length[start:end])), columns[start])
+        _padded(list(chain.from_iterable(by_length[start:end])), columns[start], images)
         for start, end in _parted([together * width for width in columns], budget)
     ]
 
@@ -144,7 +151,7 @@ def _longest(unit: Sequence[Row]) -> int:
     return max(map(len, unit))
 
 
-def _padded(rows: Sequence[Row], columns: int) -> MicroBatch:
+def _padded(rows: Sequence[Row], columns: int, images: Mapping[int, PromptImage]) -> MicroBatch:
     def filled(part: Callable[[Row], Ints], padding: Ints) -> Tensor:
         found_BT: Ints = np.tile(padding, (len(rows), 1))
         for row, values_T in zip(found_BT, map(part, rows), strict=True):
@@ -156,6 +163,7 @@ def _padded(rows: Sequence[Row], columns: int) -> MicroBatch:
     branches = any(row.branches for row in rows)
     return MicroBatch(
         ids_BT=filled(lambda row: row.ids_T, nothing),
+        images=images,
         row_N=torch.as_tensor(np.repeat(np.arange(len(rows)), [len(row.entries) for row in rows])),
         column_N=torch.as_tensor(entries.position_N),
         target_N=torch.as_tensor(entries.target_N),

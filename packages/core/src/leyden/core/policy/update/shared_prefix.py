@@ -4,12 +4,13 @@ The keys and values of the prefix are leaves of every micro-batch's graph. Each 
 One last pass propagates the sums through the prefix. The result is the same as computing the prefix in every sequence.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from leyden.core.data.encoding.images import PromptImage
 from leyden.core.policy.model import PolicyModel
 
 
@@ -21,8 +22,10 @@ class SharedPrefix:
         self._leaves = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in self._made]
 
     @classmethod
-    def read(cls, model: PolicyModel, ids: Iterable[int]) -> "SharedPrefix | None":
-        """Run the model over `ids` and return the prefix.
+    def read(
+        cls, model: PolicyModel, ids: Iterable[int], images: Mapping[int, PromptImage] | None = None
+    ) -> "SharedPrefix | None":
+        """Run the model over `ids` and return the prefix; `images` are those of the ids beyond the vocabulary.
 
         Returns None if the model's cache holds anything but plain keys and values of every layer.
         """
@@ -31,7 +34,7 @@ class SharedPrefix:
         none = torch.empty(0, dtype=torch.long, device=model.device)
         ids_1P = torch.tensor([list(ids)], device=model.device)
         with model.computing(), model.selecting(none, none, logits=False):
-            cache: Any = model.module(input_ids=ids_1P, use_cache=True).past_key_values
+            cache: Any = model.module(**model.inputs(ids_1P, images or {}), use_cache=True).past_key_values
         layers = getattr(cache, "layers", [])
         if not layers or any(type(layer) is not DynamicLayer for layer in layers):
             return None

@@ -230,7 +230,10 @@ class Updater:
         skipped: Counter[str] = Counter()
         for at in range(0, len(trained), size):
             unit = trained[at : at + size]
-            reasons = [reason for item in unit if (reason := _unusable(item, limit, needs_logprobs=needs_logprobs))]
+            found = (
+                _unreadable(item, self.model) or _unusable(item, limit, needs_logprobs=needs_logprobs) for item in unit
+            )
+            reasons = [reason for reason in found if reason]
             if reasons:
                 skipped[reasons[0]] += len(unit)
             else:
@@ -281,6 +284,10 @@ def _units(trained: Sequence[WeightedTransition], together: int) -> list[Sequenc
     for item in trained:
         by_rollout.setdefault(item.rollout, []).append(item)
     return list(by_rollout.values())
+
+
+def _unreadable(item: WeightedTransition, model: PolicyModel) -> str | None:
+    return "images" if item.transition.images and not model.images.takes_images else None
 
 
 def _unusable(item: WeightedTransition, context_length: int | None, *, needs_logprobs: bool) -> str | None:

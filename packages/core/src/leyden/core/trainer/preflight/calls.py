@@ -139,9 +139,9 @@ def _repeats(evidence: Evidence) -> tuple[int, int, float]:
     They are: how many there are, how many of them got different answers, and the log-probability that all answers
     agree.
     """
-    answers: defaultdict[tuple[int, ...], list[tuple[tuple[int, ...], float]]] = defaultdict(list)
+    answers: defaultdict[bytes, list[tuple[tuple[int, ...], float]]] = defaultdict(list)
     for call in evidence.transitions:
-        answers[tuple(call.prompt_ids)].append((tuple(call.response_ids), math.fsum(call.logprobs)))
+        answers[call.state].append((tuple(call.response_ids), math.fsum(call.logprobs)))
     several = [given for given in answers.values() if len(given) > 1]
     differ = sum(len({ids for ids, _ in given}) > 1 for given in several)
     log_chance = math.fsum((len(given) - 1) * given[0][1] for given in several)
