@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from leyden.core.errors import GatewayError
+from leyden.core.gateway.codecs.reasoning import ReasoningSplitter
 from leyden.core.grammar.rules import AnswerFormat
 
 Message = dict[str, Any]
@@ -165,6 +166,13 @@ class Codec(ABC):
     def parser(self, tools: Sequence[ToolDefinition], forced: Forced | None = None) -> AnswerParser:
         """Return a parser for one streamed answer; its parts together equal `parse` of the whole text."""
         return WholeAnswer(self, tools, forced) if tools or forced else PassThrough()
+
+    def reasoning(self, prompt_ids: Sequence[int]) -> ReasoningSplitter | None:
+        """Return a splitter that separates the reasoning of an answer to this prompt from its content.
+
+        Returns None for a policy without reasoning; its answers are content as a whole.
+        """
+        return None
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the UTF-8 bytes that a token represents; they need not form whole characters."""

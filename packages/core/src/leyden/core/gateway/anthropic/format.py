@@ -3,8 +3,10 @@
 The responses have exactly the provider's fields. Fields without a value here are null, as the provider sends them.
 """
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -12,6 +14,7 @@ import msgspec
 from leyden.core.gateway.anthropic.blocks import INVALID_JSON
 from leyden.core.gateway.anthropic.errors import new_request_id, request_headers
 from leyden.core.gateway.codecs.answer_reader import AnswerCall, ReadPart
+from leyden.core.gateway.codecs.reasoning import Reasoning, sealed
 from leyden.core.gateway.dialect import FinishedChoice
 from leyden.core.gateway.model_request import UNREADABLE
 
@@ -30,6 +33,8 @@ class Head:
     model: str
     """Name of the model in the agent's request."""
     input_tokens: int
+    thinking: Literal["shown", "sealed", "hidden"] = "hidden"
+    """How the response has the reasoning: as text, as an opaque copy, or not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +74,14 @@ def message(head: Head, content: Sequence[Fields], end: Ending) -> Fields:
     }
 
 
-def content_blocks(parts: Sequence[ReadPart]) -> list[Fields]:
-    """Return the texts and tool calls of a response as blocks, in order; one empty text block if there are no parts."""
+def content_blocks(head: Head, parts: Sequence[ReadPart]) -> list[Fields]:
+    """Return the thinking, texts and tool calls of a response as blocks, in order; one empty text block without any."""
     blocks: list[Fields] = []
-    for part in parts or [""]:
+    thoughts = "".join(part.text for part in parts if isinstance(part, Reasoning))
+    if thoughts and head.thinking != "hidden":
+        blocks.append(thinking_block(thoughts if head.thinking == "shown" else "", signature(head, thoughts)))
+    rest = [part for part in parts if not isinstance(part, Reasoning)]
+    for part in rest or ([] if blocks else [""]):
         if not isinstance(part, str):
             blocks.append(tool_block(part) | {"input": msgspec.Raw(call_input(part).encode())})
         elif blocks and blocks[-1]["type"] == "text":
@@ -85,6 +94,21 @@ def content_blocks(parts: Sequence[ReadPart]) -> list[Fields]:
 def text_block(text: str = "") -> Fields:
     """Return a text block."""
     return {"type": "text", "text": text}
+
+
+def thinking_block(text: str = "", given_signature: str = "") -> Fields:
+    """Return a block of the policy's reasoning."""
+    return {"type": "thinking", "thinking": text, "signature": given_signature}
+
+
+def signature(head: Head, thoughts: str) -> str:
+    """Return the signature of a thinking block, which agents keep without reading it.
+
+    It is a copy of the reasoning if the block does not show it, and else a short hash.
+    """
+    if head.thinking == "sealed":
+        return sealed(thoughts)
+    return b64encode(blake2b(thoughts.encode(), digest_size=24).digest()).decode()
 
 
 def tool_block(call: AnswerCall) -> Fields:
@@ -126,6 +150,17 @@ def block_start(index: int, block: Mapping[str, object]) -> bytes:
 def text_delta(index: int, text: str) -> bytes:
     """Return the event that adds text to a block."""
     return event("content_block_delta", {"index": index, "delta": {"type": "text_delta", "text": text}})
+
+
+def thinking_delta(index: int, text: str) -> bytes:
+    """Return the event that adds reasoning to a block."""
+    return event("content_block_delta", {"index": index, "delta": {"type": "thinking_delta", "thinking": text}})
+
+
+def signature_delta(index: int, given_signature: str) -> bytes:
+    """Return the event that adds the signature to a thinking block."""
+    delta = {"type": "signature_delta", "signature": given_signature}
+    return event("content_block_delta", {"index": index, "delta": delta})
 
 
 def input_delta(index: int, partial_json: str) -> bytes:
