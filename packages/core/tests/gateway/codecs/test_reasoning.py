@@ -235,5 +235,5 @@ def read(codec: Any, drawn: list[int], prompt: list[int], **fields: Any) -> Answ
 
 
 def request(**fields: Any) -> ModelRequest:
-    known = {"as_sent": RecordedRequest(), "messages": [USER], "tools": [], "sampling": Sampling()}
+    known: dict[str, Any] = {"as_sent": RecordedRequest(), "messages": [USER], "tools": [], "sampling": Sampling()}
     return ModelRequest(**{**known, **fields})

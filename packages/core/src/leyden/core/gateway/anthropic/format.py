@@ -44,24 +44,32 @@ class Ending:
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
     output_tokens: int = 0
+    thinking_tokens: int = 0
 
 
 def ending(choice: FinishedChoice) -> Ending:
     """Return how a response ended."""
     reader = choice.reader
+    reason: StopReason = "end_turn"
     if choice.cut:
-        return Ending(stop_reason="max_tokens", output_tokens=choice.tokens)
-    if reader.calls:
-        return Ending(stop_reason="tool_use", output_tokens=choice.tokens)
-    if reader.stop_string is not None:
-        return Ending(stop_reason="stop_sequence", stop_sequence=reader.stop_string, output_tokens=choice.tokens)
-    return Ending(stop_reason="end_turn", output_tokens=choice.tokens)
+        reason = "max_tokens"
+    elif reader.calls:
+        reason = "tool_use"
+    elif reader.stop_string is not None:
+        reason = "stop_sequence"
+    return Ending(
+        stop_reason=reason,
+        stop_sequence=reader.stop_string if reason == "stop_sequence" else None,
+        output_tokens=choice.tokens,
+        thinking_tokens=choice.reasoning_tokens,
+    )
 
 
 def message(head: Head, content: Sequence[Fields], end: Ending) -> Fields:
     """Return a response in the provider's format."""
     cache_creation = {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0}
-    usage = _usage(head, end) | {"cache_creation": cache_creation, "service_tier": "standard"}
+    place = {"service_tier": "standard", "inference_geo": "global"}
+    usage = _usage(head, end) | {"cache_creation": cache_creation} | place
     return {
         "id": head.id,
         "type": "message",
@@ -70,6 +78,7 @@ def message(head: Head, content: Sequence[Fields], end: Ending) -> Fields:
         "content": list(content),
         "stop_reason": end.stop_reason,
         "stop_sequence": end.stop_sequence,
+        "stop_details": None,
         "usage": usage,
     }
 
@@ -138,8 +147,8 @@ def count_answer(tokens: int) -> tuple[bytes, Mapping[str, str]]:
 
 
 def start_event(head: Head) -> bytes:
-    """Return the event that begins a stream."""
-    return event("message_start", {"message": message(head, [], Ending())})
+    """Return the event that begins a stream; it is sent with the first token of the response."""
+    return event("message_start", {"message": message(head, [], Ending(output_tokens=1))})
 
 
 def block_start(index: int, block: Mapping[str, object]) -> bytes:
@@ -176,7 +185,7 @@ def block_stop(index: int) -> bytes:
 
 def end_events(head: Head, end: Ending) -> bytes:
     """Return the events that end a stream."""
-    delta = {"stop_reason": end.stop_reason, "stop_sequence": end.stop_sequence}
+    delta = {"stop_reason": end.stop_reason, "stop_sequence": end.stop_sequence, "stop_details": None}
     return event("message_delta", {"delta": delta, "usage": _usage(head, end)}) + event("message_stop", {})
 
 
@@ -186,9 +195,12 @@ def event(kind: str, fields: Mapping[str, object]) -> bytes:
 
 
 def _usage(head: Head, end: Ending) -> Fields:
+    """Return the token counts; those of the thinking only at the end of a response."""
+    details = {"output_tokens_details": {"thinking_tokens": end.thinking_tokens}}
     return {
         "input_tokens": head.input_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,
         "output_tokens": end.output_tokens,
+        **(details if end.stop_reason is not None else {}),
     }
