@@ -9,11 +9,19 @@ from typing import Any, cast
 
 Problem = str | None
 
-IDS = frozenset({"id", "call_id", "item_id", "tool_call_id", "previous_response_id", "request_id", "_request_id"})
+IDS = frozenset({
+    "id", "call_id", "item_id", "tool_call_id", "previous_response_id", "request_id", "_request_id", "requestId",
+    "requestID", "responseId", "toolCallId", "tool_use_id", "itemId",
+})  # fmt: skip
 """Strings whose beginning tells what they name."""
-NOISE = frozenset({"system_fingerprint", "obfuscation", "message", "detail"})
+NOISE = frozenset({
+    "system_fingerprint", "obfuscation", "message", "detail", "encrypted_content", "signature",
+    "reasoningEncryptedContent",
+})  # fmt: skip
 """Strings that are anything but empty."""
 TIMES = frozenset({"created", "created_at", "completed_at"})
+COUNTS = frozenset({"cost", "total", "noCache", "cacheRead", "cacheWrite", "text", "reasoning"})
+"""Further names of token counts, where their values are numbers."""
 HEADERS = "headers"
 """Names of headers: those of a provider's that no client heeds may be absent."""
 HEEDED = frozenset({"content-type", "retry-after", "x-request-id"})
@@ -69,7 +77,7 @@ class _Comparison:
             return _both_times
         if key == "logprob":
             return _both_logprobs
-        if key.endswith("_tokens") or key == "cost":
+        if key.endswith(("_tokens", "Tokens")) or key in COUNTS:
             return _both_counts
         return _both_said if loose or key in NOISE else _equal
 

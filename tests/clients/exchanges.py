@@ -1,4 +1,4 @@
-"""The exchanges that every client makes: what it asks, what the model draws, and what OpenAI's API answers.
+"""The exchanges that every client makes: what it asks, what the model draws, and what the provider's API answers.
 
 Knows nothing of clients or servers. Where each answer's form comes from is in `fixtures/README.md`.
 """
@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 FIXTURES = Path(__file__).parent / "fixtures"
-_TAG = re.compile(r"\[((?:chat|cancel|error|responses)_\w+)\]")
+_TAG = re.compile(r"\[((?:chat|cancel|error|responses|messages)_\w+)\]")
+DIALECTS = {"/chat/completions": "chat", "/responses": "responses", "/messages": "messages"}
 
 
 class Draw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,6 +28,13 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Why the engine fails instead."""
 
 
+class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The answer to a first try, after which the client tries again."""
+
+    status: int
+    answer: dict[str, Any]
+
+
 class Exchange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One request and its answer; its name, in brackets, is part of the request's text, so that servers know it."""
 
@@ -36,17 +44,24 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     extra: dict[str, Any] = {}
     """Fields of the request that no client has a name for."""
     draws: list[Draw]
-    """One for each choice."""
+    """One for each choice, or for each try."""
+    before: Failure | None = None
+    """How the first try fails; None if it does not."""
     status: int
     headers: dict[str, str] = {}
     answer: dict[str, Any] | None = None
     events: list[dict[str, Any]] | None = None
     """The answer as a stream."""
 
+    @property
+    def dialect(self) -> str:
+        """The API that it belongs to."""
+        return DIALECTS[self.endpoint]
 
-def load(*prefixes: str) -> dict[str, Exchange]:
-    """The exchanges whose names begin with one of `prefixes`, by name."""
-    found = [path for path in sorted(FIXTURES.glob("*.json")) if path.stem.startswith(prefixes)]
+
+def load() -> dict[str, Exchange]:
+    """All exchanges, by name."""
+    found = sorted(FIXTURES.glob("*.json"))
     exchanges = [msgspec.json.decode(path.read_bytes(), type=Exchange) for path in found]
     return {
         path.stem: msgspec.structs.replace(exchange, name=path.stem)

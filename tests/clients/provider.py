@@ -1,4 +1,4 @@
-"""`provider`: an HTTP server that answers as OpenAI's API does, from the recorded exchanges.
+"""`provider`: an HTTP server that answers as OpenAI's and Anthropic's APIs do, from the recorded exchanges.
 
 What a client sees of it is what the agent would see without Leyden. Knows nothing of Leyden.
 """
@@ -7,11 +7,13 @@ import json
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import msgspec
 from exchanges import Exchange, name_in
 
 WRONG_KEY = "sk-wrong"
@@ -25,8 +27,16 @@ HEADERS = {
 }
 
 
+ANTHROPIC_HEADERS = {
+    "anthropic-organization-id": "example-organization",
+    "request-id": "req_4c1d7f0a92be46d3b0b6a5f2c8e91d37",
+}
+
+
 class _Handler(BaseHTTPRequestHandler):
     exchanges: Mapping[str, Exchange]
+    tries: Counter[str]
+    """How often each exchange was requested."""
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
@@ -36,17 +46,29 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer the exchange that the body names, as far as the client wants to hear it."""
         body = self.rfile.read(int(self.headers["content-length"])).decode()
-        key = self.headers.get("authorization", "").removeprefix("Bearer ")
-        exchange = self.exchanges["error_key" if key == WRONG_KEY else name_in(body)]
+        exchange = self.exchanges[self._name(body)]
+        self.tries[exchange.name] += 1
+        if exchange.before is not None and self.tries[exchange.name] % 2:
+            exchange = msgspec.structs.replace(
+                exchange, status=exchange.before.status, answer=exchange.before.answer, events=None
+            )
         with suppress(ConnectionError):
             if exchange.events is None:
                 self._answer(exchange)
             else:
                 self._stream(exchange, exchange.events)
 
+    def _name(self, body: str) -> str:
+        """The exchange that the body names; any other than the one about a key needs the right key."""
+        key = self.headers.get("x-api-key") or self.headers.get("authorization", "").removeprefix("Bearer ")
+        name = name_in(body)
+        assert key != WRONG_KEY or name.endswith("error_key")
+        return name
+
     def _start(self, exchange: Exchange, content_type: str, **framing: str) -> None:
+        own = ANTHROPIC_HEADERS if exchange.dialect == "messages" else HEADERS
         self.send_response(exchange.status)
-        for name, value in {"content-type": content_type, **HEADERS, **exchange.headers, **framing}.items():
+        for name, value in {"content-type": content_type, **own, **exchange.headers, **framing}.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
 
@@ -84,7 +106,7 @@ class _Server(ThreadingHTTPServer):
 @contextmanager
 def provider(exchanges: Mapping[str, Exchange]) -> Generator[str]:
     """Serve `exchanges` on a free loopback port inside the block; gives the base URL."""
-    handler = type("Bound", (_Handler,), {"exchanges": exchanges})
+    handler = type("Bound", (_Handler,), {"exchanges": exchanges, "tries": Counter[str]()})
     server = _Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

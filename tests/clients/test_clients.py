@@ -17,8 +17,8 @@ from leyden.core.data.encoding.tokens import unpack_ids
 from leyden.core.data.span import Span
 from leyden.core.testing.byte_codec import ByteCodec
 
-EXCHANGES = load("chat", "error", "cancel", "responses")
-MADE = [(client, name) for client in CLIENTS for name in EXCHANGES if CLIENTS[client].can(name)]
+EXCHANGES = load()
+MADE = [(client, name) for client in CLIENTS for name in EXCHANGES if CLIENTS[client].can(EXCHANGES[name])]
 
 UNREADABLE = ""
 """What was refused before it was read."""

@@ -9,13 +9,16 @@ import driver
 from driver import Call
 
 
+KEY_HEADERS = {"/messages": "x-api-key:"}
+
+
 def whole(call: Call) -> Any:
     """`curl --no-buffer`, killed in the middle of a stream where the call says so."""
     command = [
         *("curl", "--silent", "--show-error", "--no-buffer", "--include"),
         *("--max-time", str(call.timeout)),
         *("--header", "Content-Type: application/json"),
-        *("--header", f"Authorization: Bearer {os.environ['OPENAI_API_KEY']}"),
+        *("--header", f"{KEY_HEADERS.get(call.endpoint, 'Authorization: Bearer')} {os.environ['OPENAI_API_KEY']}"),
         *("--data-binary", "@-", os.environ["OPENAI_BASE_URL"] + call.endpoint),
     ]
     body = json.dumps({**call.request, **call.extra})
@@ -39,7 +42,7 @@ def _read(text: str) -> dict[str, Any]:
     status, *lines = head.split("\r\n")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
     shown = {"status": int(status.split()[1]), "headers": sorted(headers), "type": headers["content-type"]}
-    shown["request_id"] = headers["x-request-id"]
+    shown["request_id"] = headers.get("request-id", headers.get("x-request-id"))
     if headers["content-type"].startswith("application/json"):
         return {**shown, "body": json.loads(body)}
     blocks = [

@@ -45,6 +45,11 @@ class Call:
         return self.name.endswith("cancel_stream")
 
     @property
+    def retries(self) -> int:
+        """How often the client tries again."""
+        return 1 if self.name.endswith(("_retry", "_retry_stream")) else 0
+
+    @property
     def timeout(self) -> float:
         """Seconds to wait."""
         return TIMEOUT if self.name.endswith("cancel_timeout") else 20.0

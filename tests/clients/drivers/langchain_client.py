@@ -11,10 +11,10 @@ NOT_ITS_OWN = ("model", "messages", "input", "stream", "stream_options")
 
 
 @functools.cache
-def _model(setting: str, model: str, timeout: float, stream_usage: bool, use_responses_api: bool) -> Any:
+def _model(setting: str, model: str, timeout: float, stream_usage: bool, use_responses_api: bool, retries: int) -> Any:
     return ChatOpenAI(
         model=model,
-        max_retries=0,
+        max_retries=retries,
         timeout=timeout,
         stream_usage=stream_usage,
         use_responses_api=use_responses_api,
@@ -24,7 +24,9 @@ def _model(setting: str, model: str, timeout: float, stream_usage: bool, use_res
 def _bound(call: Call) -> Any:
     own = {name: value for name, value in call.request.items() if name not in NOT_ITS_OWN}
     counted = bool(call.request.get("stream_options", {}).get("include_usage"))
-    model = _model(call.setting, call.request["model"], call.timeout, counted, call.endpoint == "/responses")
+    model = _model(
+        call.setting, call.request["model"], call.timeout, counted, call.endpoint == "/responses", call.retries
+    )
     return model.bind(**own, **({"extra_body": call.extra} if call.extra else {}))
 
 

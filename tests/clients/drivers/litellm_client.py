@@ -1,6 +1,7 @@
 """Drives `litellm`: sync, async over `aiohttp` (its default), and async over `httpx`."""
 
 import importlib
+import json
 import os
 from typing import Any
 
@@ -19,7 +20,7 @@ def _arguments(call: Call) -> dict[str, Any]:
     if call.streams and call.endpoint == "/chat/completions":
         # Left to itself it counts tokens where no base URL is set, and does not where one is.
         more["stream_options"] = call.request.get("stream_options", {"include_usage": False})
-    return {**call.request, "model": model, "timeout": call.timeout, "max_retries": 0, **more}
+    return {**call.request, "model": model, "timeout": call.timeout, "max_retries": call.retries, **more}
 
 
 def _shown(value: Any) -> dict[str, Any]:
@@ -28,6 +29,8 @@ def _shown(value: Any) -> dict[str, Any]:
 
 def sync(call: Call) -> Any:
     """`completion` and `responses`."""
+    if call.endpoint == "/messages":
+        return None
     ask = litellm.responses if call.endpoint == "/responses" else litellm.completion
     answer = ask(**_arguments(call))
     if not call.streams:
@@ -40,7 +43,27 @@ def sync(call: Call) -> Any:
     )
 
 
+async def _messages(call: Call) -> Any:
+    """`anthropic_messages`, which passes the events of a stream on as bytes."""
+    model = f"anthropic/{call.request['model']}"
+    more = {"extra_body": call.extra} if call.extra else {}
+    request = {**call.request, "model": model, "timeout": call.timeout, "num_retries": call.retries, **more}
+    answer = await litellm.anthropic_messages(**request)
+    if not call.streams:
+        return dict(answer)
+    pieces: list[bytes] = []
+    async for piece in answer:
+        pieces.append(piece)
+        if call.turns_away and len(pieces) == driver.STOP_AFTER:
+            await answer.aclose()
+            break
+    data = [line for line in b"".join(pieces).decode().split("\n") if line.startswith("data: ")]
+    return {"events": [json.loads(line.removeprefix("data: ")) for line in data]}
+
+
 async def _asynchronous(call: Call) -> Any:
+    if call.endpoint == "/messages":
+        return await _messages(call)
     ask = litellm.aresponses if call.endpoint == "/responses" else litellm.acompletion
     answer = await ask(**_arguments(call))
     if not call.streams:

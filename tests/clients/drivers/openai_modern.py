@@ -20,6 +20,7 @@ def _async(setting: str) -> Any:
 
 
 def _resource(client: Any, call: Call) -> Any:
+    client = client.with_options(max_retries=call.retries)
     return client.responses if call.endpoint == "/responses" else client.chat.completions
 
 

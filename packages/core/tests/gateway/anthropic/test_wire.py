@@ -85,6 +85,7 @@ def usage(output_tokens: int) -> dict[str, Any]:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,
         "output_tokens": output_tokens,
+        "output_tokens_details": {"thinking_tokens": 0},
     }
 
 
@@ -103,7 +104,8 @@ async def test_a_plain_answer_has_the_providers_fields_and_no_others() -> None:
         "content": [{"type": "text", "text": "It is 3."}],
         "stop_reason": "end_turn",
         "stop_sequence": None,
-        "usage": usage(9) | {"cache_creation": cache, "service_tier": "standard"},
+        "stop_details": None,
+        "usage": usage(9) | {"cache_creation": cache, "service_tier": "standard", "inference_geo": "global"},
     }
 
 
@@ -115,7 +117,7 @@ async def test_a_streamed_answer_has_the_providers_events_in_their_order() -> No
     events = events_of(response.text)
     started, call = events[0], events[6]["content_block"]
     assert started["message"]["usage"]["input_tokens"] > PROMPT_TOKENS
-    assert started["message"]["usage"]["output_tokens"] == 0
+    assert started["message"]["usage"]["output_tokens"] == 1
     assert (started["message"]["content"], started["message"]["stop_reason"]) == ([], None)
     arguments = {"type": "input_json_delta", "partial_json": '{"a": 1, "b": 2}'}
     assert events[1:] == [
@@ -133,7 +135,7 @@ async def test_a_streamed_answer_has_the_providers_events_in_their_order() -> No
         {"type": "content_block_stop", "index": 1},
         {
             "type": "message_delta",
-            "delta": {"stop_reason": "tool_use", "stop_sequence": None},
+            "delta": {"stop_reason": "tool_use", "stop_sequence": None, "stop_details": None},
             "usage": usage(len(CODEC.answer(f"Hé {CALL}")))
             | {"input_tokens": started["message"]["usage"]["input_tokens"]},
         },

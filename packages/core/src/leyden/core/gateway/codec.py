@@ -12,6 +12,7 @@ import msgspec
 
 from leyden.core.data.encoding.images import PromptImage
 from leyden.core.errors import GatewayError, ImageError
+from leyden.core.gateway.codecs.reasoning import ReasoningSplitter
 from leyden.core.grammar.rules import AnswerFormat
 
 Message = dict[str, Any]
@@ -197,6 +198,13 @@ class Codec(ABC):
     def parser(self, tools: Sequence[ToolDefinition], forced: Forced | None = None) -> AnswerParser:
         """Return a parser for one streamed answer; its parts together equal `parse` of the whole text."""
         return WholeAnswer(self, tools, forced) if tools or forced else PassThrough()
+
+    def reasoning(self, prompt_ids: Sequence[int]) -> ReasoningSplitter | None:
+        """Return a splitter that separates the reasoning of an answer to this prompt from its content.
+
+        Returns None for a policy without reasoning; its answers are content as a whole.
+        """
+        return None
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the UTF-8 bytes that a token represents; they need not form whole characters."""

@@ -59,6 +59,11 @@ class FinishedChoice:
         return len(self.response_ids)
 
     @property
+    def reasoning_tokens(self) -> int:
+        """Number of sampled tokens that belong to the reasoning."""
+        return self.reader.reasoning_tokens(self.response_ids)
+
+    @property
     def cut(self) -> bool:
         """Whether the choice was cut off at its token limit or at the end of the context."""
         return self.engine_finish == "length" and not self.reader.stopped

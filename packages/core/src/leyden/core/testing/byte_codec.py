@@ -6,6 +6,7 @@ from typing import Any
 
 from leyden.core.gateway.codec import AnswerParser, Codec, Forced, Message, ParsedAnswer, ToolDefinition
 from leyden.core.gateway.codecs.messages import plain_messages
+from leyden.core.gateway.codecs.reasoning import ReasoningForm, ReasoningSplitter
 from leyden.core.gateway.tools.family import answer_parser, parse_answer
 from leyden.core.gateway.tools.registry import FAMILIES
 
@@ -13,10 +14,11 @@ BEGIN, END, STOP = 256, 257, 258
 """Ids of `<|im_start|>`, `<|im_end|>` and the end of a text; all lower ids are bytes."""
 VOCABULARY = 259
 _FAMILY = FAMILIES["hermes"]
+_REASONING = ReasoningForm()
 
 
 class ByteCodec(Codec):
-    """Every byte is a token. Turns are written as in ChatML, and tool calls in Qwen's format."""
+    """Every byte is a token. Turns are written as in ChatML, reasoning and tool calls in Qwen's format."""
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -41,7 +43,8 @@ class ByteCodec(Codec):
         ids = self.turn("system", json.dumps(list(tools))) if tools else []
         for message in plain_messages(messages):
             calls = "".join(_call(call["function"]) for call in message.get("tool_calls", ()))
-            ids += self.turn(message["role"], message["content"] + calls)
+            thoughts = _REASONING.text(message["reasoning_content"]) if "reasoning_content" in message else ""
+            ids += self.turn(message["role"], thoughts + message["content"] + calls)
         opening = _FAMILY.opening(forced) if forced else ""
         return [*ids, BEGIN, *f"assistant\n{opening}".encode()]
 
@@ -60,6 +63,10 @@ class ByteCodec(Codec):
     def parser(self, tools: Sequence[ToolDefinition], forced: Forced | None = None) -> AnswerParser:
         """Return a parser for one streamed answer."""
         return answer_parser(_FAMILY, tools, forced)
+
+    def reasoning(self, prompt_ids: Sequence[int]) -> ReasoningSplitter:
+        """Return a splitter for an answer that may begin with `<think>`."""
+        return ReasoningSplitter(_REASONING)
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the byte itself; control tokens have no bytes."""

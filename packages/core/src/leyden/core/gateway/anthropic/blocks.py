@@ -10,6 +10,7 @@ from leyden.core.gateway.anthropic.errors import not_available, wrong
 from leyden.core.gateway.codec import Message
 from leyden.core.gateway.codecs.messages import plain_text
 from leyden.core.gateway.message_images import image_part
+from leyden.core.gateway.codecs.reasoning import unsealed
 from leyden.core.gateway.model_request import UNREADABLE
 from leyden.core.gateway.refusal import Refusal
 
@@ -55,6 +56,7 @@ class Block(msgspec.Struct, frozen=True):
     type: str
     text: str | None = None
     thinking: str | None = None
+    signature: str | None = None
     id: str | None = None
     name: str | None = None
     input: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
@@ -176,7 +178,7 @@ def _answer(blocks: Sequence[Block], location: str) -> tuple[Message, list[str]]
             case "text":
                 texts.append(_required(block.text, f"{where}.text"))
             case "thinking":
-                thoughts.append(_required(block.thinking, f"{where}.thinking"))
+                thoughts.append(_required(block.thinking, f"{where}.thinking") or unsealed(block.signature or "") or "")
             case "tool_use":
                 calls.append(_call(block, where))
             case _:

@@ -25,7 +25,12 @@ class MessagesExchange:
 
     def reply(self, send: Send, response_id: str, created: int, prompts: Sequence[EncodedPrompt]) -> Reply:
         """Return the writer of the response: streamed or plain, as requested."""
-        head = Head(id=response_id, model=self.request.model, input_tokens=sum(len(prompt.ids) for prompt in prompts))
+        head = Head(
+            id=response_id,
+            model=self.request.model,
+            input_tokens=sum(len(prompt.ids) for prompt in prompts),
+            thinking=self.request.thinking,
+        )
         return (StreamReply if self.request.stream else PlainReply)(send, head)
 
     def attributes(self, response_id: str, created: int, choices: Sequence[FinishedChoice]) -> Attributes:

@@ -3,8 +3,10 @@
 The responses have exactly the provider's fields. Fields without a value here are null, as the provider sends them.
 """
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -12,6 +14,7 @@ import msgspec
 from leyden.core.gateway.anthropic.blocks import INVALID_JSON
 from leyden.core.gateway.anthropic.errors import new_request_id, request_headers
 from leyden.core.gateway.codecs.answer_reader import AnswerCall, ReadPart
+from leyden.core.gateway.codecs.reasoning import Reasoning, sealed
 from leyden.core.gateway.dialect import FinishedChoice
 from leyden.core.gateway.model_request import UNREADABLE
 
@@ -30,6 +33,8 @@ class Head:
     model: str
     """Name of the model in the agent's request."""
     input_tokens: int
+    thinking: Literal["shown", "sealed", "hidden"] = "hidden"
+    """How the response has the reasoning: as text, as an opaque copy, or not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,24 +44,32 @@ class Ending:
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
     output_tokens: int = 0
+    thinking_tokens: int = 0
 
 
 def ending(choice: FinishedChoice) -> Ending:
     """Return how a response ended."""
     reader = choice.reader
+    reason: StopReason = "end_turn"
     if choice.cut:
-        return Ending(stop_reason="max_tokens", output_tokens=choice.tokens)
-    if reader.calls:
-        return Ending(stop_reason="tool_use", output_tokens=choice.tokens)
-    if reader.stop_string is not None:
-        return Ending(stop_reason="stop_sequence", stop_sequence=reader.stop_string, output_tokens=choice.tokens)
-    return Ending(stop_reason="end_turn", output_tokens=choice.tokens)
+        reason = "max_tokens"
+    elif reader.calls:
+        reason = "tool_use"
+    elif reader.stop_string is not None:
+        reason = "stop_sequence"
+    return Ending(
+        stop_reason=reason,
+        stop_sequence=reader.stop_string if reason == "stop_sequence" else None,
+        output_tokens=choice.tokens,
+        thinking_tokens=choice.reasoning_tokens,
+    )
 
 
 def message(head: Head, content: Sequence[Fields], end: Ending) -> Fields:
     """Return a response in the provider's format."""
     cache_creation = {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0}
-    usage = _usage(head, end) | {"cache_creation": cache_creation, "service_tier": "standard"}
+    place = {"service_tier": "standard", "inference_geo": "global"}
+    usage = _usage(head, end) | {"cache_creation": cache_creation} | place
     return {
         "id": head.id,
         "type": "message",
@@ -65,14 +78,19 @@ def message(head: Head, content: Sequence[Fields], end: Ending) -> Fields:
         "content": list(content),
         "stop_reason": end.stop_reason,
         "stop_sequence": end.stop_sequence,
+        "stop_details": None,
         "usage": usage,
     }
 
 
-def content_blocks(parts: Sequence[ReadPart]) -> list[Fields]:
-    """Return the texts and tool calls of a response as blocks, in order; one empty text block if there are no parts."""
+def content_blocks(head: Head, parts: Sequence[ReadPart]) -> list[Fields]:
+    """Return the thinking, texts and tool calls of a response as blocks, in order; one empty text block without any."""
     blocks: list[Fields] = []
-    for part in parts or [""]:
+    thoughts = "".join(part.text for part in parts if isinstance(part, Reasoning))
+    if thoughts and head.thinking != "hidden":
+        blocks.append(thinking_block(thoughts if head.thinking == "shown" else "", signature(head, thoughts)))
+    rest = [part for part in parts if not isinstance(part, Reasoning)]
+    for part in rest or ([] if blocks else [""]):
         if not isinstance(part, str):
             blocks.append(tool_block(part) | {"input": msgspec.Raw(call_input(part).encode())})
         elif blocks and blocks[-1]["type"] == "text":
@@ -85,6 +103,21 @@ def content_blocks(parts: Sequence[ReadPart]) -> list[Fields]:
 def text_block(text: str = "") -> Fields:
     """Return a text block."""
     return {"type": "text", "text": text}
+
+
+def thinking_block(text: str = "", given_signature: str = "") -> Fields:
+    """Return a block of the policy's reasoning."""
+    return {"type": "thinking", "thinking": text, "signature": given_signature}
+
+
+def signature(head: Head, thoughts: str) -> str:
+    """Return the signature of a thinking block, which agents keep without reading it.
+
+    It is a copy of the reasoning if the block does not show it, and else a short hash.
+    """
+    if head.thinking == "sealed":
+        return sealed(thoughts)
+    return b64encode(blake2b(thoughts.encode(), digest_size=24).digest()).decode()
 
 
 def tool_block(call: AnswerCall) -> Fields:
@@ -114,8 +147,8 @@ def count_answer(tokens: int) -> tuple[bytes, Mapping[str, str]]:
 
 
 def start_event(head: Head) -> bytes:
-    """Return the event that begins a stream."""
-    return event("message_start", {"message": message(head, [], Ending())})
+    """Return the event that begins a stream; it is sent with the first token of the response."""
+    return event("message_start", {"message": message(head, [], Ending(output_tokens=1))})
 
 
 def block_start(index: int, block: Mapping[str, object]) -> bytes:
@@ -126,6 +159,17 @@ def block_start(index: int, block: Mapping[str, object]) -> bytes:
 def text_delta(index: int, text: str) -> bytes:
     """Return the event that adds text to a block."""
     return event("content_block_delta", {"index": index, "delta": {"type": "text_delta", "text": text}})
+
+
+def thinking_delta(index: int, text: str) -> bytes:
+    """Return the event that adds reasoning to a block."""
+    return event("content_block_delta", {"index": index, "delta": {"type": "thinking_delta", "thinking": text}})
+
+
+def signature_delta(index: int, given_signature: str) -> bytes:
+    """Return the event that adds the signature to a thinking block."""
+    delta = {"type": "signature_delta", "signature": given_signature}
+    return event("content_block_delta", {"index": index, "delta": delta})
 
 
 def input_delta(index: int, partial_json: str) -> bytes:
@@ -141,7 +185,7 @@ def block_stop(index: int) -> bytes:
 
 def end_events(head: Head, end: Ending) -> bytes:
     """Return the events that end a stream."""
-    delta = {"stop_reason": end.stop_reason, "stop_sequence": end.stop_sequence}
+    delta = {"stop_reason": end.stop_reason, "stop_sequence": end.stop_sequence, "stop_details": None}
     return event("message_delta", {"delta": delta, "usage": _usage(head, end)}) + event("message_stop", {})
 
 
@@ -151,9 +195,12 @@ def event(kind: str, fields: Mapping[str, object]) -> bytes:
 
 
 def _usage(head: Head, end: Ending) -> Fields:
+    """Return the token counts; those of the thinking only at the end of a response."""
+    details = {"output_tokens_details": {"thinking_tokens": end.thinking_tokens}}
     return {
         "input_tokens": head.input_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,
         "output_tokens": end.output_tokens,
+        **(details if end.stop_reason is not None else {}),
     }

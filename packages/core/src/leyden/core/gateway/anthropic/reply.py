@@ -18,12 +18,17 @@ from leyden.core.gateway.anthropic.format import (
     ending,
     input_delta,
     message,
+    signature,
+    signature_delta,
     start_event,
     text_block,
     text_delta,
+    thinking_block,
+    thinking_delta,
     tool_block,
 )
 from leyden.core.gateway.codecs.answer_reader import AnswerCall, ReadPart, ReadToken
+from leyden.core.gateway.codecs.reasoning import Reasoning
 from leyden.core.gateway.dialect import FinishedChoice
 from leyden.core.gateway.http.asgi import EVENTS, send_json, start_message
 from leyden.core.gateway.refusal import Refusal
@@ -45,7 +50,7 @@ class PlainReply:
 
     async def end(self, choices: Sequence[FinishedChoice], prompt_tokens: int) -> None:
         """Send the document."""
-        answer = message(self._head, content_blocks(choices[0].reader.parts), ending(choices[0]))
+        answer = message(self._head, content_blocks(self._head, choices[0].reader.parts), ending(choices[0]))
         await send_json(self._send, 200, msgspec.json.encode(answer), request_headers(new_request_id()))
 
     async def fail(self, refusal: Refusal) -> None:
@@ -70,12 +75,19 @@ class StreamReply:
         self._index = 0
         """Index of the open block, or of the next one."""
         self._text_is_open = False
+        self._thoughts: list[str] = []
+        """Pieces of the open thinking block; empty if none is open."""
 
     async def show(self, choice: int, parts: Sequence[ReadPart], tokens: Sequence[ReadToken] | None) -> None:
         """Send the events of the new parts; without new parts, send a ping if the last event was long ago."""
         events = self._opening_events()
         for part in parts:
-            events += self._text(part) if isinstance(part, str) else [*self._close(), *self._call_events(part)]
+            if isinstance(part, Reasoning):
+                events += self._thinking(part.text)
+            elif isinstance(part, str):
+                events += [*self._close_thinking(), *self._text(part)]
+            else:
+                events += [*self._close(), *self._call_events(part)]
         if not events and time.monotonic() - self._sent_at > PING_SECONDS:
             events = [PING]
         if events:
@@ -84,7 +96,7 @@ class StreamReply:
     async def end(self, choices: Sequence[FinishedChoice], prompt_tokens: int) -> None:
         """Send the events that end the open block and the response."""
         events = self._opening_events()
-        if not self._index and not self._text_is_open:
+        if not self._index and not self._text_is_open and not self._thoughts:
             events += self._text("")
         await self._write([*events, *self._close(), end_events(self._head, ending(choices[0]))], more=False)
 
@@ -104,12 +116,28 @@ class StreamReply:
         return [*opening, *([text_delta(self._index, text)] if text else [])]
 
     def _close(self) -> list[bytes]:
-        """Return the event that ends the open text; empty if no text is open."""
+        """Return the events that end the open block; empty if no block is open."""
         if not self._text_is_open:
-            return []
+            return self._close_thinking()
         self._text_is_open = False
         self._index += 1
         return [block_stop(self._index - 1)]
+
+    def _thinking(self, text: str) -> list[bytes]:
+        if self._head.thinking == "hidden":
+            return []
+        opening = [] if self._thoughts else [block_start(self._index, thinking_block())]
+        self._thoughts.append(text)
+        return [*opening, *([thinking_delta(self._index, text)] if self._head.thinking == "shown" else [])]
+
+    def _close_thinking(self) -> list[bytes]:
+        """Return the events that end the open thinking block; empty if none is open."""
+        if not self._thoughts:
+            return []
+        whole = signature(self._head, "".join(self._thoughts))
+        self._thoughts = []
+        self._index += 1
+        return [signature_delta(self._index - 1, whole), block_stop(self._index - 1)]
 
     def _call_events(self, call: AnswerCall) -> list[bytes]:
         index, self._index = self._index, self._index + 1

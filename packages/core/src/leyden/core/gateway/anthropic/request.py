@@ -52,10 +52,16 @@ CALL_ID_PREFIX = "toolu_"
 
 
 class _Thinking(msgspec.Struct, frozen=True):
-    """Settings of the model's thinking; they are recorded, and the policy's template decides."""
+    """Settings of the model's thinking; the policy's template decides what they change."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: int | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the model may think."""
+        return self.type != "disabled"
 
 
 class _OutputFormat(msgspec.Struct, frozen=True):
@@ -130,6 +136,8 @@ _CONVERSATION = msgspec.json.Decoder(_Conversation)
 class MessagesRequest(ModelRequest, frozen=True, kw_only=True):
     """One checked request of the Messages API."""
 
+    thinking: Literal["shown", "sealed", "hidden"] = "hidden"
+    """How the response has the reasoning: as text, as an opaque copy, or, without the agent's consent, not at all."""
     left_out: list[str]
     """Kinds of blocks that are left out of the prompt, with the reasons."""
 
@@ -213,8 +221,17 @@ def _checked(
         call_id_prefix=CALL_ID_PREFIX,
         answer_format=_answer_format(body.output_config.format if body.output_config else None),
         sampling=sampling,
+        template_variables={} if body.thinking is None else {"enable_thinking": body.thinking.enabled},
+        thinking=_thinking(body.thinking),
         left_out=left_out(body.messages),
     )
+
+
+def _thinking(given: _Thinking | None) -> Literal["shown", "sealed", "hidden"]:
+    """Return how the response has the reasoning; as at the provider, only requests that enable thinking get it."""
+    if given is None or not given.enabled:
+        return "hidden"
+    return "sealed" if given.display == "omitted" else "shown"
 
 
 def _messages_of(body: "CountBody | _Conversation") -> list[Message]:

@@ -161,13 +161,13 @@ async def replay(policy: ServedPolicy, exchange: Exchange, spans: Sequence[Span]
     reply = exchange.reply(send, response_id, int(spans[0].start_time), prompts)
     choices: list[FinishedChoice] = []
     for index, span in enumerate(spans):
-        reader = AnswerReader(policy.codec, exchange.request, str(span.attributes[semconv.CALL_ID]))
+        prompt_ids = prompts[index // exchange.request.choices].ids
+        reader = AnswerReader(policy.codec, exchange.request, str(span.attributes[semconv.CALL_ID]), prompt_ids)
         ids, logprobs, top = _sampled_tokens(span)
         parts = [*reader.push(ids, logprobs, top), *reader.finish()]
         if reply.live:
             await reply.show(index, parts, reader.tokens())
         finish = cast("Literal['stop', 'length']", span.attributes.get(semconv.ENGINE_FINISH, "stop"))
-        prompt_ids = prompts[index // exchange.request.choices].ids
         choices.append(FinishedChoice(reader=reader, engine_finish=finish, prompt_ids=prompt_ids, response_ids=ids))
     await reply.end(choices, sum(len(prompt.ids) for prompt in prompts))
 

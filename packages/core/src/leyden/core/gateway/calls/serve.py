@@ -117,7 +117,7 @@ class _Choice:
         return [*unread, *self.reader.finish()]
 
     def _note_output(self) -> None:
-        message = answer_message(self.reader.content, self.reader.calls)
+        message = answer_message(self.reader.content, self.reader.calls, self.reader.reasoning)
         self.record.output = msgspec.json.encode([message]).decode()
 
 
@@ -179,7 +179,12 @@ async def _answer(
 ) -> None:
     reply = exchange.reply(send, record.response_id, int(record.started), prompts)
     choices = [
-        _Choice(one, AnswerReader(policy.codec, exchange.request, one.call_id), exchange.request, reply)
+        _Choice(
+            one,
+            AnswerReader(policy.codec, exchange.request, one.call_id, one.prompt_ids or ()),
+            exchange.request,
+            reply,
+        )
         for one in _records(policy, dialect, record, prompts, exchange.request)
     ]
     records = [choice.record for choice in choices]

@@ -53,6 +53,10 @@ class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     role: Literal["assistant"] = "assistant"
     content: str | None
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    """The model's reasoning, if it has any: the field of DeepSeek's API, which older versions of vLLM share."""
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
+    """The same text in the field of newer versions of vLLM."""
     tool_calls: list[_Call] | msgspec.UnsetType = msgspec.UNSET
     refusal: None = None
     annotations: list[object] = []
@@ -118,6 +122,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
     role: Literal["assistant"] | msgspec.UnsetType = msgspec.UNSET
     content: str | msgspec.UnsetType | None = msgspec.UNSET
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
     tool_calls: list[_DeltaCall] | msgspec.UnsetType = msgspec.UNSET
     refusal: msgspec.UnsetType | None = msgspec.UNSET
 
@@ -164,10 +170,13 @@ class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the events of a stream are padded."""
 
 
-def answer_message(content: str | None, calls: Sequence[AnswerCall]) -> AnswerMessage:
+def answer_message(content: str | None, calls: Sequence[AnswerCall], reasoning: str | None = None) -> AnswerMessage:
     """Return the assistant's message."""
     tool_calls = [_Call(id=call.id, function=_Function(name=call.name, arguments=call.arguments)) for call in calls]
-    return AnswerMessage(content=content, tool_calls=tool_calls or msgspec.UNSET)
+    thoughts = reasoning or msgspec.UNSET
+    return AnswerMessage(
+        content=content, reasoning_content=thoughts, reasoning=thoughts, tool_calls=tool_calls or msgspec.UNSET
+    )
 
 
 def logprobs(tokens: Sequence[ReadToken] | None) -> Logprobs | None:
@@ -184,9 +193,14 @@ def logprobs(tokens: Sequence[ReadToken] | None) -> Logprobs | None:
     )
 
 
-def usage(prompt_tokens: int, completion_tokens: int) -> Usage:
+def usage(prompt_tokens: int, completion_tokens: int, reasoning_tokens: int = 0) -> Usage:
     """Return the token counts in the provider's format."""
-    return Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens)
+    return Usage(
+        prompt_tokens,
+        completion_tokens,
+        prompt_tokens + completion_tokens,
+        completion_tokens_details=_CompletionDetails(reasoning_tokens=reasoning_tokens),
+    )
 
 
 def plain_choice(
@@ -239,7 +253,7 @@ def delta_event(
         head,
         [choice],
         None if head.include_usage else msgspec.UNSET,
-        delta.content if isinstance(delta.content, str) else "",
+        next((text for text in (delta.content, delta.reasoning) if isinstance(text, str)), ""),
         ids,
     )
 
@@ -254,6 +268,11 @@ def call_deltas(call: AnswerCall, index: int) -> tuple[Delta, Delta]:
     name = _DeltaCall(index=index, id=call.id, type="function", function=_Function(arguments="", name=call.name))
     arguments = _DeltaCall(index=index, function=_Function(arguments=call.arguments))
     return Delta(tool_calls=[name]), Delta(tool_calls=[arguments])
+
+
+def reasoning_delta(text: str) -> Delta:
+    """Return a piece of reasoning as a delta."""
+    return Delta(reasoning_content=text, reasoning=text)
 
 
 def server_event(data: bytes) -> bytes:

@@ -11,18 +11,21 @@ from leyden.core.gateway.chat.format import (
     Delta,
     Logprobs,
     TokenIds,
+    Usage,
     answer_message,
     call_deltas,
     completion,
     delta_event,
     logprobs,
     plain_choice,
+    reasoning_delta,
     server_event,
     usage,
     usage_event,
 )
 from leyden.core.gateway.chat.request import ChatRequest
 from leyden.core.gateway.codecs.answer_reader import ReadPart, ReadToken
+from leyden.core.gateway.codecs.reasoning import Reasoning
 from leyden.core.gateway.dialect import FinishedChoice
 from leyden.core.gateway.http.asgi import EventWriter, send_json
 from leyden.core.gateway.refusal import Refusal
@@ -44,14 +47,14 @@ class PlainReply:
         answers = [
             plain_choice(
                 index,
-                answer_message(drawn.reader.content, drawn.reader.calls),
+                answer_message(drawn.reader.content, drawn.reader.calls, drawn.reader.reasoning),
                 drawn.finish(self._request),
                 logprobs(drawn.reader.tokens()),
                 _ids(drawn, self._request),
             )
             for index, drawn in enumerate(choices)
         ]
-        token_usage = usage(prompt_tokens, sum(drawn.tokens for drawn in choices))
+        token_usage = _usage(prompt_tokens, choices)
         await send_json(self._send, 200, completion(self._head, answers, token_usage, _ids(choices[0], self._request)))
 
     async def fail(self, refusal: Refusal) -> None:
@@ -71,7 +74,7 @@ class StreamReply:
         self._events = EventWriter(send, concurrent=request.choices > 1)
 
     async def show(self, choice: int, parts: Sequence[ReadPart], tokens: Sequence[ReadToken] | None) -> None:
-        """Send the new parts of a choice: one event for each text, two for each tool call."""
+        """Send the new parts of a choice: one event for each text or reasoning, two for each tool call."""
         token_logprobs = logprobs(tokens)
         for part in parts:
             if isinstance(part, str):
@@ -80,6 +83,10 @@ class StreamReply:
                     self._opening_event(choice) + delta_event(self._head, choice, delta, token_logprobs=token_logprobs)
                 )
                 token_logprobs = None
+                continue
+            if isinstance(part, Reasoning):
+                event = delta_event(self._head, choice, reasoning_delta(part.text))
+                await self._events.write(self._opening_event(choice) + event)
                 continue
             name, arguments = call_deltas(part, self._calls.get(choice, 0))
             if choice not in self._opened:
@@ -96,7 +103,7 @@ class StreamReply:
             ending = delta_event(self._head, index, Delta(), finish, ids=ids)
             events.append(self._opening_event(index) + ending)
         if self._head.include_usage:
-            token_usage = usage(prompt_tokens, sum(drawn.tokens for drawn in choices))
+            token_usage = _usage(prompt_tokens, choices)
             events.append(usage_event(self._head, token_usage))
         await self._events.write(b"".join([*events, DONE]), more=False)
 
@@ -115,6 +122,14 @@ class StreamReply:
         return delta_event(
             self._head, choice, Delta(role="assistant", content="", refusal=None), token_logprobs=token_logprobs
         )
+
+
+def _usage(prompt_tokens: int, choices: Sequence[FinishedChoice]) -> Usage:
+    return usage(
+        prompt_tokens,
+        sum(drawn.tokens for drawn in choices),
+        sum(drawn.reasoning_tokens for drawn in choices),
+    )
 
 
 def _ids(drawn: FinishedChoice, request: ChatRequest) -> TokenIds | None:

@@ -1,4 +1,6 @@
-"""Answer reader: converts the sampled tokens of one answer to content and tool calls, and finds the end of its text.
+"""Answer reader: converts the sampled tokens of one answer to its parts, and finds the end of its text.
+
+The parts are reasoning, content and tool calls.
 
 Plain and streamed responses use the same code: a plain one needs one `push`, a streamed one needs many.
 """
@@ -9,6 +11,7 @@ from hashlib import blake2b
 from typing import TypeAlias
 
 from leyden.core.gateway.codec import AnswerPart, Codec, ToolCall
+from leyden.core.gateway.codecs.reasoning import Reasoning, reasoning_tokens
 from leyden.core.gateway.codecs.text import StopFilter, TextStream
 from leyden.core.gateway.model_request import ModelRequest
 
@@ -25,8 +28,8 @@ class AnswerCall:
     arguments: str
 
 
-ReadPart: TypeAlias = str | AnswerCall
-"""A piece of content, or a whole tool call with its id."""
+ReadPart: TypeAlias = str | AnswerCall | Reasoning
+"""A piece of content or of reasoning, or a whole tool call with its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +48,19 @@ class ReadToken:
 class AnswerReader:
     """Reader of one answer to `request`, token by token.
 
-    The ids of its tool calls are hashes of `call_id` and the call's index, so a replayed answer has the same ids.
+    `prompt_ids` are those of the answer's prompt, which may open its reasoning. A forced call, an answer in a required
+    format and a completion of a plain text have no reasoning. The ids of the answer's tool calls are hashes of
+    `call_id` and the call's index, so a replayed answer has the same ids.
     """
 
-    def __init__(self, codec: Codec, request: ModelRequest, call_id: str) -> None:
+    def __init__(self, codec: Codec, request: ModelRequest, call_id: str, prompt_ids: Sequence[int] = ()) -> None:
         self._call_id = call_id
         self._text = TextStream(codec.decode)
         self._stop = StopFilter(request.sampling.stop)
         self._parser = codec.parser(request.tools, request.forced)
+        reasons = not (request.prompts or request.forced or request.answer_format)
+        self._splitter = codec.reasoning(prompt_ids) if reasons else None
+        self._decode = codec.decode
         self._one_call = not request.parallel_tool_calls
         self._id_prefix = request.call_id_prefix
         self._logprobs = LogprobReader(codec) if request.logprobs else None
@@ -64,13 +72,23 @@ class AnswerReader:
         self.parts: list[ReadPart] = []
         """All final parts so far, in order."""
         self._content: list[str] = []
+        self._thoughts: list[str] = []
         self._leading_characters = 0
-        """Characters of content before the first tool call; up to there, content and decoded text are the same."""
+        """Characters of content before the first tool call; up to there, it is a connected part of the decoded text."""
 
     @property
     def content(self) -> str | None:
         """Content so far; None if there are only tool calls."""
         return "".join(self._content) or (None if self.calls else "")
+
+    @property
+    def reasoning(self) -> str | None:
+        """Reasoning so far; None if there is none."""
+        return "".join(self._thoughts) or None
+
+    def reasoning_tokens(self, ids: Sequence[int]) -> int:
+        """Return how many of the answer's tokens belong to its reasoning, with the marks around it."""
+        return reasoning_tokens(self._decode, ids) if self._thoughts else 0
 
     @property
     def stop_string(self) -> str | None:
@@ -96,7 +114,9 @@ class AnswerReader:
         ended_early = self.stopped
         parts = self._take(self._text.finish())
         if not self.stopped:
-            parts += self._add_parts(self._parser.push(self._stop.finish()))
+            parts += self._add_parts(self._split(self._stop.finish()))
+        if self._splitter is not None:
+            parts += self._add_parts(self._parsed(self._splitter.finish()))
         if not (self._one_call and self.calls):
             parts += self._add_parts(self._parser.finish())
         self.stopped = ended_early
@@ -107,21 +127,38 @@ class AnswerReader:
 
         Returns None if the agent did not request log-probabilities.
         """
-        return None if self._logprobs is None else self._logprobs.take(self._leading_characters)
+        if self._logprobs is None:
+            return None
+        begin = self._splitter.consumed if self._splitter else 0
+        return self._logprobs.take(begin, begin + self._leading_characters)
 
     def _take(self, text: str) -> list[ReadPart]:
         if self.stopped:
             return []
-        parts = self._add_parts(self._parser.push(self._stop.push(text)))
+        parts = self._add_parts(self._split(self._stop.push(text)))
         self.stopped = self.stopped or self._stop.stopped
         return parts
 
-    def _add_parts(self, parts: list[AnswerPart]) -> list[ReadPart]:
+    def _split(self, text: str) -> list[AnswerPart | Reasoning]:
+        """Return the parts that a text of the answer completes."""
+        return self._parsed([text] if self._splitter is None else self._splitter.push(text))
+
+    def _parsed(self, pieces: Sequence[Reasoning | str]) -> list[AnswerPart | Reasoning]:
+        parts: list[AnswerPart | Reasoning] = []
+        for piece in pieces:
+            parts += [piece] if isinstance(piece, Reasoning) else self._parser.push(piece)
+        return parts
+
+    def _add_parts(self, parts: Sequence[AnswerPart | Reasoning]) -> list[ReadPart]:
         kept: list[ReadPart] = []
         for part in parts:
             if isinstance(part, str):
                 self._content.append(part)
                 self._leading_characters += 0 if self.calls else len(part)
+                kept.append(part)
+                continue
+            if isinstance(part, Reasoning):
+                self._thoughts.append(part.text)
                 kept.append(part)
                 continue
             self.calls.append(self._with_id(part))
@@ -152,11 +189,12 @@ class LogprobReader:
         self._tokens.append((self._length, read))
         self._length += len(text)
 
-    def take(self, content_length: int) -> list[ReadToken]:
-        """Return the tokens of the first `content_length` characters that were not returned before."""
+    def take(self, begin: int, end: int) -> list[ReadToken]:
+        """Return the tokens of the characters from `begin` to `end` of the text that were not returned before."""
         new: list[ReadToken] = []
-        while self._returned < len(self._tokens) and self._tokens[self._returned][0] < content_length:
-            new.append(self._tokens[self._returned][1])
+        while self._returned < len(self._tokens) and self._tokens[self._returned][0] < end:
+            start, token = self._tokens[self._returned]
+            new += [token] if start >= begin else []
             self._returned += 1
         return new
 

@@ -20,6 +20,14 @@ from leyden.core.errors import GatewayError, GrammarError, ImageError, PolicyErr
 from leyden.core.gateway.codec import AnswerParser, Codec, Forced, ImageFile, Message, ParsedAnswer, ToolDefinition
 from leyden.core.gateway.codecs.chat_template import ChatTemplate, TemplateTooLong
 from leyden.core.gateway.codecs.messages import plain_messages
+from leyden.core.gateway.codecs.reasoning import (
+    END_THINK,
+    THINK,
+    ReasoningForm,
+    ReasoningSplitter,
+    opened_reasoning,
+    reasoning_form,
+)
 from leyden.core.gateway.tools.call_grammar import calls_grammar
 from leyden.core.gateway.tools.family import ToolFamily, answer_parser, parse_answer
 from leyden.core.gateway.tools.registry import tool_family
@@ -33,7 +41,10 @@ _LOSSLESS = frozenset({
 })  # fmt: skip
 """Names of tokenizer components that drop no text."""
 _SPACE_REPLACEMENT = 'Replace(pattern=String(" "), content="▁")'
-THINK, END_THINK = "<think>", "</think>\n\n"
+CLOSED_REASONING = f"{END_THINK}\n\n"
+"""Text that closes reasoning which a prompt opens."""
+LONGEST_OPENING = 32
+"""Most ids at the end of a prompt that may be the opening of the reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +68,10 @@ class HuggingFaceCodec(Codec):
         self._chat_template = ChatTemplate(self._tokenizer)
         self._family = tool_family(self._template)
         self._stop_ids = stop_ids(self._tokenizer, str(source))
-        self._hidden_ids = _control_token_ids(self._tokenizer, self._family.tokens if self._family else ())
+        self._reasons = END_THINK in self._template
+        self._form: ReasoningForm | None = None
+        marks = (*(self._family.tokens if self._family else ()), *((THINK, END_THINK) if self._reasons else ()))
+        self._hidden_ids = _control_token_ids(self._tokenizer, marks)
         self._mark_ids = _mark_ids(self._tokenizer, self._family)
         self._prompts: OrderedDict[bytes, _Prompt] = OrderedDict()
         self._prompt_bytes = 0
@@ -101,7 +115,7 @@ class HuggingFaceCodec(Codec):
         rejects the messages, or if a call is forced and the template's format of tool calls is unknown.
         """
         prompt = self._prompt(messages, tools, variables or {})
-        closing = END_THINK if prompt.opens_reasoning else ""
+        closing = CLOSED_REASONING if prompt.opens_reasoning else ""
         if forced is None:
             return [*prompt.ids, *(self._continuation(closing) if closing and formatted else ())]
         if self._family is None:
@@ -198,7 +212,7 @@ class HuggingFaceCodec(Codec):
         return ids or [token for token in first if token is not None][:1]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of an answer, without control tokens but with the marks of tool calls."""
+        """Return the text of an answer, without control tokens but with the marks of tool calls and of reasoning."""
         kept = [token for token in ids if token not in self._hidden_ids]
         return self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
@@ -209,6 +223,13 @@ class HuggingFaceCodec(Codec):
     def parser(self, tools: Sequence[ToolDefinition], forced: Forced | None = None) -> AnswerParser:
         """Return a parser of the template's tool family for one streamed answer."""
         return answer_parser(self._family, tools, forced)
+
+    def reasoning(self, prompt_ids: Sequence[int]) -> ReasoningSplitter | None:
+        """Return a splitter in the form of the template; None if the template has no reasoning."""
+        if not self._reasons:
+            return None
+        end = self._tokenizer.decode(list(prompt_ids[-LONGEST_OPENING:]), clean_up_tokenization_spaces=False)
+        return ReasoningSplitter(self._reasoning_form(), opened_reasoning(end))
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the UTF-8 bytes of a token; exact for byte-level vocabularies, else the bytes of its decoded text."""
@@ -269,6 +290,18 @@ class HuggingFaceCodec(Codec):
             return False
 
     def _apply(self, messages: list[Message], tools: Sequence[ToolDefinition], variables: Mapping[str, Any]) -> str:
+        if self._reasons:
+            form = self._reasoning_form()
+            messages = [form.message(message) for message in messages]
+        return self._rendered(messages, tools, variables)
+
+    def _reasoning_form(self) -> ReasoningForm:
+        """Return the form of the template's reasoning; it is read from the template at its first use."""
+        if self._form is None:
+            self._form = reasoning_form(lambda messages: self._rendered(messages, (), {}))
+        return self._form
+
+    def _rendered(self, messages: list[Message], tools: Sequence[ToolDefinition], variables: Mapping[str, Any]) -> str:
         if self._family is not None:
             messages = self._family.messages(messages, self._template)
         return self._chat_template.render(messages, tools, variables)

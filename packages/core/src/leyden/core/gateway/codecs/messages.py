@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from leyden.core.gateway.codec import Message
+from leyden.core.gateway.codecs.reasoning import FIELDS
 from leyden.core.gateway.message_images import IMAGE
 
 _ROLES = {"developer": "system"}
@@ -21,8 +22,9 @@ def plain_messages(
     """Return the messages with content as one string and tool arguments as objects, as templates expect them.
 
     Text parts are joined, and missing content becomes the empty string. JSON text in `tool_calls[].function.arguments`
-    is decoded if it is an object. The role `developer` becomes `system`. With `arguments_as_text`, the arguments stay
-    JSON text, for the few templates that need it. With `always_parts`, every content is a list of parts.
+    is decoded if it is an object. The role `developer` becomes `system`. The reasoning of an answer is in the field
+    `reasoning_content`, whichever field the agent sent it in. With `arguments_as_text`, the arguments stay JSON text,
+    for the few templates that need it. With `always_parts`, every content is a list of parts.
     """
     return [_plain(message, as_text=arguments_as_text, always_parts=always_parts) for message in messages]
 
@@ -41,6 +43,10 @@ def _plain(message: Message, *, as_text: bool, always_parts: bool) -> Message:
     plain = {key: value for key, value in message.items() if value is not None}
     plain["role"] = _ROLES.get(message["role"], message["role"])
     plain["content"] = _content(message.get("content"), always_parts=always_parts)
+    if reasoning := reasoning_of(message):
+        plain[FIELDS[0]] = reasoning
+    else:
+        plain.pop(FIELDS[0], None)
     if plain.get("tool_calls"):
         plain["tool_calls"] = [_plain_call(call, as_text=as_text) for call in plain["tool_calls"]]
     else:
@@ -56,6 +62,14 @@ def _content(content: Any, *, always_parts: bool) -> str | list[dict[str, str]]:
         {"type": "image"} if part.get("type") == IMAGE else {"type": "text", "text": plain_text([part])}
         for part in parts
     ]
+
+
+def reasoning_of(message: Message) -> str:
+    """Return the reasoning of an assistant's message; empty if it has none."""
+    if message.get("role") != "assistant":
+        return ""
+    found = (message.get(field) for field in FIELDS)
+    return next((text for text in found if isinstance(text, str) and text), "")
 
 
 def _plain_call(call: Mapping[str, Any], *, as_text: bool) -> dict[str, Any]:

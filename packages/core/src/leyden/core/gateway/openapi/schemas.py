@@ -125,6 +125,22 @@ class OutputMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content: list[_OutputText]
 
 
+class _ReasoningText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class OutputReasoning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Reasoning before an answer."""
+
+    id: str
+    type: Literal["reasoning"]
+    status: Literal["completed", "incomplete"]
+    summary: list[object]
+    content: list[_ReasoningText]
+    encrypted_content: str | None | msgspec.UnsetType = msgspec.UNSET
+
+
 class OutputCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tool call of an answer."""
 
@@ -139,6 +155,12 @@ class OutputCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _MessagesText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["text"]
     text: str
+
+
+class _MessagesThinkingText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str
 
 
 class _MessagesToolUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -163,6 +185,7 @@ class MessagesAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content: list[dict[str, Any]]
     stop_reason: messages_format.StopReason
     stop_sequence: str | None
+    stop_details: None
     usage: _MessagesUsage
 
 
@@ -177,8 +200,9 @@ def schemas() -> Schemas:
     chat = _named("Chat", [ChatBody, ChatMessage, ChatTool])
     answers = {**_named("Completion", [Completion]), **_named("Chunk", [Chunk])}
     completions = _named("Completions", [CompletionsBody, completions_format.Completion])
-    responses = _named("Responses", [ResponsesBody, ResponsesTool, ItemFields, OutputMessage, OutputCall, Settings])
-    blocks = [_MessagesText, _MessagesToolUse]
+    outputs = [OutputMessage, OutputReasoning, OutputCall]
+    responses = _named("Responses", [ResponsesBody, ResponsesTool, ItemFields, *outputs, Settings])
+    blocks = [_MessagesText, _MessagesThinkingText, _MessagesToolUse]
     messages = _named(
         "Messages", [*blocks, MessagesBody, CountBody, MessagesAnswer, MessagesCount, MessagesErrorEnvelope]
     )
@@ -318,7 +342,7 @@ def _describe_messages_checks(found: Schemas) -> None:
     found["MessagesBlock"] = _variants(found["MessagesBlock"], "type", _BLOCKS)
     found["MessagesTextBlock"] = _variants(found["MessagesTextBlock"], "type", {("text",): ("text",)})
     found["MessagesTool"] = _variants(found["MessagesTool"], "type", {("custom",): ("name", "input_schema")})
-    outputs = [reference("MessagesText"), reference("MessagesToolUse")]
+    outputs = [reference(f"Messages{kind}") for kind in ("Text", "ThinkingText", "ToolUse")]
     found["MessagesAnswer"]["properties"]["content"]["items"] = {"oneOf": outputs}
 
 
@@ -354,7 +378,7 @@ def _answer(settings: Schema) -> Schema:
         "model": {"type": "string"},
         "output": {
             "type": "array",
-            "items": {"oneOf": [reference("ResponsesOutputMessage"), reference("ResponsesOutputCall")]},
+            "items": {"oneOf": [reference(f"ResponsesOutput{kind}") for kind in ("Message", "Reasoning", "Call")]},
         },
         "service_tier": {"enum": ["auto", "default"]},
         "usage": {"type": ["object", "null"]},

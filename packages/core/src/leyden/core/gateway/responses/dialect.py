@@ -55,6 +55,7 @@ class ResponsesExchange:
                     model=request.model,
                     settings=request.settings,
                     padded=request.padded,
+                    copies_reasoning=request.copies_reasoning,
                 )
             )
         return self._writer

@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from leyden.core.gateway.codecs.answer_reader import AnswerCall, ReadPart, ReadToken
-from leyden.core.gateway.responses.items import Item, call_item, item_id, message_item, text_part
+from leyden.core.gateway.codecs.reasoning import Reasoning
+from leyden.core.gateway.responses.items import Item, call_item, item_id, message_item, reasoning_item, text_part
 from leyden.core.gateway.responses.request import Settings
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]
@@ -32,6 +33,8 @@ class Head:
     settings: Settings
     padded: bool = False
     """Whether the events of a stream are padded, which hides the length of their text."""
+    copies_reasoning: bool = False
+    """Whether items of reasoning have an opaque copy of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +94,13 @@ def billed(answer: Response) -> Response:
     return answer | {"billing": {"payer": "developer"}}
 
 
-def usage(input_tokens: int, output_tokens: int) -> dict[str, object]:
+def usage(input_tokens: int, output_tokens: int, reasoning_tokens: int = 0) -> dict[str, object]:
     """Return the token counts in the provider's format."""
     return {
         "input_tokens": input_tokens,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
         "output_tokens": output_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
         "total_tokens": input_tokens + output_tokens,
     }
 
@@ -111,27 +114,37 @@ def _logprob(token: ReadToken) -> Item:
     return {"token": token.text, "bytes": token.bytes, "logprob": token.logprob}
 
 
-def output_items(response_id: str, parts: Sequence[ReadPart], tokens: Sequence[ReadToken], *, cut: bool) -> list[Item]:
-    """Return the response's texts and tool calls as items, in order; one empty text if there are no parts.
+def output_items(head: Head, parts: Sequence[ReadPart], tokens: Sequence[ReadToken], *, cut: bool) -> list[Item]:
+    """Return the response's reasoning, texts and calls as items, in order; one empty text if there are no parts.
 
-    If the response was cut off (`cut`), a text at the end is incomplete. A tool call is never incomplete, because the
-    parser returns only complete calls.
+    If the response was cut off (`cut`), a text or reasoning at the end is incomplete. A tool call is never incomplete,
+    because the parser returns only complete calls.
     """
     groups = [(kind, list(group)) for kind, group in groupby(parts or [""], key=type)]
     items: list[Item] = []
+    first = next((index for index, (kind, _) in enumerate(groups) if kind is not Reasoning), None)
     for index, (kind, group) in enumerate(groups):
+        status = "incomplete" if cut and index == len(groups) - 1 else "completed"
         if kind is str:
-            status = "incomplete" if cut and index == len(groups) - 1 else "completed"
-            part = text_part("".join(map(str, group)), logprobs(tokens) if index == 0 else ())
-            items.append(message(response_id, len(items), [part], status))
+            part = text_part("".join(map(str, group)), logprobs(tokens) if index == first else ())
+            items.append(message(head.id, len(items), [part], status))
+        elif kind is Reasoning:
+            text = "".join(part.text for part in group if isinstance(part, Reasoning))
+            items.append(reasoning(head, len(items), text, status))
         else:
-            items += [call(response_id, len(items) + n, one_call) for n, one_call in enumerate(group)]  # pyright: ignore[reportArgumentType]  # the group holds calls
+            items += [call(head.id, len(items) + n, one_call) for n, one_call in enumerate(group)]  # pyright: ignore[reportArgumentType]  # the group holds calls
     return items
 
 
 def message(response_id: str, index: int, content: list[Item], status: str = "completed") -> Item:
     """Return the assistant's message as the item at `index` of a response."""
     return {"id": item_id("message", response_id, str(index))} | message_item("assistant", content, status)
+
+
+def reasoning(head: Head, index: int, text: str, status: str = "completed") -> Item:
+    """Return the reasoning as the item at `index` of a response."""
+    item = reasoning_item(text, status, with_copy=head.copies_reasoning)
+    return {"id": item_id("reasoning", head.id, str(index))} | item
 
 
 def call(

@@ -12,6 +12,7 @@ import msgspec
 
 from leyden.core.gateway.codec import Message
 from leyden.core.gateway.message_images import image_part
+from leyden.core.gateway.codecs.reasoning import sealed, unsealed
 from leyden.core.gateway.refusal import Refusal, invalid, unsupported
 
 T = TypeVar("T")
@@ -65,6 +66,33 @@ def message_item(role: str, content: list[Item], status: str = "completed") -> I
 def call_item(call_id: str, name: str, arguments: str, status: str = "completed") -> Item:
     """Return an item of a tool call."""
     return {"type": "function_call", "status": status, "arguments": arguments, "call_id": call_id, "name": name}
+
+
+def reasoning_item(text: str, status: str = "completed", *, with_copy: bool = False) -> Item:
+    """Return an item of the policy's reasoning; `with_copy`, with an opaque copy of it as `encrypted_content`."""
+    content = [reasoning_part(text)] if text else []
+    item = {"type": "reasoning", "summary": [], "content": content, "status": status}
+    return item | ({"encrypted_content": sealed(text) if text else None} if with_copy else {})
+
+
+def reasoning_part(text: str) -> Item:
+    """Return the only part of an item of reasoning."""
+    return {"type": "reasoning_text", "text": text}
+
+
+def reasoning_of(item: Item) -> str:
+    """Return the text of an item of the policy's reasoning; empty for another model's.
+
+    Agents that do not store answers often keep `encrypted_content` alone.
+    """
+    content: object = item.get("content")
+    try:
+        parts = msgspec.convert(content or [], list[_Part])
+        copy = msgspec.convert(item.get("encrypted_content"), str | None)
+    except msgspec.ValidationError:
+        return ""
+    text = "".join(part.text or "" for part in parts if part.type == "reasoning_text")
+    return text or (unsealed(copy) if copy else None) or ""
 
 
 def read_items(given: str | list[Item]) -> list[Item]:
@@ -164,21 +192,25 @@ def check_calls(items: Sequence[Item]) -> None:
 
 def left_out(items: Sequence[Item]) -> list[str]:
     """Return the reasons why items are left out of the prompt; empty if the prompt has all items."""
-    return [REASONING] if any(item["type"] == "reasoning" for item in items) else []
+    foreign = any(item["type"] == "reasoning" and not reasoning_of(item) for item in items)
+    return [REASONING] if foreign else []
 
 
 def chat_messages(items: Sequence[Item]) -> list[Message]:
     """Return a conversation as messages of Chat Completions.
 
-    Consecutive texts and tool calls of the assistant become one message. A text directly after a text without tool
-    calls starts a new message.
+    Consecutive texts and tool calls of the assistant become one message, with the reasoning before them. A text
+    directly after a text without tool calls starts a new message.
     """
     messages: list[Message] = []
     answer: Message | None = None
     for item in items:
         match item["type"]:
+            case "reasoning" if text := reasoning_of(item):
+                answer = {"role": "assistant", "content": None, "reasoning_content": text}
+                messages.append(answer)
             case "message" if item["role"] == "assistant":
-                if answer is not None and "tool_calls" in answer:
+                if answer is not None and ("tool_calls" in answer or answer["content"] is None):
                     answer["content"] = (answer["content"] or "") + _text(item["content"])
                 else:
                     answer = {"role": "assistant", "content": _text(item["content"])}
@@ -199,7 +231,13 @@ def chat_messages(items: Sequence[Item]) -> list[Message]:
                 messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": output})
             case _:
                 continue
-    return messages
+    return [_whole(message) for message in messages]
+
+
+def _whole(message: Message) -> Message:
+    """Return a message with empty content where an answer was cut off in its reasoning."""
+    is_empty = message["content"] is None and "tool_calls" not in message
+    return {**message, "content": ""} if is_empty else message
 
 
 def _content(parts: list[Item]) -> str | list[Item]:

@@ -7,6 +7,7 @@ import msgspec
 from starlette.types import Send
 
 from leyden.core.gateway.codecs.answer_reader import AnswerCall, ReadPart, ReadToken
+from leyden.core.gateway.codecs.reasoning import Reasoning
 from leyden.core.gateway.dialect import FinishedChoice
 from leyden.core.gateway.http.asgi import EVENTS, send_json, start_message
 from leyden.core.gateway.http.padding import padding
@@ -21,10 +22,11 @@ from leyden.core.gateway.responses.format import (
     logprobs,
     message,
     output_items,
+    reasoning,
     response,
     usage,
 )
-from leyden.core.gateway.responses.items import Item, text_part
+from leyden.core.gateway.responses.items import Item, reasoning_part, text_part
 
 
 class AnswerWriter:
@@ -52,8 +54,8 @@ class AnswerWriter:
         self.take(drawn.reader.tokens())
         if self._completed_at is None:
             self._completed_at = int(time.time())
-        output = output_items(self.head.id, drawn.reader.parts, self._tokens, cut=drawn.cut)
-        token_usage = None if prompt_tokens is None else usage(prompt_tokens, drawn.tokens)
+        output = output_items(self.head, drawn.reader.parts, self._tokens, cut=drawn.cut)
+        token_usage = None if prompt_tokens is None else usage(prompt_tokens, drawn.tokens, drawn.reasoning_tokens)
         if drawn.cut:
             return response(self.head, output, Ending(status="incomplete", usage=token_usage))
         return response(self.head, output, Ending(completed_at=self._completed_at, usage=token_usage))
@@ -102,6 +104,8 @@ class StreamReply:
         self._texts: list[str] | None = None
         """Texts of the open message so far; None if no message is open."""
         self._logprobs: list[Item] = []
+        self._thoughts: list[str] | None = None
+        """Pieces of the open reasoning so far; None if no reasoning is open."""
 
     async def show(self, choice: int, parts: Sequence[ReadPart], tokens: Sequence[ReadToken] | None) -> None:
         """Send the events of the new parts."""
@@ -110,8 +114,10 @@ class StreamReply:
         token_logprobs = logprobs(tokens)
         for part in parts:
             events += self._opening_events()
-            if isinstance(part, str):
-                events += self._text(part, token_logprobs)
+            if isinstance(part, Reasoning):
+                events += self._reasoning(part.text)
+            elif isinstance(part, str):
+                events += [*self._close_reasoning(), *self._text(part, token_logprobs)]
                 token_logprobs = []
             else:
                 events += [*self._close(), *self._call(part)]
@@ -122,7 +128,7 @@ class StreamReply:
         """Send the events that end the open message, then the event with the whole response."""
         answer = self._writer.whole(choices[0], prompt_tokens)
         events = self._opening_events()
-        if not self._items and self._texts is None:
+        if not self._items and self._texts is None and self._thoughts is None:
             events += self._open()
         events += self._close("incomplete" if choices[0].cut else "completed")
         events.append(self._event(f"response.{answer['status']}", response=answer))
@@ -160,9 +166,9 @@ class StreamReply:
         return [*events, self._delta("response.output_text.delta", text, **self._location(), logprobs=token_logprobs)]
 
     def _close(self, status: str = "completed") -> list[bytes]:
-        """Return the events that end the open message; empty if no message is open."""
+        """Return the events that end the open message or reasoning; empty if neither is open."""
         if self._texts is None:
-            return []
+            return self._close_reasoning(status)
         part = text_part("".join(self._texts), self._logprobs)
         item = message(self._id, len(self._items), [part], status)
         text_fields = {"text": part["text"], "logprobs": part["logprobs"]}
@@ -174,6 +180,37 @@ class StreamReply:
         self._items.append(item)
         self._texts, self._logprobs = None, []
         return events
+
+    def _reasoning(self, text: str) -> list[bytes]:
+        events: list[bytes] = []
+        if self._thoughts is None:
+            self._thoughts = []
+            item = reasoning(self._writer.head, len(self._items), "", "in_progress")
+            events += [
+                self._event("response.output_item.added", item=item, output_index=len(self._items)),
+                self._event("response.content_part.added", **self._reasoning_location(), part=reasoning_part("")),
+            ]
+        self._thoughts.append(text)
+        return [*events, self._delta("response.reasoning_text.delta", text, **self._reasoning_location())]
+
+    def _close_reasoning(self, status: str = "completed") -> list[bytes]:
+        """Return the events that end the open reasoning; empty if none is open."""
+        if self._thoughts is None:
+            return []
+        text, self._thoughts = "".join(self._thoughts), None
+        item = reasoning(self._writer.head, len(self._items), text, status)
+        events = [
+            self._event("response.reasoning_text.done", **self._reasoning_location(), text=text),
+            self._event("response.content_part.done", **self._reasoning_location(), part=reasoning_part(text)),
+            self._event("response.output_item.done", item=item, output_index=len(self._items)),
+        ]
+        self._items.append(item)
+        return events
+
+    def _reasoning_location(self) -> dict[str, object]:
+        """Return the event fields that locate the open reasoning."""
+        index = len(self._items)
+        return {"item_id": reasoning(self._writer.head, index, "")["id"], "output_index": index, "content_index": 0}
 
     def _call(self, answer_call: AnswerCall) -> list[bytes]:
         index = len(self._items)

@@ -29,12 +29,13 @@ from leyden.core.gateway.responses.items import Item, chat_messages, check_calls
 from leyden.core.gateway.tool_choice import apply_tool_choice, read_tool_choice
 
 LOGPROBS = "message.output_text.logprobs"
+REASONING_COPY = "reasoning.encrypted_content"
 INCLUDABLE = frozenset({
     LOGPROBS, "code_interpreter_call.outputs", "computer_call_output.output.image_url", "file_search_call.results",
-    "message.input_image.image_url", "reasoning.encrypted_content", "web_search_call.action.sources",
+    "message.input_image.image_url", REASONING_COPY, "web_search_call.action.sources",
     "web_search_call.results",
 })  # fmt: skip
-"""Accepted values of `include`; all but log-probabilities concern items that the gateway's responses never have."""
+"""Accepted values of `include`; the others than these two concern items that the gateway's responses never have."""
 
 HINTS = frozenset({"prompt_cache_options"})
 """Fields that are only hints, in addition to the fields of `ResponsesBody` that the response only repeats."""
@@ -140,6 +141,8 @@ class ResponsesRequest(ModelRequest, frozen=True, kw_only=True):
     settings: Settings
     padded: bool
     """Whether the events of a stream are padded, which hides the length of their text."""
+    copies_reasoning: bool
+    """Whether items of reasoning have an opaque copy of it, for agents that keep nothing else of them."""
     left_out: list[str]
     """Kinds of items that are left out of the prompt, with the reasons."""
 
@@ -221,6 +224,7 @@ def checked_request(draft: Draft, items: list[Item], earlier: list[Item]) -> Res
         earlier=earlier,
         settings=_settings(body, listed),
         padded=body.stream_options is None or body.stream_options.include_obfuscation is not False,
+        copies_reasoning=REASONING_COPY in (body.include or ()),
         left_out=left_out(conversation),
     )
 
