@@ -47,9 +47,8 @@ def save_tiny_vision_policy(path: Path, *, seed: int = 0, width: int = 32, conte
 
 def save_vision_processor(path: Path, tokenizer: Any) -> None:
     """Save the processor of a tiny LLaVA, with its tokenizer, to `path`."""
-    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-
     import transformers
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
     library, make_image_processor = transformers, CLIPImageProcessorPil
     library_any: Any = library
