@@ -4,9 +4,12 @@ Every target gets the same request of 1,000 prompt ids and gives the same answer
 engine's own endpoint, called straight: the floor. `capture` is the least that captures (aiohttp, ids kept in memory),
 `nginx` a plain reverse proxy. `gateway` does all it does in a run (checks the attempt, renders and encodes the prompt,
 decodes the answer, records it) with its store in memory, `gateway-durable` with SQLite, durable before the answer ends.
-LiteLLM and Agent Lightning take part when the Python of an environment that holds them is given.
+LiteLLM and Agent Lightning take part when the Python of an environment that holds them is given. With `--workers`, only
+`leyden gateway` is measured, with one and with two worker processes in front of the engine's endpoint. This needs a
+core for the client, one for the engine and one for each worker.
 
     python benchmarks/gateway.py --json gateway.json --litellm ENV/bin/python --agent-lightning ENV/bin/python
+    python benchmarks/gateway.py --json workers.json --workers [--store postgresql://…]
 
 Targets are called in turns by one client on the same machine, so that only ratios and differences count.
 """
@@ -14,6 +17,7 @@ Targets are called in turns by one client on the same machine, so that only rati
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -24,12 +28,13 @@ from typing import Any
 from wire.load import Round, measure, memory
 from wire.reference import ANSWER_IDS, PROMPT_IDS
 from wire.servers import serve_capture, serve_engine, serve_gateway
-from wire.targets import OwnServer, Target, agent_lightning, litellm, nginx
+from wire.targets import OwnServer, Target, agent_lightning, leyden_gateway, litellm, nginx
 
 SLOW = {"litellm": 20, "agent-lightning-1.0": 4}
 """Targets that get so many times fewer calls."""
 STREAMLESS = {"agent-lightning-1.0"}
 """Targets that refuse streams."""
+WORKERS_CONCURRENCY = 64
 COLUMNS = ("requests_per_s", "p50_ms", "p95_ms", "first_p50_ms", "cpu_ms")
 
 
@@ -72,6 +77,36 @@ def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
     return found | {"at 64 over at 1": rate["gateway-durable", 64] / rate["gateway-durable", 1]}
 
 
+def compare_workers(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure `leyden gateway` with one and with two workers, in turns; the first round only warms up."""
+    engine = OwnServer("engine", serve_engine)
+    store = arguments.store or f"sqlite:///{folder}/workers.db"
+    targets = [leyden_gateway(folder, engine.port, store, workers) for workers in (1, 2)]
+    rounds: list[Round] = []
+    try:
+        for n in range(arguments.rounds + 1):
+            for target in targets:
+                result = asyncio.run(measure(target, WORKERS_CONCURRENCY, arguments.requests, stream=False))
+                rounds += [result] if n else []
+    finally:
+        for target in (*targets, engine):
+            target.stop()
+    rate = {t.name: _medians([r for r in rounds if r.target == t.name])["requests_per_s"] for t in targets}
+    return {
+        "concurrency": WORKERS_CONCURRENCY,
+        "store": store.partition("://")[0],
+        "cores": len(os.sched_getaffinity(0)),
+        "requests_per_s": rate,
+        "two_over_one": rate["gateway-workers-2"] / rate["gateway-workers-1"],
+        "rounds": [asdict(each) for each in rounds],
+    }
+
+
+def _write(path: Path | None, result: dict[str, Any]) -> None:
+    if path:
+        path.write_text(json.dumps(result, indent=1))
+
+
 def _medians(rounds: list[Round]) -> dict[str, float]:
     values: Callable[[str], list[float]] = lambda key: [getattr(r, key) for r in rounds]  # noqa: E731
     return {key: statistics.median(values(key)) for key in COLUMNS}
@@ -103,9 +138,15 @@ def main() -> None:
     parser.add_argument("--memory-calls", type=int, default=0, help="then so many calls, watching memory")
     parser.add_argument("--litellm", type=Path, metavar="PYTHON")
     parser.add_argument("--agent-lightning", type=Path, metavar="PYTHON")
+    parser.add_argument("--workers", action="store_true", help="measure one and two workers of leyden gateway")
+    parser.add_argument("--store", metavar="URI", help="store of --workers instead of a SQLite file")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
+        if arguments.workers:
+            result = compare_workers(Path(name), arguments)
+            print(f"two workers over one: {result['two_over_one']:.2f} x on {result['cores']} cores")
+            return _write(arguments.json, result)
         targets = start(Path(name), arguments)
         rounds = asyncio.run(compare(targets, arguments.rounds, arguments.requests))
         durable = next(target for target in targets if target.name == "gateway-durable")
@@ -124,7 +165,7 @@ def main() -> None:
     if arguments.json:
         result = {"prompt_ids": PROMPT_IDS, "answer_ids": ANSWER_IDS, "rows": rows, "ratios": ratios(rows)}
         result |= {"memory": grown, "rounds": list(map(asdict, rounds))}
-        arguments.json.write_text(json.dumps(result, indent=1))
+        _write(arguments.json, result)
 
 
 if __name__ == "__main__":

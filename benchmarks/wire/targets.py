@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Coroutine
@@ -14,8 +15,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from leyden.core.data.production import CaptureBegin, CaptureBegun
 from wire.reference import MODEL, request_body
 
+ATTEMPTS = 64
+"""Attempts that share the calls of a measurement."""
 PATIENCE_SECONDS = 90.0
 Serve = Callable[[Connection, str], Coroutine[Any, Any, None]]
 
@@ -86,6 +92,35 @@ class ForeignServer(Target):
         self._process.terminate()
         self._process.wait(20)
         self._log.close()
+
+
+class LeydenGateway(Target):
+    """`leyden gateway` as users start it, with attempts that were begun over HTTP."""
+
+    def __init__(self, name: str, arguments: list[str], folder: Path) -> None:
+        token = "benchmark"
+        command = [sys.executable, "-m", "leyden.core.cli", "gateway", "--json", "--port", "0", *arguments]
+        self._process = subprocess.Popen(
+            command, cwd=folder, env={**os.environ, "LEYDEN_CAPTURE_TOKEN": token}, stdout=subprocess.PIPE
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{name} did not start")
+        url: str = json.loads(line)["url"]
+        paths = [f"/a/{_begin(url, token)}/v1/chat/completions" for _ in range(ATTEMPTS)]
+        super().__init__(name, self._process.pid, int(url.rpartition(":")[2]), paths)
+
+    def stop(self) -> None:
+        """Terminate it."""
+        self._process.terminate()
+        self._process.wait(30)
+
+
+def leyden_gateway(folder: Path, upstream: int, store: str, workers: int) -> Target:
+    """`leyden gateway` in front of the engine's endpoint, with so many worker processes."""
+    options = ["--endpoint", f"http://127.0.0.1:{upstream}/v1", "--store", store, "--workers", str(workers)]
+    return LeydenGateway(f"gateway-workers-{workers}", options, folder)
 
 
 def nginx(folder: Path, upstream: int) -> Target | None:
@@ -174,6 +209,13 @@ def _run(serve: Serve, pipe: Connection, argument: str) -> None:
 def _answers(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _begin(url: str, token: str) -> str:
+    """Begin a captured rollout; returns the token of its attempt."""
+    body, headers = msgspec.msgpack.encode(CaptureBegin()), {"authorization": f"Bearer {token}"}
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/capture/begin", body, headers), timeout=10) as answer:
+        return msgspec.msgpack.decode(answer.read(), type=CaptureBegun).token
 
 
 def _post(port: int, path: str, body: object) -> None:

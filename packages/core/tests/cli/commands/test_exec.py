@@ -19,6 +19,7 @@ from leyden.core.data.resources import LLM
 from leyden.core.errors import UsageError
 from leyden.core.runner.commands.command import CommandAgent
 from leyden.core.testing.servers.echo_endpoint import Endpoint, echo_endpoint
+from leyden.core.testing.servers.ports import free_port
 from leyden.core.trainer.config import RunConfig, load_config, save_config
 from leyden.core.trainer.services.dev import DevPlan, dry_run
 
@@ -228,6 +229,18 @@ def test_a_command_is_tried_on_tasks(endpoint: Endpoint, tmp_path: Path, capfd: 
     recorded = json.loads(capfd.readouterr().out)
     assert recorded["attempts"][0][1][-1]["attributes"]["leyden.result"] == "asked 2+2?"
     assert len(endpoint.seen) == 1
+
+
+def test_a_call_goes_to_a_replica_that_can_be_reached(
+    endpoint: Endpoint, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.jsonl").write_text('{"question": "2+2?"}\n' * 4)
+    gone = f"http://127.0.0.1:{free_port()}/v1"
+    arguments = ["dev", "-n", "4", "--tasks", f"{tmp_path}/t.jsonl", "--endpoint", gone, *options(endpoint), "--json"]
+    assert run([*arguments, "--", sys.executable, "-c", ASK_FOR_TASK]) == 0
+    recorded = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [rollout["rollout"]["status"] for rollout in recorded] == ["succeeded"] * 4
+    assert len(endpoint.seen) == 4
 
 
 def test_a_command_is_an_agent_in_python_too(endpoint: Endpoint) -> None:

@@ -107,7 +107,12 @@ class ReplicaEngine(RemoteEngine):
         if url not in self._returning:
             task = asyncio.create_task(self._add_when_it_answers(server), name="leyden replica")
             self._returning[url] = task
-            task.add_done_callback(lambda _: self._returning.pop(url, None))
+
+            def forget(ended: asyncio.Task[None]) -> None:
+                if self._returning.get(url) is ended:
+                    del self._returning[url]
+
+            task.add_done_callback(forget)
 
     async def _add(self, server: ReplicaServer) -> None:
         self._check_ready()
@@ -150,7 +155,7 @@ class ReplicaEngine(RemoteEngine):
         url = url.rstrip("/")
         replica = self._replicas.pop(url, None)
         self._balancer.remove(url)
-        returning = self._returning.get(url)
+        returning = self._returning.pop(url, None)
         if returning is not None and returning is not asyncio.current_task():
             returning.cancel()
         if not self._replicas:

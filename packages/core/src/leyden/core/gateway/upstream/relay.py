@@ -159,7 +159,7 @@ class Upstream(UpstreamBackend):
 
     async def _forward(self, path: str, fields: Fields, relay: AnswerRelay, origin: Origin) -> None:
         body: dict[str, object] = {**fields, **({"model": self.model} if self.model else {})}
-        size = sum(len(bytes(value)) for value in fields.values())
+        size = sum(memoryview(value).nbytes for value in fields.values())
         tried: list[str] = []
         while (base_url := self._balancer.choose(origin.rollout.rollout_id, tried)) is not None:
             tried.append(base_url)

@@ -126,7 +126,7 @@ class GatewayWorkers:
             await asyncio.sleep(delay)
             try:
                 return await self._start_worker()
-            except LeydenError as error:
+            except (LeydenError, OSError) as error:
                 delay = min(max(2 * delay, FIRST_DELAY), LONGEST_DELAY)
                 logger.warning("A gateway worker could not be started, the next try is in %.1f s: %s", delay, error)
 
