@@ -1,9 +1,8 @@
 """Takes the figures of structured output that trains: an agent whose answer is one field of its schema, several seeds.
 
-The agents are in `structured_training`. Both are LangChain's `with_structured_output`: `operation` on a class with an
-enumeration, by a JSON schema, and `calculation` on a class that it sends as a forced tool. Their tasks are those of the
-calculator example, in the wordings of training and in others. Runs that are already in the folder are used, not made
-again.
+The agents are in `structured_training`. All are LangChain's `with_structured_output`: `calculation` on a class that it
+sends as a forced tool, `operation` and `sums` on a class whose JSON schema it sends, with an enumeration and an
+integer. Their tasks are those of two examples. Runs that are already in the folder are used, not made again.
 """
 
 import argparse
@@ -15,16 +14,20 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 AGENTS = Path("scripts/structured_training")
-TASKS = Path("examples/calculator_langgraph")
-HELD_OUT = ("val", "val_unseen")
+CALCULATOR, SUMS = Path("examples/calculator_langgraph"), Path("examples/sums_lcel")
+TASKS = {"calculation": CALCULATOR, "operation": CALCULATOR, "sums": SUMS}
+"""Folder with the tasks of each agent."""
+HELD_OUT = {CALCULATOR: ("val", "val_unseen"), SUMS: ("val",)}
+"""Files of held-out tasks in each folder; the second has other wordings than the first."""
 
 
 def arguments(options: argparse.Namespace, seed: int) -> list[str]:
     """Return the words of `leyden train` for one seed; writes the files of held-out tasks."""
     words = [f"{AGENTS}/{options.agent}.py:agent", "--reward", f"{AGENTS}/reward.py:{options.agent}"]
-    words += ["--tasks", f"{TASKS}/train.jsonl"]
-    for name in HELD_OUT:
-        rows = (ROOT / TASKS / f"{name}.jsonl").read_text().splitlines()[: options.held_out]
+    tasks = TASKS[options.agent]
+    words += ["--tasks", f"{tasks}/train.jsonl"]
+    for name in HELD_OUT[tasks]:
+        rows = (ROOT / tasks / f"{name}.jsonl").read_text().splitlines()[: options.held_out]
         (options.folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
         words += ["--val", str(options.folder / f"{name}.jsonl")]
     words += ["--policy", str(options.policy), "--learning-rate", options.learning_rate, "--steps", str(options.steps)]
@@ -44,8 +47,7 @@ def report(options: argparse.Namespace, seed: int) -> dict[str, Any]:
 def row(seed: int, found: dict[str, Any]) -> str:
     """Return one line of the table."""
     cells = [str(seed)]
-    for name in HELD_OUT:
-        result = found["held_out"][name]
+    for result in found["held_out"].values():
         for before, after in (("before", "after"), ("sampled_before", "sampled_after")):
             cells.append(f"{100 * result[before]:.1f} → {100 * result[after]:.1f}")
     return "| " + " | ".join([*cells, f"{found['transitions']:,}", f"{found['seconds']:.0f}"]) + " |"
@@ -55,8 +57,8 @@ def main() -> None:
     """Train what is missing and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where the runs are kept")
-    parser.add_argument("--agent", choices=["calculation", "operation"], default="calculation")
-    parser.add_argument("--policy", type=Path, default=TASKS / "policy")
+    parser.add_argument("--agent", choices=sorted(TASKS), default="calculation")
+    parser.add_argument("--policy", type=Path, default=CALCULATOR / "policy")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--tasks", type=int, default=16, help="tasks of a step")
@@ -66,8 +68,10 @@ def main() -> None:
     options = parser.parse_args()
     options.folder = options.folder.resolve()
     options.folder.mkdir(parents=True, exist_ok=True)
-    print("| seed | val, greedy | val, sampled | unseen wordings, greedy | sampled | transitions | seconds |")
-    print("|---|---|---|---|---|---|---|")
+    names = HELD_OUT[TASKS[options.agent]]
+    held_out = " | ".join(f"{name}, {how}" for name in names for how in ("greedy", "sampled"))
+    print(f"| seed | {held_out} | transitions | seconds |")
+    print("|---" * (2 * len(names) + 3) + "|")
     for seed in options.seeds:
         print(row(seed, report(options, seed)), flush=True)
 

@@ -1,4 +1,4 @@
-"""The rewards of the two agents: 1 if the field of the answer is right, else 0."""
+"""The rewards of the agents: 1 if the field of the answer is right, else 0."""
 
 import operator
 import re
@@ -29,3 +29,8 @@ def calculation(task: dict[str, Any], result: Any) -> float:
         return 0.0
     first, sign, second = found.groups()
     return float(OPERATIONS[sign](int(first), int(second)) == task["answer"])
+
+
+def sums(task: dict[str, Any], result: Any) -> float:
+    """Compare the result in `result`, an instance of the agent's class, with the task's."""
+    return float(result.result == task["answer"])

@@ -80,20 +80,35 @@ async def test_json_mode_writes_an_object_unless_it_is_cut(tmp_path: Path, count
     await check_runs(tmp_path, agent, count, score)
 
 
+ONE_CALL = {"model_kwargs": {"parallel_tool_calls": False}}
+"""Fields of a model that calls one tool at a time. LangChain sends an answer as a tool's arguments."""
+
+
 @COUNTS
 @pytest.mark.parametrize("tools", [[], [get_weather]], ids=["without tools", "with tools"])
 @pytest.mark.parametrize("strategy", [ToolStrategy, ProviderStrategy, None])
 async def test_response_format(tmp_path: Path, strategy: Any, tools: list[Any], count: int) -> None:
     async def agent(task: Any) -> Any:
         model = model_of(task)
-        graph = create_agent(option_of(task, LLMS)(), tools, response_format=strategy(model) if strategy else model)
+        llm = option_of(task, LLMS)(**ONE_CALL if tools or strategy is ToolStrategy else {})
+        graph = create_agent(llm, tools, response_format=strategy(model) if strategy else model)
+        return await graph.ainvoke({"messages": [{"role": "user", "content": task["question"]}]})
+
+    await check_runs(tmp_path, agent, count, lambda task, result: instance(task, result["structured_response"]))
+
+
+async def test_several_answers_at_once_are_refused_by_the_framework(tmp_path: Path) -> None:
+    """Its default allows several calls in one answer; the agent then tries again, or ends without a response."""
+
+    async def agent(task: Any) -> Any:
+        graph = create_agent(LLMS[0](), [], response_format=ToolStrategy(model_of(task)))
         return await graph.ainvoke({"messages": [{"role": "user", "content": task["question"]}]})
 
     def score(task: Any, result: Any) -> float:
         found = result["structured_response"]
         return 0.0 if found is None and several_answers(result) else instance(task, found)
 
-    await check_runs(tmp_path, agent, count, score)
+    await check_runs(tmp_path, agent, 8, score)
 
 
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
