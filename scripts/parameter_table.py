@@ -1,6 +1,5 @@
 """Writes the table of parameters into `docs/wire.md`, between its marks; a test fails if the page has another one."""
 
-import sys
 from pathlib import Path
 
 from leyden.core.gateway.parameters import BEGIN, END, table
@@ -18,11 +17,8 @@ def with_table(page: str) -> str:
 
 
 def main() -> None:
-    """Write the table; the exit code is 1 if the page has changed."""
-    page = PAGE.read_text()
-    written = with_table(page)
-    PAGE.write_text(written)
-    sys.exit(0 if written == page else 1)
+    """Write the table."""
+    PAGE.write_text(with_table(PAGE.read_text()))
 
 
 if __name__ == "__main__":

@@ -295,4 +295,4 @@ async def test_training_overrides_exactly_the_fields_of_the_table() -> None:
 
 
 def test_the_page_has_the_table() -> None:
-    assert table() in PAGE.read_text(), "run scripts/parameter_table.py"
+    assert table() in PAGE.read_text(), "run `make tables`"
