@@ -10,7 +10,7 @@ TORCH  := torch==2.13.0
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help install clients quickstart test check format lint types imports pytest test-unit bench lock test-long test-gpu test-newest test-oldest lock-versions clean
+.PHONY: help install clients quickstart test check tables format lint types imports pytest test-unit bench lock test-long test-gpu test-newest test-oldest lock-versions clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ check: lint types imports ## Format, lint, types, layers
 format: $(STAMP) ## Rewrite the code in the house style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+tables: $(STAMP) ## Write the tables of the documentation that follow from the code
+	$(BIN)/python scripts/parameter_table.py
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -1,10 +1,10 @@
 """Calls in thousands through every part of the wire, and whether each was recorded exactly, once, and as whose it was.
 
 Rollouts of three agents each, in tasks, threads and processes, speak with real clients to the real gateway before the
-embedded engine, in every dialect, streaming or not, with tools, hang-ups, cut connections, retries and weight updates
-in flight. Then the engine's own log, the gateway's records, the marks in the prompts and what the agents received are
-held against each other, and log-probabilities against plain forward passes. The exit code is 1 when something does not
-hold, or never happened.
+embedded engine, in every dialect, streaming or not, with tools, formats, penalties and truncation, hang-ups, cut
+connections, retries and weight updates in flight. Then the engine's own log, the gateway's records, the marks in the
+prompts and what the agents received are held against each other, answers against their formats, and log-probabilities
+against plain forward passes. The exit code is 1 when something does not hold, or never happened.
 """
 
 import argparse

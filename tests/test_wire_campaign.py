@@ -14,26 +14,30 @@ import torch
 from rich.console import Console
 
 import wire_campaign
-from campaign.checks import Recorded, all_wrong, packed, sampling_of
+from campaign.agents import Outcome
+from campaign.checks import Recorded, all_wrong, may_stop_anywhere, packed, sampling_of
 from campaign.dialects import DIALECTS
 from campaign.evidence import Evidence
 from campaign.plan import make_plans
 from campaign.recompute import difference, drawn_from, recomputed, version_ranges
 from campaign.summary import ALWAYS
+from campaign.talk import Choice
 from campaign.versions import Versions
 from leyden.core.data import reasons, semconv
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs, unpack_ids, unpack_log_probs
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attribute, Span
 from leyden.core.engine.base import EngineRecord
+from leyden.core.errors import GrammarError
 from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
 from wire_campaign import POLICY, TOLERANCE, find, imprecise, run
 
-CALLS, SEED = 300, 3
-ENGINE, WHO, ANSWERED, TRAINED = (
+CALLS, SEED = 400, 0
+ENGINE, WHO, ANSWERED, FORMATS, TRAINED = (
     "gateway's records against the engine's log",
     "who spoke",
     "what agents were answered",
+    "formats",
     "what is trained",
 )
 
@@ -223,6 +227,49 @@ def other_words_received(evidence: Evidence) -> Evidence:
     return replace(evidence, outcomes=[*evidence.outcomes[:place], changed, *evidence.outcomes[place + 1 :]])
 
 
+def with_choice(evidence: Evidence, fits: Callable[[Outcome, Choice], bool], **changes: Any) -> Evidence:
+    """The evidence in which the first choice that fits was received with changes."""
+    place, outcome, choice = next(
+        (n, one, choice)
+        for n, one in enumerate(evidence.outcomes)
+        for choice in (one.answer.choices if one.answer is not None else ())
+        if fits(one, choice)
+    )
+    assert outcome.answer is not None
+    changed = msgspec.structs.replace(choice, **changes)
+    choices = [changed if one is choice else one for one in outcome.answer.choices]
+    answer = msgspec.structs.replace(outcome.answer, choices=choices)
+    outcomes = [*evidence.outcomes]
+    outcomes[place] = msgspec.structs.replace(outcome, answer=answer)
+    return replace(evidence, outcomes=outcomes)
+
+
+def out_of_its_format(evidence: Evidence) -> Evidence:
+    plans = {call.mark: call for plan in evidence.plans for call in plan.calls()}
+
+    def has_format(outcome: Outcome, choice: Choice) -> bool:
+        plan = plans[outcome.mark]
+        formatted = plan.format not in ("none", "json object") and not may_stop_anywhere(plan)
+        return formatted and choice.finish == "stop" and not choice.calls
+
+    return with_choice(evidence, has_format, text='{"sum": "many"}')
+
+
+def another_call_than_was_forced(evidence: Evidence) -> Evidence:
+    plans = {call.mark: call for plan in evidence.plans for call in plan.calls()}
+
+    def is_forced(outcome: Outcome, choice: Choice) -> bool:
+        plan = plans[outcome.mark]
+        whole = choice.finish == "tool_calls" and not may_stop_anywhere(plan)
+        return plan.tools in ("required", "strict") and bool(choice.calls) and whole
+
+    return with_choice(evidence, is_forced, calls=[("call_1", "calculator", '{"expression": 3}')])
+
+
+def other_ids_received(evidence: Evidence) -> Evidence:
+    return with_choice(evidence, lambda _, choice: bool(choice.ids), ids=[1, 2, 3])
+
+
 def nothing_known_of_a_call(evidence: Evidence) -> Evidence:
     return replace(evidence, outcomes=evidence.outcomes[1:])
 
@@ -245,6 +292,9 @@ def nothing_known_of_a_call(evidence: Evidence) -> Evidence:
         (untrained_though_whole, {ANSWERED}),
         (refusal_not_recorded, {WHO}),
         (other_words_received, {ANSWERED}),
+        (other_ids_received, {ANSWERED}),
+        (out_of_its_format, {ANSWERED, FORMATS}),
+        (another_call_than_was_forced, {ANSWERED, FORMATS}),
         (nothing_known_of_a_call, {ANSWERED}),
     ],
 )
@@ -269,6 +319,44 @@ def test_log_probabilities_that_no_version_gives_are_found(evidence: Evidence, c
     assert imprecise(recomputed([span], versions, lambda: None)) == []
     (wrong,) = imprecise(recomputed([given], versions, lambda: None))
     assert str(span.attributes[semconv.CALL_ID]) in wrong
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("presence_penalty", 0.0),
+        ("frequency_penalty", 0.0),
+        ("repetition_penalty", 1.0),
+        ("min_p", 0.0),
+        ("top_k", 0),
+        ("top_p", 1.0),
+    ],
+)
+def test_another_distribution_than_the_recorded_one_is_found(evidence: Evidence, field: str, value: float) -> None:
+    """The recomputation depends on each part of the sampling: some token has another log-probability without it."""
+
+    def has_field(span: Span) -> bool:
+        sampling = sampling_of(span)
+        return is_drawn(span) and sampling.temperature > 0 and getattr(sampling, field) != value
+
+    spans = [span for spans in evidence.spans.values() for span in spans if has_field(span)]
+    changed = [
+        with_attributes(
+            span,
+            SAMPLING_USED=msgspec.structs.replace(sampling_of(span), **{field: value}).recorded(),
+            SAMPLING_KEPT=None,
+        )
+        for span in spans
+    ]
+    assert imprecise(recomputed(spans, Versions(POLICY), lambda: None)) == []
+    assert imprecise(recomputed(changed, Versions(POLICY), lambda: None)) != []
+
+
+def test_a_grammar_that_does_not_allow_a_recorded_token_is_found(evidence: Evidence) -> None:
+    _, span = edited(evidence, lambda span: [span], lambda span: is_whole(span) and bool(sampling_of(span).grammar))
+    other = msgspec.structs.replace(sampling_of(span), grammar="start: /~~~/")
+    with pytest.raises(GrammarError, match="does not allow"):
+        recomputed([with_attributes(span, SAMPLING_USED=other.recorded())], Versions(POLICY), lambda: None)
 
 
 def test_a_campaign_in_which_nothing_happened_fails(

@@ -21,7 +21,7 @@ CALLS_PER_ATTEMPT = 40
 """As many as a long agent makes: a gateway remembers the conversations of a bounded number of attempts."""
 WARM_UP = 0.4
 """Part of a campaign before memory is looked at."""
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 SHOWN = 20
 
 

@@ -11,16 +11,31 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeAlias
 
+from fuzz import clients
 from fuzz.corpus import CHAT, COMPLETIONS, KEY_MARK, MESSAGES, METHODS, NUMBERS, PATHS, RESPONSES, TEXTS
+from fuzz.schemas import choice_text, grammar_text, pattern_text, schema_text
 
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 
-_BODIES = {
-    "/v1/chat/completions": CHAT,
-    "/v1/completions": COMPLETIONS,
-    "/v1/responses": RESPONSES,
-    "/v1/messages": MESSAGES,
+_OF_MESSAGES = (*MESSAGES, *clients.MESSAGES)
+_OF_ANSWERS = ("max_tokens", "stream", "stop_sequences", "temperature", "top_p", "top_k")
+"""Fields that a request to count tokens does not have."""
+_COUNTS = tuple({key: value for key, value in body.items() if key not in _OF_ANSWERS} for body in _OF_MESSAGES)
+_BODIES: dict[str, tuple[tuple[dict[str, Any], ...], float]] = {
+    "/v1/chat/completions": ((*CHAT, *clients.CHAT), 4),
+    "/v1/completions": ((*COMPLETIONS, *clients.COMPLETIONS), 3),
+    "/v1/responses": ((*RESPONSES, *clients.RESPONSES), 3),
+    "/v1/messages": (_OF_MESSAGES, 3),
+    "/v1/messages/count_tokens": (_COUNTS, 0.7),
+    "/v1/responses/input_tokens": ((*RESPONSES, *clients.RESPONSES), 0.3),
 }
+"""Bodies by path, and how often each path is asked."""
+_GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+_SAMPLED = (
+    "best_of", "echo", "frequency_penalty", "logit_bias", "logprobs", "max_completion_tokens", "max_output_tokens",
+    "max_tokens", "min_p", "n", "presence_penalty", "reasoning_effort", "repetition_penalty", "return_token_ids",
+    "seed", "stop", "stop_sequences", "stop_token_ids", "temperature", "top_k", "top_logprobs", "top_p",
+)  # fmt: skip
 _BOMB = gzip.compress(bytes(40 << 20), mtime=0)
 
 
@@ -60,7 +75,7 @@ def _chunks(body: bytes) -> bytes:
 def request(seed: int, number: int) -> Request:
     """Return request `number` of a campaign."""
     rng = Random(f"{seed}/{number}")
-    [(path, bodies)] = rng.choices(list(_BODIES.items()), (4, 3, 3, 3))
+    [(path, (bodies, _))] = rng.choices(list(_BODIES.items()), [weight for _, weight in _BODIES.values()])
     body = json.dumps(rng.choice(bodies), ensure_ascii=rng.random() < 0.5).encode()
     valid = Request(kind="valid", path=path, body=body, headers=_secrets(rng))
     if rng.random() < 0.05:
@@ -198,6 +213,76 @@ def _deep(rng: Random, valid: Request) -> Request:
         case _:
             document["reasoning"] = document["response_format"] = "@@"
     return replace(valid, body=json.dumps(document).replace('"@@"', nested).encode())
+
+
+def _format(rng: Random, valid: Request) -> Request:
+    """A format of the answer, or tools, of which no grammar is easily made."""
+    document: Any = json.loads(valid.body)
+    marks = {
+        "@@schema@@": schema_text,
+        "@@pattern@@": pattern_text,
+        "@@grammar@@": grammar_text,
+        "@@choice@@": choice_text,
+    }
+    strict = rng.choice((True, True, False, None, "yes"))
+    named = {"name": "n", "strict": strict, "schema": "@@schema@@"}
+    function = {"name": "weather", "parameters": "@@schema@@", "strict": strict}
+    extended: list[dict[str, Any]] = [
+        {"guided_json": "@@schema@@"},
+        {"guided_regex": "@@pattern@@"},
+        {"guided_grammar": "@@grammar@@"},
+        {"guided_choice": "@@choice@@"},
+        {"structured_outputs": {rng.choice(("json", "regex", "choice", "grammar", "json_object")): "@@schema@@"}},
+        {"structured_outputs": {"regex": "@@pattern@@"}},
+        {"structured_outputs": {"grammar": "@@grammar@@"}},
+    ]
+    chat: list[dict[str, Any]] = [
+        {"response_format": {"type": "json_schema", "json_schema": named}},
+        {"response_format": rng.choice(({"type": "json_object"}, {"type": "json_schema"}, {"type": 5}, "@@schema@@"))},
+        {"tools": [{"type": "function", "function": function}], "tool_choice": rng.choice(("required", "auto"))},
+    ]
+    messages: list[dict[str, Any]] = [
+        {"output_config": {"format": {"type": "json_schema", "schema": "@@schema@@"}}},
+        {"tools": [{"name": "weather", "input_schema": "@@schema@@"}], "tool_choice": {"type": "any"}},
+    ]
+    responses: list[dict[str, Any]] = [
+        {"text": {"format": {"type": "json_schema", **named}}},
+        {"tools": [{"type": "function", **function}], "tool_choice": "required"},
+    ]
+    possible = {
+        "/v1/chat/completions": [*chat, *extended],
+        "/v1/completions": extended,
+        "/v1/responses": responses,
+        "/v1/responses/input_tokens": responses,
+    }
+    names = ("response_format", "structured_outputs", "text", "output_config", *_GUIDED)
+    kept = {key: value for key, value in document.items() if key not in names}
+    text = json.dumps(kept | rng.choice(possible.get(valid.path, messages)))
+    for mark, make in marks.items():
+        text = text.replace(f'"{mark}"', make(rng))
+    return replace(valid, body=text.encode("utf-8", "surrogatepass"))
+
+
+def _sampling(rng: Random, valid: Request) -> Request:
+    """Numbers, maps and lists that shape the answer, out of their range or of another type."""
+    document: Any = json.loads(valid.body)
+    names = rng.sample(_SAMPLED, rng.choice((1, 1, 2, 4)))
+    text = json.dumps({key: value for key, value in document.items() if key not in names})[:-1]
+    fields = [f", {json.dumps(name)}: {_sampled(rng, name)}" for name in names]
+    return replace(valid, body=("".join([text, *fields]) + "}").encode("utf-8", "surrogatepass"))
+
+
+def _sampled(rng: Random, name: str) -> str:
+    if name == "logit_bias" and rng.random() < 0.7:
+        token = rng.choice(("7", "600", "-1", "1e3", "9" * 30, "", "a", "٣", "0x1", "\\ud800", "2147483648"))
+        return f'{{"{token}": {rng.choice((*NUMBERS, "5", "-100", "null", "[]"))}}}'
+    if name == "logit_bias":
+        return json.dumps({str(n): 1 for n in range(rng.choice((1024, 1025, 20_000)))})
+    if name in ("stop_token_ids", "stop") and rng.random() < 0.7:
+        return (
+            f"[{', '.join(rng.choice((*NUMBERS, *TEXTS, '3', '-1', 'null')) for _ in range(rng.choice((1, 2, 70))))}]"
+        )
+    return rng.choice((*NUMBERS, *NUMBERS, "null", "true", '"1"', "[]", "{}", "-0.0", "0", "1", "2", "-2", "1e-400"))
 
 
 def _doubled(rng: Random, valid: Request) -> Request:
@@ -342,6 +427,8 @@ _KINDS: dict[str, tuple[Callable[[Random, Request], Request], float]] = {
     "json": (_json, 34),
     "doubled": (_doubled, 5),
     "deep": (_deep, 2),
+    "format": (_format, 8),
+    "sampling": (_sampling, 8),
     "secret": (_secret, 3),
     "encoded": (_encoded, 4),
     "private": (_private, 5),

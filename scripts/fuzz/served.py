@@ -9,22 +9,27 @@ import json
 import logging
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
 from typing import cast
 
 from leyden.core.data.identity import mint, new_key
 from leyden.core.engine.base import GenerateRequest, ModelInfo, TokenChunk
+from leyden.core.errors import GrammarError, UnusableGrammar
 from leyden.core.gateway.app import Gateway, GatewayLimits
 from leyden.core.gateway.calls.served_policy import ServedPolicy
+from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
 from leyden.core.gateway.http.body import BodyLimits
 from leyden.core.gateway.http.protocol import ConnectionLimits
 from leyden.core.gateway.http.server import GatewayServer
+from leyden.core.grammar.compiler import GrammarCompiler
 from leyden.core.store.open import open_store
-from leyden.core.testing.byte_codec import VOCABULARY, ByteCodec
 from leyden.core.testing.scripted_engine import ScriptedAnswer, ScriptedEngine
 
-CODEC = ByteCodec()
+POLICY = Path(__file__).parents[2] / "examples" / "calculator_langgraph" / "policy"
+VOCABULARY = 673
+CODEC = HuggingFaceCodec(POLICY)
 LIMITS = GatewayLimits(body=BodyLimits(max_bytes=1 << 20, max_decoded_bytes=1 << 20, gap_seconds=0.5, seconds=5))
 CONNECTIONS = ConnectionLimits(head_seconds=1.0)
 """Short, so that a campaign that is full of unfinished requests comes to its end."""
@@ -32,10 +37,22 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"town": "Delft"}}\n</tool
 
 
 class ForgetfulEngine(ScriptedEngine):
-    """A scripted engine that keeps no log, so that the memory of its process is the gateway's."""
+    """A scripted engine that keeps no log, so that the memory of its process is the gateway's.
+
+    It compiles grammars as the embedded engine does, and then answers what its script says.
+    """
+
+    grammars = GrammarCompiler(str(POLICY), VOCABULARY)
+    compiling = ThreadPoolExecutor(1)
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
         """Answer, and forget."""
+        if request.sampling.grammar:
+            try:
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self.compiling, self.grammars.begin, request.sampling.grammar)
+            except GrammarError as error:
+                raise UnusableGrammar(str(error)) from error
         try:
             async with aclosing(cast("AsyncGenerator[TokenChunk]", super().generate(request))) as chunks:
                 async for chunk in chunks:
@@ -47,8 +64,9 @@ class ForgetfulEngine(ScriptedEngine):
 
 def answer(request: GenerateRequest) -> ScriptedAnswer:
     """Say something, with a call of a tool where there is one."""
-    offered = b'"weather"' in bytes(token for token in request.prompt_ids if token < 256)
-    return ScriptedAnswer(ids=CODEC.answer(CALL if offered else "Sunny ☀️, 20 °C."), chunk_size=9)
+    offered = '"weather"' in CODEC.decode(request.prompt_ids)
+    ids = CODEC.encode_text(CALL if offered else "Sunny ☀️, 20 °C.")
+    return ScriptedAnswer(ids=[*ids, CODEC.stop_ids[0]], chunk_size=9)
 
 
 async def serve(store_path: Path, attempts: int) -> None:

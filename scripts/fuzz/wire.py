@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from fuzz.mutations import Request
 
-_RESPONSE_ID = re.compile(rb'"id":"((?:chatcmpl-|resp_|msg_)[^"]+)"')
+_RESPONSE_ID = re.compile(rb'"id":"((?:chatcmpl-|cmpl-|resp_|msg_)[^"]+)"')
 MESSAGES_FIELDS = {"type", "error", "request_id"}
 ERROR_FIELDS = {"message", "type", "param", "code"}
 

@@ -228,7 +228,7 @@ TABLE = (
     Reason(
         REFUSED,
         "call",
-        "the gateway refused the request: a parameter that it does not support, or a prompt that is too long",
+        "the gateway refused the request: a parameter or format that it does not support, or a prompt that is too long",
     ),
     Reason(STOPPED, "call", "the run ended while the call was answered"),
     Reason(UPSTREAM, "call", "another model answered, not the policy that is trained"),

@@ -11,6 +11,7 @@ import msgspec
 
 from leyden.core.data.sampling import Sampling
 from leyden.core.gateway.codec import Forced, Message, ToolDefinition
+from leyden.core.gateway.parameter_notes import NOTES
 from leyden.core.gateway.refusal import Refusal, invalid, unsupported
 from leyden.core.grammar.rules import AnswerFormat
 from leyden.core.masking import mask_json
@@ -162,7 +163,8 @@ def check_fields(
             value: object = msgspec.json.decode(raw)
             if value is not None and value not in neutral[name]:
                 shown = bytes(raw).decode()
-                raise unsupported(name, f"is not available from this endpoint with the value {shown[:60]}.")
+                reason = f"is not available from this endpoint with the value {shown[:60]} ({NOTES[name]})."
+                raise unsupported(name, reason)
 
 
 def check_range(name: str, value: float, minimum: int, maximum: int | None = None) -> None:

@@ -24,6 +24,7 @@ from leyden.core.gateway.model_request import (
     rest_of,
     text_of,
 )
+from leyden.core.gateway.parameter_notes import NOTES
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.grammar.rules import AnswerFormat
 from leyden.core.masking import mask_json
@@ -33,6 +34,9 @@ HINTS = frozenset({
     "user_profile_id", "workspace_id",
 })  # fmt: skip
 """Fields that are only hints: they require nothing of the response."""
+
+HINTED_PARTS = frozenset({"thinking.budget_tokens"})
+"""Parts of supported fields that are only hints."""
 
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "compaction": (),
@@ -187,7 +191,7 @@ def _read_fields(body: bytes, known: frozenset[str]) -> dict[str, msgspec.Raw]:
         if name in NEUTRAL:
             value: object = msgspec.json.decode(raw)
             if value is not None and value not in NEUTRAL[name]:
-                raise not_available(name, "this field is not available from this endpoint. Leave it out.")
+                raise not_available(name, f"this field is not available from this endpoint ({NOTES[name]}).")
     return fields
 
 
@@ -219,9 +223,9 @@ def _checked(
         forced=forced,
         parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
         call_id_prefix=CALL_ID_PREFIX,
+        template_variables=_template_variables(body),
         answer_format=_answer_format(body.output_config.format if body.output_config else None),
         sampling=sampling,
-        template_variables={} if body.thinking is None else {"enable_thinking": body.thinking.enabled},
         thinking=_thinking(body.thinking),
         left_out=left_out(body.messages),
     )
@@ -232,6 +236,16 @@ def _thinking(given: _Thinking | None) -> Literal["shown", "sealed", "hidden"]:
     if given is None or not given.enabled:
         return "hidden"
     return "sealed" if given.display == "omitted" else "shown"
+
+
+def _template_variables(body: CountBody) -> dict[str, Any]:
+    """Return the variables for the chat template, by the names that templates and Chat Completions use."""
+    found: dict[str, Any] = {}
+    if body.output_config is not None and body.output_config.effort is not None:
+        found["reasoning_effort"] = body.output_config.effort
+    if body.thinking is not None and body.thinking.type in ("enabled", "disabled"):
+        found["enable_thinking"] = body.thinking.type == "enabled"
+    return found
 
 
 def _messages_of(body: "CountBody | _Conversation") -> list[Message]:

@@ -28,6 +28,9 @@ from leyden.core.gateway.refusal import Refusal, invalid, unsupported
 HINTS = frozenset({"user"})
 """Fields that are only hints: they require nothing of the response."""
 
+NOT_AVAILABLE = frozenset({"best_of", "suffix"})
+"""Fields of `CompletionsBody` of which only values without an effect are accepted."""
+
 DEFAULT_MAX_TOKENS = 16
 MAX_LOGPROBS = 5
 

@@ -40,6 +40,12 @@ INCLUDABLE = frozenset({
 HINTS = frozenset({"prompt_cache_options"})
 """Fields that are only hints, in addition to the fields of `ResponsesBody` that the response only repeats."""
 
+REPEATED = frozenset({
+    "max_tool_calls", "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier",
+    "text.verbosity", "truncation", "user",
+})  # fmt: skip
+"""Fields of `ResponsesBody` that are only hints: the response repeats them, and they require nothing of it."""
+
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "background": (False,),
     "context_management": ([],),
@@ -215,6 +221,7 @@ def checked_request(draft: Draft, items: list[Item], earlier: list[Item]) -> Res
         parallel_tool_calls=body.parallel_tool_calls is not False,
         logprobs=logprobs,
         top_logprobs=checked_top_logprobs(body.top_logprobs, wanted=True),
+        template_variables=_template_variables(body.reasoning),
         answer_format=one_format("text.format", read_text_format(body.text.format if body.text else None)),
         sampling=checked_sampling(
             SamplingFields(temperature=body.temperature, top_p=body.top_p),
@@ -227,6 +234,16 @@ def checked_request(draft: Draft, items: list[Item], earlier: list[Item]) -> Res
         copies_reasoning=REASONING_COPY in (body.include or ()),
         left_out=left_out(conversation),
     )
+
+
+def _template_variables(reasoning: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the variables for the chat template, as Chat Completions has them."""
+    effort = (reasoning or {}).get("effort")
+    if effort is None:
+        return {}
+    if not isinstance(effort, str):
+        raise invalid("Invalid type for 'reasoning.effort': expected a string.", "reasoning.effort")
+    return {"reasoning_effort": effort}
 
 
 def _tool(given: Item, where: str) -> ResponsesTool:
