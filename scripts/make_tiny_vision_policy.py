@@ -107,7 +107,7 @@ def teach(model: Any, tokenizer: PreTrainedTokenizerFast, processor: ImageProces
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     model.eval()
-    return float(loss)
+    return loss.item()
 
 
 def make(seed: int, out: Path, steps: int) -> None:

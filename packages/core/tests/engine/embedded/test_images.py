@@ -42,9 +42,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
 
 @asynccontextmanager
 async def serving(policy: Policy, **config: Any) -> AsyncGenerator[EmbeddedEngine]:
-    engine = EmbeddedEngine(
-        policy.model, name="tiny", config=EmbeddedConfig(**config), tokenizer=str(policy.folder)
-    )
+    engine = EmbeddedEngine(policy.model, name="tiny", config=EmbeddedConfig(**config), tokenizer=str(policy.folder))
     await engine.start()
     try:
         yield engine
@@ -141,9 +139,7 @@ async def test_images_that_cannot_be_read_abort_only_their_call(policy: Policy) 
     outside = PromptImage(digest=image.digest, data=image.data, start=image.start + 10, tokens=image.tokens)
     async with serving(policy) as engine:
         for bad in (broken, outside):
-            wrong = GenerateRequest(
-                request_id="w", prompt_ids=good.prompt_ids, images=(bad,), sampling=good.sampling
-            )
+            wrong = GenerateRequest(request_id="w", prompt_ids=good.prompt_ids, images=(bad,), sampling=good.sampling)
             with pytest.raises(EngineError, match="image"):
                 await generated(engine, wrong)
         assert (await generated(engine, good)).ids

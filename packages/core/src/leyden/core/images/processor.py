@@ -56,7 +56,9 @@ class ImageProcessor:
             """Id of the placeholder token."""
             self._processor = processor
         except Exception as error:
-            raise PolicyError(f"policy {source!r}: its image processor cannot be loaded ({first_line(error)})") from error
+            raise PolicyError(
+                f"policy {source!r}: its image processor cannot be loaded ({first_line(error)})"
+            ) from error
         self._kept: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
         self._kept_bytes = 0
         self._lock = Lock()

@@ -88,7 +88,9 @@ class ImageSpans:
 
     def missing(self, records: "Sequence[CallRecord]") -> list[Span]:
         """Return a span for each image of `records` that was not recorded for its attempt."""
-        wanted = {(record.origin.attempt_id, image.digest): (record, image) for record in records for image in record.images}
+        wanted = {
+            (record.origin.attempt_id, image.digest): (record, image) for record in records for image in record.images
+        }
         return [_span(record, image) for key, (record, image) in wanted.items() if key not in self._recorded]
 
     def remember(self, spans: Sequence[Span]) -> None:
