@@ -70,6 +70,13 @@ def build_tokenizer(colours: list[str]) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
+def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
+    """Id of one token of the vocabulary."""
+    found = tokenizer.convert_tokens_to_ids(token)
+    assert isinstance(found, int)
+    return found
+
+
 def prompt_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
     """Ids of the example's prompt, with the placeholders of its picture."""
     content = [{"type": "text", "text": QUESTION}, {"type": "image"}]
@@ -83,7 +90,7 @@ def teach(model: Any, tokenizer: PreTrainedTokenizerFast, processor: ImageProces
     """Minimise cross-entropy on the teacher's answers; return the last loss."""
     tasks, rng = load_tasks_module(), random.Random(seed)
     colours, prompt = list(tasks.COLOURS), prompt_ids(tokenizer)
-    end: int = tokenizer.convert_tokens_to_ids(END)
+    end = token_id(tokenizer, END)
     answers = {name: [*tokenizer.encode(name, add_special_tokens=False), end] for name in colours}
     assert all(len(answer) == 2 for answer in answers.values()), "every colour is one token"
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.1)
@@ -107,7 +114,7 @@ def teach(model: Any, tokenizer: PreTrainedTokenizerFast, processor: ImageProces
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     model.eval()
-    return float(loss)
+    return loss.item()
 
 
 def make(seed: int, out: Path, steps: int) -> None:
@@ -117,8 +124,7 @@ def make(seed: int, out: Path, steps: int) -> None:
     tokenizer = build_tokenizer(list(load_tasks_module().COLOURS))
     tokenizer.save_pretrained(out)
     save_vision_processor(out, tokenizer)
-    image_id: int = tokenizer.convert_tokens_to_ids(IMAGE)
-    model = tiny_vision_model(len(tokenizer), image_id, seed, WIDTH, CONTEXT, spread=0.05)
+    model = tiny_vision_model(len(tokenizer), token_id(tokenizer, IMAGE), seed, WIDTH, CONTEXT, spread=0.05)
     model.generation_config = GenerationConfig(
         do_sample=True, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
     )

@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from leyden.core.algorithm.account import Account
 from leyden.core.algorithm.registry import make_algorithm
-from leyden.core.data.reasons import NO_CALL_LEFT, NOT_RECOMPUTED
+from leyden.core.data.encoding.images import PromptImage, digest_of
+from leyden.core.data.reasons import IMAGES_NOT_READ, NO_CALL_LEFT, NOT_RECOMPUTED
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.errors import NothingToLearn
@@ -86,6 +88,21 @@ def test_a_batch_in_which_nothing_is_left_takes_no_step(model: PolicyModel, algo
 
     with pytest.raises(NothingToLearn):
         run(model, algorithm, {"max_empty_batches": 1, **({"above": 0.5} if algorithm == "sft" else {})}, *made)
+
+
+def test_calls_with_images_that_the_policy_cannot_read_are_left_out_and_named(
+    model: PolicyModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    image = PromptImage(digest=digest_of(b"a picture"), data=b"a picture", start=0, tokens=2)
+    good = answered(model, "r0", 1.0, None, None)
+    seen = replace(good, transitions=(replace(good.transitions[0], images=(image,)), good.transitions[1]))
+
+    context = run(model, "lightning_rl", {}, seen, answered(model, "r1", 0.0, None))
+
+    (account,) = context.accounts
+    assert account.calls == {IMAGES_NOT_READ: ["r0-0"]}
+    assert "1 calls are not trained, because they cannot be recomputed" in caplog.text
+    assert "reads no images" in caplog.text
 
 
 def test_without_such_calls_nothing_is_checked(model: PolicyModel) -> None:

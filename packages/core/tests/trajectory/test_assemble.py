@@ -5,6 +5,7 @@ import msgspec
 import pytest
 
 from leyden.core.data import reasons, semconv
+from leyden.core.data.encoding.images import PromptImage, digest_of, pack_images
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.reasons import CHOICE_NOT_USED
 from leyden.core.data.rollout import Attempt, AttemptStatus, Rollout
@@ -180,6 +181,56 @@ def test_greedy_unreadable_and_missing_sampling_are_not_trainable() -> None:
         reasons.BAD_LOGPROBS: 1,
         reasons.NOT_RECORDED: 1,
     }
+
+
+FILE, OTHER = b"a picture", b"another picture"
+
+
+def with_images(*files: bytes) -> Attributes:
+    """The attributes of a prompt that begins with these images, each with two placeholders."""
+    images = [PromptImage(digest=digest_of(data), data=data, start=2 * n, tokens=2) for n, data in enumerate(files)]
+    return {semconv.PROMPT_IDS: pack_ids([9] * 8), semconv.PROMPT_IMAGES: pack_images(images)}
+
+
+def image(sequence: int, data: bytes, digest: str = "") -> Span:
+    return span(sequence, "image", {semconv.IMAGE_DIGEST: digest or digest_of(data), semconv.IMAGE_DATA: data})
+
+
+def test_images_of_a_prompt_are_those_that_the_attempt_recorded() -> None:
+    spans = [image(1, FILE), call(2, with_images(FILE)), image(3, OTHER), call(4, with_images(OTHER, FILE)), call(5)]
+
+    trajectory = assemble(ROLLOUT, ATTEMPT, spans, ALL)
+
+    found = [[(one.data, one.start, one.tokens) for one in t.images] for t in trajectory.transitions]
+    assert found == [[(FILE, 0, 2)], [(OTHER, 0, 2), (FILE, 2, 2)], []]
+    states = [t.state for t in trajectory.transitions]
+    assert len(set(states)) == 3
+    assert trajectory.untrained == {}
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        [],
+        [image(1, OTHER)],
+        [image(1, FILE[:-1], digest_of(FILE))],
+        [factories.span("image", {semconv.IMAGE_DIGEST: digest_of(FILE), semconv.IMAGE_DATA: FILE}, attempt_id="old")],
+    ],
+)
+def test_a_call_whose_image_is_missing_or_was_changed_is_left_out_and_counted(spans: list[Span]) -> None:
+    trajectory = assemble(ROLLOUT, ATTEMPT, [*spans, call(2, with_images(FILE)), call(3)], ALL)
+
+    assert [t.call_id for t in trajectory.transitions] == ["call-3"]
+    assert trajectory.excluded == {reasons.IMAGE_NOT_RECORDED: 1}
+
+
+@pytest.mark.parametrize(
+    "packed", ["", "{}", '[["x", 0]]', '[["x", 7, 2]]', '[["x", 0, 2], ["x", 1, 2]]', '[["x", 0, 0]]']
+)
+def test_images_that_do_not_fit_into_the_prompt_are_left_out(packed: str) -> None:
+    bad = call(2, with_images(FILE) | {semconv.PROMPT_IMAGES: packed.replace("x", digest_of(FILE))})
+
+    assert assemble(ROLLOUT, ATTEMPT, [image(1, FILE), bad], ALL).excluded == {reasons.IMAGE_NOT_RECORDED: 1}
 
 
 def reward(sequence: int, attributes: Attributes) -> Span:

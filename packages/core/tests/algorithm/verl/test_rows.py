@@ -15,9 +15,10 @@ from leyden.core.algorithm.verl.rows import CREDIT_FIELD, PromptRows, RowLimits,
 from leyden.core.algorithm.verl.wire import decode_group, encode_group
 from leyden.core.credit.base import Credit, CreditAssigner
 from leyden.core.credit.registry import CREDIT
+from leyden.core.data.encoding.images import PromptImage
 from leyden.core.data.encoding.token_sets import pack_token_sets
 from leyden.core.data.encoding.tokens import token_ids
-from leyden.core.data.reasons import ADJUSTED_SAMPLING, NOT_RECOMPUTED
+from leyden.core.data.reasons import ADJUSTED_SAMPLING, NOT_RECOMPUTED, WITH_IMAGES
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 from leyden.core.errors import TrainingError
@@ -214,3 +215,14 @@ def test_calls_whose_sampling_verls_engine_computes_are_rows_with_it(caplog: pyt
     assert packed[0] == packed[3] == UNADJUSTED
     assert [one.counted_K.tolist() for one in adjustments(packed[1], [1, 2], [3, 4, 5])] == [[], [3], [3, 4]]
     assert [one.bits_W for one in adjustments(packed[2], [1, 2], [3, 4, 5])] == [[0b11000], [0b10000], [0b1100000]]
+
+
+def test_calls_with_images_are_left_out_and_named() -> None:
+    image = PromptImage(digest="0" * 64, data=b"a picture", start=0, tokens=1)
+    own = [replace(call, span_id=f"s{n}", images=(image,) if n == 1 else ()) for n, call in enumerate(calls(3))]
+    group = decode_group(encode_group(rollouts((1.0, own), (0.0, calls(1)))))
+    found = rows(group)
+
+    assert [row.key for row in found.rows] == ["u_0_0", "u_0_2", "u_1_0"]
+    assert found.account.calls == {WITH_IMAGES: ["s1"]}
+    assert [one.digest for one in group.trajectories[0].transitions[1].images] == ["0" * 64]

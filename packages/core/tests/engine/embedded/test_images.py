@@ -75,7 +75,7 @@ def plain_scores(policy: Policy, model: Any, given: GenerateRequest, answer: Seq
     """Log-probabilities of an answer, by the model's own forward pass over the ids and the pixels."""
     pixels = [policy.processor.pixels(image.digest, image.data) for image in given.images]
     ids = torch.tensor([[*given.prompt_ids, *answer]])
-    more = {"pixel_values": torch.from_numpy(np.stack(pixels))} if pixels else {}
+    more = {"pixel_values": torch.as_tensor(np.stack(pixels))} if pixels else {}
     with torch.no_grad():
         logits: Tensor = model(input_ids=ids, use_cache=False, **more).logits
     logprobs = logits[0, len(given.prompt_ids) - 1 : -1].log_softmax(-1)

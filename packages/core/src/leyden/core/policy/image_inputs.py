@@ -35,7 +35,8 @@ class ImageInputs:
         """
         if not images:
             return {"input_ids": ids_BT}
-        present = set(ids_BT[ids_BT >= FIRST_IMAGE_ID].unique().tolist())
+        image_ids: Any = ids_BT[ids_BT >= FIRST_IMAGE_ID]
+        present: set[int] = set(image_ids.unique().tolist())
         used = {first: one for first, one in images.items() if not present.isdisjoint(range(first, first + one.tokens))}
         if not used:
             return {"input_ids": ids_BT}

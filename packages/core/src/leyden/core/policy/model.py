@@ -152,7 +152,7 @@ class PolicyModel:
         return other
 
     def inputs(self, ids_BT: Tensor, images: Mapping[int, PromptImage]) -> dict[str, Tensor]:
-        """Return the arguments with which the module reads tokens; `images` are those of the ids beyond the vocabulary."""
+        """Return the arguments with which the module reads tokens; `images` are by the id of their first token."""
         return self.images.inputs(self.module, ids_BT, images)
 
     @contextmanager

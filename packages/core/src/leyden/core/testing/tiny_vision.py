@@ -48,13 +48,14 @@ def save_tiny_vision_policy(path: Path, *, seed: int = 0, width: int = 32, conte
 def save_vision_processor(path: Path, tokenizer: Any) -> None:
     """Save the processor of a tiny LLaVA, with its tokenizer, to `path`."""
     import transformers
-    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+    from transformers.models.clip import image_processing_pil_clip
 
-    library, make_image_processor = transformers, CLIPImageProcessorPil
-    library_any: Any = library
-    make: Any = make_image_processor
-    processor = library_any.LlavaProcessor(
-        image_processor=make(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE}),
+    library: Any = transformers
+    pictures: Any = image_processing_pil_clip
+    processor = library.LlavaProcessor(
+        image_processor=pictures.CLIPImageProcessorPil(
+            size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE}
+        ),
         tokenizer=tokenizer,
         patch_size=PATCH,
         vision_feature_select_strategy="default",

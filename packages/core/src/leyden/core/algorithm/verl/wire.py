@@ -3,6 +3,7 @@
 import msgspec
 
 from leyden.core.algorithm.external_loop import StepTasks, TaskRequest, TaskUsage
+from leyden.core.data.encoding.images import PromptImage
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs, unpack_ids, unpack_log_probs
 from leyden.core.data.failure import Failure
 from leyden.core.data.sampling import Sampling
@@ -67,6 +68,8 @@ class _Call(msgspec.Struct, frozen=True, array_like=True):
     finish_reason: str | None
     outcomes: tuple[Outcome, ...]
     sampling: Sampling | None
+    images: tuple[PromptImage, ...]
+    """Without their files, because calls with images become no rows."""
     kept: bytes | None = None
 
 
@@ -190,6 +193,7 @@ def _call(transition: Transition) -> _Call:
         transition.finish_reason,
         transition.outcomes,
         transition.sampling,
+        tuple(msgspec.structs.replace(image, data=b"") for image in transition.images),
         transition.kept,
     )
 
@@ -213,4 +217,5 @@ def _transition(call: _Call) -> Transition:
         outcomes=call.outcomes,
         sampling=call.sampling,
         kept=call.kept,
+        images=call.images,
     )

@@ -69,7 +69,7 @@ def check_images(model: nn.Module, decoder: Decoder, processor: ImageProcessor) 
     read = [ReadImage(first + n * tokens, len(before), tokens, pixels) for n, pixels in enumerate(images)]
     expected: list[Tensor] = []
     for pixels in images:
-        given = torch.from_numpy(pixels)[None].to(hf.device, hf.dtype)
+        given = torch.as_tensor(pixels)[None].to(hf.device, hf.dtype)
         logits: Tensor = hf(
             input_ids=torch.tensor([prompt], device=hf.device), pixel_values=given, use_cache=False
         ).logits

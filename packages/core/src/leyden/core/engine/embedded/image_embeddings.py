@@ -45,7 +45,7 @@ def image_features(model: nn.Module, pixels: Sequence[NDArray[np.float32]]) -> l
     """Return the embeddings of each image's tokens, (I, H); gradients reach the vision part of the model."""
     hf = cast(Any, model)
     weight: Tensor = hf.get_input_embeddings().weight
-    stacked = torch.from_numpy(np.stack(pixels)).to(weight.device, weight.dtype)
+    stacked = torch.as_tensor(np.stack(pixels)).to(weight.device, weight.dtype)
     return list(hf.get_image_features(pixel_values=stacked, return_dict=True).pooler_output)
 
 

@@ -169,7 +169,7 @@ def parse_count(body: bytes) -> MessagesRequest:
 def recorded_request(body: bytes, fields: Mapping[str, msgspec.Raw]) -> RecordedRequest:
     """Return a request to an upstream server as it is recorded, in the format of Chat Completions.
 
-    Messages or tools that have no such format, such as documents and tools of the server, are recorded as they were sent.
+    What has no such format, such as documents and tools of the server, is recorded as it was sent.
     """
     tools = text_of(fields.get("tools"))
     return RecordedRequest(

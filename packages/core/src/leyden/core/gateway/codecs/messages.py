@@ -5,7 +5,7 @@ The content of a message is one text. If it has images, or if the template accep
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -55,7 +55,8 @@ def _plain(message: Message, *, as_text: bool, always_parts: bool) -> Message:
 
 
 def _content(content: Any, *, always_parts: bool) -> str | list[dict[str, str]]:
-    parts: list[Mapping[str, Any]] = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+    text: list[Mapping[str, Any]] = [{"type": "text", "text": content or ""}]
+    parts = cast("list[Mapping[str, Any]]", content) if isinstance(content, list) else text
     if not always_parts and not any(part.get("type") == IMAGE for part in parts):
         return plain_text(content)
     return [
