@@ -8,7 +8,6 @@ from typing import Any
 import driver
 from driver import Call
 
-
 KEY_HEADERS = {"/messages": "x-api-key:"}
 
 
