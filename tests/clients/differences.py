@@ -15,7 +15,7 @@ IDS = frozenset({
 })  # fmt: skip
 """Strings whose beginning tells what they name."""
 NOISE = frozenset({
-    "system_fingerprint", "obfuscation", "message", "detail", "encrypted_content", "signature",
+    "system_fingerprint", "obfuscation", "message", "api_message", "detail", "encrypted_content", "signature",
     "reasoningEncryptedContent",
 })  # fmt: skip
 """Strings that are anything but empty."""

@@ -27,6 +27,11 @@ KNOWN: tuple[Known, ...] = (
         why="an attempt belongs to no organization, so the gateway sends no header that names one",
         client="openai028",
     ),
+    Known(
+        difference=r"headers names x-request-id",
+        why="the gateway sends its own id of a request in every API, beside the header that Anthropic's clients read",
+        exchange="messages_.*",
+    ),
 )
 
 

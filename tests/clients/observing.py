@@ -130,7 +130,16 @@ CLIENTS = {
     "openai028": Client(driver="openai_028.py", dialects=("chat",), python=_environment("openai028"), cannot=_NO_RETRY),
     "langchain": _LANGCHAIN,
     "langchain_openai3": replace(_LANGCHAIN, python=_environment("openai3")),
-    "litellm": Client(driver="litellm_client.py", dialects=ALL, python=_environment("litellm")),
+    "litellm": Client(
+        driver="litellm_client.py",
+        dialects=ALL,
+        python=_environment("litellm"),
+        cannot={
+            "(responses|messages)_retry.*": "it tries again only in Chat Completions",
+            "messages_error_unknown_field": "it sends only fields that it knows",
+            "messages_.*_stream": "it streams this API only with the packages of its own proxy server",
+        },
+    ),
     "strict": Client(driver="strict_client.py", dialects=("responses",)),
     "anthropic": Client(driver="anthropic_client.py", dialects=("messages",)),
     "langchain_anthropic": Client(
@@ -140,7 +149,16 @@ CLIENTS = {
     "anthropic_node": Client(
         driver="anthropic_node_client.mjs", dialects=("messages",), node="@anthropic-ai/sdk", routed=False
     ),
-    "vercel": Client(driver="vercel_client.mjs", dialects=ALL, node="ai", routed=False),
+    "vercel": Client(
+        driver="vercel_client.mjs",
+        dialects=ALL,
+        node="ai",
+        routed=False,
+        cannot={
+            "chat_n2.*": "`generateText` returns one answer",
+            ".*error_unknown_field": "it sends only fields that it has itself",
+        },
+    ),
     "curl": Client(driver="curl_client.py", dialects=ALL, program="curl", routed=False, cannot=_NO_RETRY),
 }
 

@@ -56,7 +56,7 @@ class _Handler(BaseHTTPRequestHandler):
             if exchange.events is None:
                 self._answer(exchange)
             else:
-                self._stream(exchange, exchange.events)
+                self._stream(exchange, _counted(exchange.events, body))
 
     def _name(self, body: str) -> str:
         """The exchange that the body names; any other than the one about a key needs the right key."""
@@ -67,6 +67,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _start(self, exchange: Exchange, content_type: str, **framing: str) -> None:
         own = ANTHROPIC_HEADERS if exchange.dialect == "messages" else HEADERS
+        if exchange.answer and "request_id" in exchange.answer:
+            own = {**own, "request-id": exchange.answer["request_id"]}
         self.send_response(exchange.status)
         for name, value in {"content-type": content_type, **own, **exchange.headers, **framing}.items():
             self.send_header(name.replace("_", "-"), value)
@@ -92,6 +94,26 @@ class _Handler(BaseHTTPRequestHandler):
     def _write(self, text: str) -> None:
         self.wfile.write(f"{len(text.encode()):x}\r\n{text}\r\n".encode())
         self.wfile.flush()
+
+
+def _counted(events: list[dict[str, Any]], body: str) -> list[dict[str, Any]]:
+    """The events with token counts, if the client requests them and the recording has none."""
+    options = json.loads(body).get("stream_options") or {}
+    if not options.get("include_usage") or "usage" in events[0]:
+        return events
+    counts = {"prompt_tokens": 20, "completion_tokens": 9, "total_tokens": 29, **_DETAILS}
+    return [*({**event, "usage": None} for event in events), {**events[0], "choices": [], "usage": counts}]
+
+
+_DETAILS = {
+    "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+    "completion_tokens_details": {
+        "reasoning_tokens": 0,
+        "audio_tokens": 0,
+        "accepted_prediction_tokens": 0,
+        "rejected_prediction_tokens": 0,
+    },
+}
 
 
 class _Server(ThreadingHTTPServer):

@@ -32,7 +32,7 @@ const answered = {};
 function continuing(request, way) {
   if (!request.previous_response_id?.startsWith("$")) return request;
   const earlier = answered[`${way} ${request.previous_response_id.slice(1)}`];
-  const id = (earlier?.body ?? earlier)?.id;
+  const id = (earlier?.body ?? earlier?.answer ?? earlier)?.id;
   return id ? { ...request, previous_response_id: id } : null;
 }
 

@@ -22,7 +22,7 @@ class Failed(Exception):
 
 
 def strict(call: Call) -> Any:
-    """`POST`, and a strict reading of what comes back; a failure of the server is tried once more where the plan asks."""
+    """`POST`, and a strict reading of what comes back; a failed server is tried once more where the plan says so."""
     for remaining in range(call.retries, -1, -1):
         try:
             return _once(call, call.retries - remaining)

@@ -90,7 +90,7 @@ class _Stream:
         kind: str = event["type"]
         _require(self.response is None, f"{kind} after the end")
         if self._started < 2:
-            self._start(kind, event["response"] if "response" in event else {})
+            self._start(kind, event.get("response", {}))
         elif kind in LAST:
             self._end(kind, event["response"])
         elif kind == "response.output_item.added":

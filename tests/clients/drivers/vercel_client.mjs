@@ -1,6 +1,6 @@
 // Drives Vercel's `ai` with its providers: generateText and streamText, over each API that a provider speaks.
 // A request is written as `ai` takes it; what `ai` sends is its own.
-import { events, load, plain, retries, run, turnsAway } from "./node_driver.mjs";
+import { load, plain, retries, run, STOP_AFTER, timeout, turnsAway } from "./node_driver.mjs";
 
 const { generateText, jsonSchema, Output, stepCountIs, streamText, tool } = await load("ai");
 const { createAnthropic } = await load("@ai-sdk/anthropic");
@@ -106,7 +106,12 @@ function argumentsOf(model, { request, name }) {
         ...(request.thinking ? { thinking: { ...request.thinking, budgetTokens: request.thinking.budget_tokens } } : {}),
         structuredOutputMode: "outputFormat",
       },
-      openai: { store: request.store },
+      openai: {
+        store: request.store,
+        include: request.include,
+        logprobs: request.top_logprobs ?? request.logprobs,
+        previousResponseId: request.previous_response_id,
+      },
     },
   };
 }
@@ -125,7 +130,8 @@ const LEFT_OUT = new Set(["start", "start-step", "response-metadata"]);
 
 async function ask(model, request) {
   if (model === null) return null;
-  if (!request.request.stream) return shown(await generateText(argumentsOf(model, request)));
+  const limit = timeout(request) ? { abortSignal: AbortSignal.timeout(timeout(request)) } : {};
+  if (!request.request.stream) return shown(await generateText({ ...argumentsOf(model, request), ...limit }));
   const away = new AbortController();
   let failure;
   const answer = streamText({
@@ -139,9 +145,9 @@ async function ask(model, request) {
   for await (const part of answer.stream ?? answer.fullStream) {
     if (LEFT_OUT.has(part.type)) continue;
     if (part.type === "error") throw part.error;
-    const { response, request: _, ...rest } = part;
+    const { response, request: _, performance: __, ...rest } = part;
     parts.push(plain({ ...rest, ...(response ? { answer: { id: response.id, model: response.modelId } } : {}) }));
-    if (turnsAway(request) && parts.length === 3) {
+    if (turnsAway(request) && parts.length === STOP_AFTER) {
       away.abort();
       break;
     }

@@ -222,7 +222,7 @@ UNPAIRED: list[tuple[list[Any], str]] = [
         "messages.2.content.1: unexpected `tool_use_id` found",
     ),
     (
-        [USER, {"role": "assistant", "content": [USE | {"id": "Bash:0"}]}],
+        [USER, {"role": "assistant", "content": [USE | {"id": "a call"}]}],
         "messages.1.content.0.id: String should match pattern '^[a-zA-Z0-9_-]+$'",
     ),
     ([USER, {"role": "assistant", "content": [USE | {"input": []}]}], "messages.1.content.0.input: Input should"),

@@ -132,6 +132,16 @@ async def test_an_answer_that_failed_is_drawn_anew() -> None:
         assert (await send_request(attempt, headers=AGAIN)).json()["choices"][0]["message"]["content"] == "fine"
 
 
+async def test_a_retry_of_a_call_that_failed_does_not_get_the_answer_to_an_equal_call_before() -> None:
+    script = [CODEC.answer("first"), EngineError("busy"), CODEC.answer("second")]
+    async with scripted_gateway(script) as gateway:
+        attempt = await gateway.open_attempt()
+        answers = [await send_request(attempt), await send_request(attempt), await send_request(attempt, headers=AGAIN)]
+        assert len(await gateway.calls(attempt)) == 3
+    assert [answer.status_code for answer in answers] == [200, 500, 200]
+    assert answers[2].json()["choices"][0]["message"]["content"] == "second"
+
+
 @pytest.mark.parametrize("headers", [None, AGAIN])
 async def test_a_retry_waits_for_an_answer_that_is_still_being_recorded(headers: dict[str, str] | None) -> None:
     store = GatedStore()

@@ -28,6 +28,8 @@ class ScriptedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """None: "stop", or "length" where max_tokens or the context length cut the script off."""
     held: bool = False
     """Whether the last chunk waits until the engine is closed, so that the caller must abort the call."""
+    step: asyncio.Semaphore | None = None
+    """Semaphore that is acquired before each chunk, so that a caller decides when the next chunk comes."""
     error: Exception | None = None
     """Error that is raised after `ids` were delivered, in place of the last chunk."""
 
@@ -103,6 +105,8 @@ class ScriptedEngine(Engine):
             answer = self._answer(request)
             for ids, finish_reason, delay in _plan(answer, request, answer_limit(request, self._model)):
                 await self._pause(delay)
+                if answer.step is not None:
+                    await answer.step.acquire()
                 if answer.held and finish_reason is not None:
                     await self._closed.wait()
                 closed = self._closed.is_set()

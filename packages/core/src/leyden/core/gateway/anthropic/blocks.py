@@ -30,7 +30,8 @@ _TEXT_ONLY = {
 }
 """Blocks that hold more than text, with what to do instead."""
 _SERVER_TOOL = re.compile(r"server_tool_use|mcp_tool_use|\w+_tool_result")
-_IDS = re.compile(r"[a-zA-Z0-9_-]+")
+_IDS = re.compile(r"[^\s\x00-\x1f]{1,256}")
+"""Ids of tool calls; the provider allows fewer, but a history may have those of another model, such as `Bash:0`."""
 _ALLOWED = {
     "user": ("text", "image", "tool_result"),
     "result": ("text", "image"),

@@ -111,7 +111,8 @@ class RetryCache:
         """Return the spans of the response that this retry needs, sorted by choice; empty for a new call.
 
         If that response is still in progress, waits until it has ended and is recorded. A request in progress counts
-        only if its client has disconnected, or if the new request is marked as a retry.
+        only if its client has disconnected, or if the new request is marked as a retry. If the last response to such a
+        request failed, the retry is a new call, whatever equal requests before it got.
         """
         for request in list(self._in_progress.get(fingerprint, ())):
             if origin.is_retry or request.watch.gone:
@@ -125,8 +126,8 @@ class RetryCache:
         for span in await self.spans(origin):
             if span.attributes.get(semconv.FINGERPRINT) == fingerprint:
                 found.setdefault(str(span.attributes[semconv.RESPONSE_ID]), []).append(span)
-        complete = [spans for spans in found.values() if all(map(_is_complete, spans))]
-        return sorted(complete[-1], key=_choice_index) if complete else []
+        last = list(found.values())[-1:]
+        return sorted(last[0], key=_choice_index) if last and all(map(_is_complete, last[0])) else []
 
 
 def fingerprint(origin: Origin, body: bytes) -> str:

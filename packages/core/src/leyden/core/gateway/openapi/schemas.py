@@ -138,7 +138,7 @@ class OutputReasoning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     status: Literal["completed", "incomplete"]
     summary: list[object]
     content: list[_ReasoningText]
-    encrypted_content: str | None | msgspec.UnsetType = msgspec.UNSET
+    encrypted_content: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class OutputCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
