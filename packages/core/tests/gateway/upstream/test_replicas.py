@@ -47,11 +47,10 @@ class Replica:
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        body: dict[str, Any] = {}
         if scope["method"] == "POST":
             self.seen.append(scope["path"])
             body = json.loads(await read_body(scope, receive, BodyLimits()))
-        else:
-            body = {}
         if self.fails.isdecimal():
             return await send_json(send, int(self.fails), b'{"error": {"message": "%s"}}' % self.name.encode())
         if self.fails == "body":  # the connection breaks in the middle of a plain response

@@ -1,6 +1,7 @@
 """`SharedFolder`: the folder that the workers of one gateway share, as one of them uses it."""
 
 import asyncio
+import logging
 import socket
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from leyden.core.gateway.shared.listener import SharedListener, forget_connectio
 from leyden.core.gateway.shared.metrics_files import MetricsFiles, fold_ended
 from leyden.core.gateway.shared.requests import SharedRequests, forget_requests
 from leyden.core.gateway.shared.span_budget import SharedSpanBudget
+
+logger = logging.getLogger(__name__)
 
 WRITE_SECONDS = 1.0
 """Seconds between two writes of a worker's metrics."""
@@ -21,6 +24,7 @@ class SharedFolder:
     def __init__(self, path: Path, name: str) -> None:
         self._path, self._name = path, name
         self._metrics: list[MetricsFiles] = []
+        self._failing = False
         self.requests = SharedRequests(path, name)
         self.span_budget = SharedSpanBudget(path / "spans")
 
@@ -48,8 +52,15 @@ class SharedFolder:
         self.requests.close()
 
     def _write_metrics(self) -> None:
-        for files in self._metrics:
-            files.write()
+        try:
+            for files in self._metrics:
+                files.write()
+        except OSError as error:  # for example a full disk
+            if not self._failing:
+                logger.warning("the other workers do not see the metrics of this one: %s", error)
+            self._failing = True
+        else:
+            self._failing = False
 
 
 def forget_worker(path: Path, name: str) -> None:

@@ -4,6 +4,7 @@ The file of a worker that has ended is folded into one file of all such workers,
 therefore never fall, except for what a killed worker counted after its last write.
 """
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from leyden.core.gateway.shared.file_lock import locked
+
+logger = logging.getLogger(__name__)
 
 ENDED = "ended"
 """Name of the file that sums the workers that have ended."""
@@ -48,8 +51,11 @@ class MetricsFiles(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return the sum over all workers; values of others are those of their last write."""
         pages = [_page(self._own.collect())]
-        with locked(self._folder / LOCK):
-            pages += [_read(path) for path in _files(self._folder) if path.name != self._name]
+        try:
+            with locked(self._folder / LOCK):
+                pages += [_read(path) for path in _files(self._folder) if path.name != self._name]
+        except (OSError, msgspec.MsgspecError) as error:
+            logger.warning("the metrics of other workers cannot be read: %s", error)
         return [_metric(family) for family in _added(pages)]
 
 

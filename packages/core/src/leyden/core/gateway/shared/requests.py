@@ -6,10 +6,13 @@ others read only for a retry. An answer that did not arrive is an empty file wit
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 SLOTS = 4096
 """Requests in progress that are registered; above it, a retry that reaches another worker is a new call."""
@@ -26,7 +29,7 @@ class SharedRequests:
             each.mkdir(parents=True, exist_ok=True)
         self._name = name
         self._file: int | None = os.open(self._in_progress / name, os.O_RDWR | os.O_CREAT, 0o600)
-        os.ftruncate(self._file, SLOTS * FINGERPRINT_BYTES)
+        os.pwrite(self._file, bytes(SLOTS * FINGERPRINT_BYTES), 0)  # so that a full disk is noticed here
         self._free = list(range(SLOTS))
 
     @contextmanager
@@ -50,7 +53,10 @@ class SharedRequests:
 
     def mark_undelivered(self, fingerprint: str) -> None:
         """Record that the recorded response to this request did not reach its client."""
-        (self._undelivered / fingerprint).touch()
+        try:
+            (self._undelivered / fingerprint).touch()
+        except OSError as error:
+            logger.warning("a retry of a call may be answered as a new call: %s", error)
 
     def take_undelivered(self, fingerprint: str) -> bool:
         """Return whether the response to this request did not reach its client, and remove the mark."""

@@ -116,7 +116,10 @@ class GatewayWorkers:
         while True:
             reason = await worker.ended()
             self._running.discard(worker)
-            forget_worker(Path(self._plan.folder), worker.name)
+            try:
+                forget_worker(Path(self._plan.folder), worker.name)
+            except (OSError, msgspec.MsgspecError) as error:  # for example a full disk; the calls go on without
+                logger.warning("the metrics of a gateway worker that ended are lost: %s", error)
             delay = 0.0 if worker.age > STABLE_SECONDS else min(max(2 * delay, FIRST_DELAY), LONGEST_DELAY)
             logger.warning("A gateway worker (process %d) %s; another one is started", worker.pid, reason)
             worker = await self._start_repeatedly(delay)
