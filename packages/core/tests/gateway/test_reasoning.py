@@ -8,8 +8,10 @@ import openai
 import pytest
 
 from leyden.core.data import semconv
+from leyden.core.data.identity import mint
 from leyden.core.engine.base import GenerateRequest
 from leyden.core.gateway.codecs.reasoning import sealed
+from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_engine import Script, ScriptedAnswer
 from leyden.core.testing.scripted_gateway import AttemptHandle, ScriptedGateway, scripted_gateway
@@ -191,3 +193,18 @@ async def test_an_answer_in_a_required_format_has_no_reasoning() -> None:
         answer = await agent.chat.completions.create(model="m", messages=[USER], response_format=schema)
     assert answer.choices[0].message.content == '<think>{"a": 1}</think>'
     assert "reasoning_content" not in answer.choices[0].message.model_dump()
+
+
+async def test_a_stored_answer_with_reasoning_is_found_again_after_a_restart() -> None:
+    store = MemoryStore()
+    async with scripted_gateway(always(THINKS), store=store) as gateway:
+        attempt = await gateway.open_attempt()
+        async with openai_client(attempt) as agent:
+            answer = await agent.responses.create(model="m", input=[USER], tools=[RESPONSES_TOOL])
+    async with scripted_gateway(always(THINKS), store=store) as restarted:
+        token = mint(restarted.key, attempt.rollout_id, attempt.attempt_id)
+        again: Any = openai.AsyncOpenAI(base_url=f"{restarted.url}/a/{token}/v1", api_key="k")
+        async with again as agent:
+            assert await agent.responses.retrieve(answer.id) == answer
+    assert answer.usage.output_tokens_details.reasoning_tokens > 0
+    await store.close()

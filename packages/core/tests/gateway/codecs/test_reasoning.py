@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from leyden.core.data.sampling import Sampling
 from leyden.core.gateway.codec import Message
 from leyden.core.gateway.codecs.answer_reader import AnswerReader
+from leyden.core.gateway.codecs.chat_template import Steps, TemplateTooLong, limited
 from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
 from leyden.core.gateway.codecs.reasoning import (
     Reasoning,
@@ -201,6 +202,15 @@ def test_the_marks_of_reasoning_are_read_where_they_are_control_tokens(tmp_path:
     assert answer.reasoning_tokens(drawn) == drawn.index(end) + 1
 
 
+def test_a_request_that_is_stopped_does_not_change_what_is_read_of_the_template(tmp_path: Path) -> None:
+    codec = codec_of(tmp_path, TIGHT)
+    with limited(Steps(0)), pytest.raises(TemplateTooLong):
+        codec.encode([USER])
+    splitter = codec.reasoning(codec.encode([USER]))
+    assert splitter is not None
+    assert splitter.push("<think>\na\n</think>\nb") == [Reasoning("\na\n"), "\nb"]
+
+
 def test_log_probabilities_are_those_of_the_content_alone() -> None:
     codec = ByteCodec()
     drawn = codec.answer(ANSWER)
@@ -220,6 +230,9 @@ def test_tokens_of_reasoning_are_counted_up_to_its_end() -> None:
     codec = ByteCodec()
     assert reasoning_tokens(codec.decode, codec.answer(ANSWER)) == len(ANSWER.partition("</think>")[0] + "</think>")
     assert reasoning_tokens(codec.decode, list(b"<think>never")) == len("<think>never")
+    for length in range(110, 150):  # the end is anywhere within a block, and across two
+        begun = f"<think>{'x' * length}</think>"
+        assert reasoning_tokens(codec.decode, codec.answer(f"{begun}Three. </think>")) == len(begun)
 
 
 def test_an_opaque_copy_is_read_again_and_other_texts_are_not() -> None:
