@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from leyden.core.errors import GatewayError
-from leyden.core.gateway.codecs.reasoning import ReasoningSplitter
+from leyden.core.gateway.reasoning import ReasoningSplitter
 from leyden.core.grammar.rules import AnswerFormat
 
 Message = dict[str, Any]

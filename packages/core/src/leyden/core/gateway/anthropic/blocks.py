@@ -8,8 +8,8 @@ import msgspec
 
 from leyden.core.gateway.anthropic.errors import not_available, wrong
 from leyden.core.gateway.codec import Message
-from leyden.core.gateway.codecs.reasoning import unsealed
 from leyden.core.gateway.model_request import UNREADABLE
+from leyden.core.gateway.reasoning import unsealed
 from leyden.core.gateway.refusal import Refusal
 
 REDACTED = "redacted_thinking: encrypted, so the policy cannot read it"

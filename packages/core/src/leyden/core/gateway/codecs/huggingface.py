@@ -19,7 +19,7 @@ from leyden.core.errors import GatewayError, GrammarError, PolicyError, first_li
 from leyden.core.gateway.codec import AnswerParser, Codec, Forced, Message, ParsedAnswer, ToolDefinition
 from leyden.core.gateway.codecs.chat_template import MOST_STEPS, ChatTemplate, Steps, TemplateTooLong, limited
 from leyden.core.gateway.codecs.messages import plain_messages
-from leyden.core.gateway.codecs.reasoning import (
+from leyden.core.gateway.reasoning import (
     END_THINK,
     THINK,
     ReasoningForm,

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from leyden.core.gateway.codec import Message
-from leyden.core.gateway.codecs.reasoning import FIELDS
+from leyden.core.gateway.reasoning import FIELDS
 
 _ROLES = {"developer": "system"}
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from leyden.core.gateway.codec import Message
-from leyden.core.gateway.codecs.reasoning import sealed, unsealed
+from leyden.core.gateway.reasoning import sealed, unsealed
 from leyden.core.gateway.refusal import Refusal, invalid, unsupported
 
 T = TypeVar("T")

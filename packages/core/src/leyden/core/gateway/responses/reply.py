@@ -7,10 +7,10 @@ import msgspec
 from starlette.types import Send
 
 from leyden.core.gateway.codecs.answer_reader import AnswerCall, ReadPart, ReadToken
-from leyden.core.gateway.codecs.reasoning import Reasoning
 from leyden.core.gateway.dialect import FinishedChoice
 from leyden.core.gateway.http.asgi import EVENTS, send_json, start_message
 from leyden.core.gateway.http.padding import padding
+from leyden.core.gateway.reasoning import Reasoning
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.gateway.responses.format import (
     Ending,
