@@ -136,14 +136,17 @@ CLIENTS = {
         python=_environment("litellm"),
         cannot={
             "(responses|messages)_retry.*": "it tries again only in Chat Completions",
-            "messages_error_unknown_field": "it sends only fields that it knows",
+            "messages_error_unknown_field": "it sends only fields that it has itself",
             "messages_.*_stream": "it streams this API only with the packages of its own proxy server",
         },
     ),
     "strict": Client(driver="strict_client.py", dialects=("responses",)),
     "anthropic": Client(driver="anthropic_client.py", dialects=("messages",)),
     "langchain_anthropic": Client(
-        driver="langchain_anthropic_client.py", dialects=("messages",), python=_environment("anthropic")
+        driver="langchain_anthropic_client.py",
+        dialects=("messages",),
+        python=_environment("anthropic"),
+        cannot={"messages_error_unknown_field": "it sends only fields that it has itself"},
     ),
     "node": Client(driver="node_client.mjs", node="openai", routed=False),
     "anthropic_node": Client(
@@ -157,6 +160,8 @@ CLIENTS = {
         cannot={
             "chat_n2.*": "`generateText` returns one answer",
             ".*error_unknown_field": "it sends only fields that it has itself",
+            "messages_error_max_tokens": "it refuses this value itself",
+            "responses_error_reference": "it takes messages, and no items of the API",
         },
     ),
     "curl": Client(driver="curl_client.py", dialects=ALL, program="curl", routed=False, cannot=_NO_RETRY),

@@ -98,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _counted(events: list[dict[str, Any]], body: str) -> list[dict[str, Any]]:
     """The events with token counts, if the client requests them and the recording has none."""
-    options = json.loads(body).get("stream_options") or {}
+    options: dict[str, Any] = json.loads(body).get("stream_options") or {}
     if not options.get("include_usage") or "usage" in events[0]:
         return events
     counts = {"prompt_tokens": 20, "completion_tokens": 9, "total_tokens": 29, **_DETAILS}

@@ -24,8 +24,8 @@ from leyden.core.engine.embedded.weights import load_model
 from leyden.core.gateway.app import Gateway
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
-from leyden.core.gateway.codecs.reasoning import Reasoning, ReasoningForm, ReasoningSplitter
 from leyden.core.gateway.http.server import GatewayServer
+from leyden.core.gateway.reasoning import Reasoning, ReasoningForm, ReasoningSplitter
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import END, ByteCodec
 from leyden.core.testing.scripted_engine import Script, ScriptedAnswer

@@ -61,28 +61,28 @@ def test_a_stream_without_one_of_its_events_is_refused() -> None:
             read_stream(events)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda events: events[-1]["response"].update(usage=None),
-        lambda events: events[-1]["response"]["usage"].update(output_tokens=None),
-        lambda events: events[-1]["response"]["usage"]["output_tokens_details"].update(reasoning_tokens=None),
-        lambda events: events[-1]["response"]["usage"].update(total_tokens=1),
-        lambda events: events[-1]["response"].update(status="in_progress"),
-        lambda events: events[-1]["response"].update(surprise=1),
-        lambda events: events[-1]["response"].update(output=[]),
-        lambda events: events[2].update(sequence_number=7),
-        lambda events: events[2].update(type="response.output_item.begun"),
-        lambda events: events[2]["item"].update(type="thought"),
-        lambda events: events[4].update(item_id="rs_other"),
-        lambda events: events[4].update(output_index=1),
-        lambda events: events[4].update(delta=""),
-        lambda events: events.append(copy.deepcopy(events[-1]) | {"sequence_number": len(events)}),
-        swapped(3, 4),
-        swapped(0, 1),
-        swapped(6, 7),
-    ],
-)  # fmt: skip
+CHANGES: list[Callable[[Events], object]] = [
+    lambda events: events[-1]["response"].update(usage=None),
+    lambda events: events[-1]["response"]["usage"].update(output_tokens=None),
+    lambda events: events[-1]["response"]["usage"]["output_tokens_details"].update(reasoning_tokens=None),
+    lambda events: events[-1]["response"]["usage"].update(total_tokens=1),
+    lambda events: events[-1]["response"].update(status="in_progress"),
+    lambda events: events[-1]["response"].update(surprise=1),
+    lambda events: events[-1]["response"].update(output=[]),
+    lambda events: events[2].update(sequence_number=7),
+    lambda events: events[2].update(type="response.output_item.begun"),
+    lambda events: events[2]["item"].update(type="thought"),
+    lambda events: events[4].update(item_id="rs_other"),
+    lambda events: events[4].update(output_index=1),
+    lambda events: events[4].update(delta=""),
+    lambda events: events.append(copy.deepcopy(events[-1]) | {"sequence_number": len(events)}),
+    swapped(3, 4),
+    swapped(0, 1),
+    swapped(6, 7),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_stream_with_a_surprise_is_refused(change: Callable[[Events], object]) -> None:
     events = stream()
     read_stream(events)

@@ -41,7 +41,7 @@ def _read(text: str) -> dict[str, Any]:
     status, *lines = head.split("\r\n")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
     shown = {"status": int(status.split()[1]), "headers": sorted(headers), "type": headers["content-type"]}
-    shown["request_id"] = headers.get("request-id", headers.get("x-request-id"))
+    shown["request_id"] = headers.get("request-id") or headers["x-request-id"]
     if headers["content-type"].startswith("application/json"):
         return {**shown, "body": json.loads(body)}
     blocks = [

@@ -1,11 +1,13 @@
 """Drives `langchain-anthropic`: invoke, ainvoke, stream and astream of `ChatAnthropic`."""
 
 import functools
+import importlib
 from typing import Any
 
 import driver
 from driver import Call
-from langchain_anthropic import ChatAnthropic
+
+ChatAnthropic: Any = importlib.import_module("langchain_anthropic").ChatAnthropic  # not in the workspace
 
 NOT_ITS_OWN = ("model", "messages", "system", "stream")
 

@@ -1,193 +1,252 @@
-"""Reasoning on the wire: apart from the answer in each dialect, and in the history as it was sampled."""
+"""Reasoning, separated from answers and rendered again: the splitter, and the codec with templates made here."""
 
-import json
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-import anthropic
-import openai
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from leyden.core.data import semconv
-from leyden.core.engine.base import GenerateRequest
-from leyden.core.gateway.codecs.reasoning import sealed
+from leyden.core.data.sampling import Sampling
+from leyden.core.gateway.codec import Message
+from leyden.core.gateway.codecs.answer_reader import AnswerReader
+from leyden.core.gateway.codecs.chat_template import Steps, TemplateTooLong, limited
+from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
+from leyden.core.gateway.model_request import ModelRequest, RecordedRequest
+from leyden.core.gateway.reasoning import (
+    Reasoning,
+    ReasoningForm,
+    ReasoningSplitter,
+    reasoning_tokens,
+    sealed,
+    unsealed,
+)
 from leyden.core.testing.byte_codec import ByteCodec
-from leyden.core.testing.scripted_engine import Script, ScriptedAnswer
-from leyden.core.testing.scripted_gateway import AttemptHandle, ScriptedGateway, scripted_gateway
+from leyden.core.testing.tiny_tokenizers import CHATML, save_tiny_tokenizer
 
-pytestmark = pytest.mark.integration
+MARKS = ["<tool_call>", "</tool_call>"]
+THOUGHTFUL = """{%- set state = namespace(last=-1) -%}
+{%- for m in messages if m.role == 'user' -%}{%- set state.last = messages.index(m) -%}{%- endfor -%}
+{%- if tools -%}<|im_start|>system
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}Call as <tool_call>{"arguments"}</tool_call><|im_end|>
+{% endif -%}
+{%- for m in messages -%}<|im_start|>{{ m.role }}
+{% if m.role == 'assistant' and m.FIELD and loop.index0 > state.last -%}
+<think>
+{{ m.FIELD.strip('\\n') }}
+</think>
 
-CODEC = ByteCodec()
+{% endif -%}
+{{ m.content.lstrip('\\n') }}{% for c in m.tool_calls or [] %}<tool_call>
+{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor -%}{%- if add_generation_prompt -%}<|im_start|>assistant
+{% if enable_thinking is defined and not enable_thinking %}<think>
+
+</think>
+
+{% endif %}{% endif -%}"""
+"""Keeps the reasoning of the answers after the user's last message, as Qwen3's template does."""
+TIGHT = (
+    "{% for m in messages %}[{{ m.role }}]{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>"
+    "{% endif %}{{ m.content }}<|im_end|>{% endfor %}[assistant]"
+)
+IN_CONTENT = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+)
+OPENING = IN_CONTENT + "{{ '<think>\n' }}"
+FORGETFUL = (
+    "{% for m in messages %}[{{ m.role }}]{{ (m.content.split('</think>') | last).lstrip('\n') }}<|im_end|>{% endfor %}"
+    "[assistant]"
+)
+USER: Message = {"role": "user", "content": "one and two"}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
-THINKS = f"<think>\nOne and two.\n</think>\n\n{CALL}"
-PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
-CHAT_TOOL: Any = {"type": "function", "function": {"name": "add", "parameters": PARAMETERS}}
-RESPONSES_TOOL: Any = {"type": "function", "name": "add", "parameters": PARAMETERS, "strict": False}
-MESSAGES_TOOL: Any = {"name": "add", "input_schema": PARAMETERS}
-ENABLED: Any = {"type": "enabled", "budget_tokens": 1024}
-USER: Any = {"role": "user", "content": "What is 1 + 2?"}
+ANSWER = "<think>\nFirst one.\n\nThen two.\n</think>\n\nThree."
 
 
-def always(text: str, **how: Any) -> Script:
-    def script(_: GenerateRequest) -> ScriptedAnswer:
-        return ScriptedAnswer(ids=CODEC.answer(text), **how)
-
-    return script
+def codec_of(folder: Path, template: str) -> HuggingFaceCodec:
+    save_tiny_tokenizer(folder, template, [*CHATML, *MARKS], end="<|im_end|>")
+    return HuggingFaceCodec(folder)
 
 
-def openai_client(attempt: AttemptHandle) -> Any:
-    return openai.AsyncOpenAI(base_url=attempt.base_url, api_key="k", max_retries=0)
+def split(text: str, form: ReasoningForm | None = None, opened: str | None = None, *cuts: int) -> tuple[str, str, int]:
+    """Return the reasoning, the content, and how many characters come before the content."""
+    splitter = ReasoningSplitter(form or ReasoningForm(), opened)
+    edges = [0, *sorted(cuts), len(text)]
+    pieces = [text[a:b] for a, b in pairwise(edges)]
+    parts = [part for piece in pieces for part in splitter.push(piece)] + splitter.finish()
+    thoughts = "".join(part.text for part in parts if isinstance(part, Reasoning))
+    return thoughts, "".join(part for part in parts if isinstance(part, str)), splitter.consumed
 
 
-def anthropic_client(attempt: AttemptHandle) -> Any:
-    return anthropic.AsyncAnthropic(base_url=attempt.base_url.removesuffix("/v1"), api_key="k", max_retries=0)
+@pytest.mark.parametrize(
+    ("text", "opened", "reasoning", "content"),
+    [
+        (ANSWER, None, "First one.\n\nThen two.", "Three."),
+        ("First one.\n</think>\n\nThree.", "\n", "First one.", "Three."),
+        ("\nFirst one.\n</think>\n\nThree.", "", "First one.", "Three."),
+        ("Three.", None, "", "Three."),
+        ("  Three <think> four", None, "", "  Three <think> four"),
+        ("<think>\n\n</think>\n\nThree.", None, "", "Three."),
+        ("<think>tight</think>Three.", None, "tight", "Three."),
+        ("<think>\n\n two \n\n</think>\n\n\n\nThree.", None, "\n two \n", "\n\nThree."),
+        ("<think>\ncut off\n</thi", None, "cut off\n</thi", ""),
+        ("cut off\n", "\n", "cut off\n", ""),
+        ("<thi", None, "", "<thi"),
+        (" \n", None, "", " \n"),
+        ("", "\n", "", ""),
+        ("<think>a</think>b<think>c</think>", None, "a", "b<think>c</think>"),
+    ],
+)
+def test_an_answer_is_split_into_reasoning_and_content(
+    text: str, opened: str | None, reasoning: str, content: str
+) -> None:
+    assert split(text, None, opened)[:2] == (reasoning, content)
+    assert split(text, None, opened, *range(1, len(text)))[:2] == (reasoning, content), "character by character"
 
 
-def check_extension(gateway: ScriptedGateway) -> None:
-    """The second prompt must begin with the first one and its answer, token by token."""
-    first, second = gateway.engine.requests
-    sampled = CODEC.answer(THINKS)
-    assert second.prompt_ids[: len(first.prompt_ids) + len(sampled)] == first.prompt_ids + sampled
+@given(st.text("<think>/\n ab", max_size=40), st.lists(st.integers(0, 40), max_size=6), st.booleans())
+def test_the_split_does_not_depend_on_how_the_text_is_cut(text: str, cuts: list[int], opened: bool) -> None:
+    form = ReasoningForm(before="\n", after=" \n", gap="\n\n")
+    whole = split(text, form, "" if opened else None)
+    assert split(text, form, "" if opened else None, *(cut for cut in cuts if cut <= len(text))) == whole
+    assert whole[2] + len(whole[1]) <= len(text)
 
 
-async def message_of(gateway: ScriptedGateway, attempt: AttemptHandle) -> dict[str, Any]:
-    """The recorded message of an attempt's first call."""
-    [message] = json.loads(str((await gateway.calls(attempt))[0].attributes[semconv.OUTPUT_MESSAGES]))
-    return message
+@given(st.text("ab\n <>", max_size=20), st.text("ab\n <>", max_size=20))
+def test_what_was_written_in_the_templates_form_is_written_so_again(reasoning: str, content: str) -> None:
+    for form in (ReasoningForm(), ReasoningForm(before="", after="", gap=""), ReasoningForm(before="\n\n", gap="\n")):
+        text = form.text(reasoning) + content
+        found = split(text, form)
+        assert form.text(found[0]) + found[1] == text
 
 
-@pytest.mark.parametrize("kept", ["reasoning_content", "reasoning"])
-async def test_a_chat_history_with_reasoning_extends_the_prompt_exactly(kept: str) -> None:
-    async with scripted_gateway(always(THINKS)) as gateway:
-        attempt = await gateway.open_attempt()
-        async with openai_client(attempt) as agent:
-            create = agent.chat.completions.create
-            answer = await create(model="m", messages=[USER], tools=[CHAT_TOOL])
-            message = answer.choices[0].message
-            back = message.model_dump(exclude={"reasoning_content", "reasoning"}, exclude_none=True)
-            back[kept] = getattr(message, kept)
-            result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "3"}
-            await create(model="m", messages=[USER, back, result], tools=[CHAT_TOOL])
-        assert (message.reasoning_content, message.reasoning, message.content) == ("One and two.",) * 2 + (None,)
-        assert answer.usage.completion_tokens_details.reasoning_tokens == len("<think>\nOne and two.\n</think>")
-        check_extension(gateway)
-        assert (await message_of(gateway, attempt))["reasoning_content"] == "One and two."
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "thinking"])
+def test_an_answer_with_reasoning_and_a_call_extends_the_prompt_exactly(field: str, tmp_path: Path) -> None:
+    codec = codec_of(tmp_path, THOUGHTFUL.replace("FIELD", field))
+    text = f"<think>\nFirst one.\n</think>\n\n{CALL}<|im_end|>"
+    drawn = codec._tokenizer(text)["input_ids"]  # pyright: ignore[reportPrivateUsage]  # reference
+    prompt = codec.encode([USER], [TOOL])
+    answer = read(codec, drawn, prompt, tools=[TOOL])
+    assert (answer.reasoning, answer.content, answer.calls[0].arguments) == ("First one.", None, '{"a": 1}')
+    function = {"name": "add", "arguments": answer.calls[0].arguments}
+    for name in ("reasoning_content", "reasoning"):  # the fields of the gateway's answer; an agent may keep one
+        back: Message = {"role": "assistant", "content": None, name: answer.reasoning}
+        back["tool_calls"] = [{"id": "c", "type": "function", "function": function}]
+        result: Message = {"role": "tool", "tool_call_id": "c", "content": "3"}
+        assert codec.encode([USER, back, result], [TOOL])[: len(prompt + drawn)] == prompt + drawn
+        later = codec.decode(codec.encode([USER, back, result, {"role": "user", "content": "two"}], [TOOL]))
+        assert "First one." not in later, "the template drops the reasoning of earlier turns"
 
 
-async def test_a_chat_stream_sends_reasoning_in_pieces_of_its_own() -> None:
-    text = "<think>\nOne and two.\n</think>\n\nIt is 3."
-    async with (
-        scripted_gateway(always(text, chunk_size=2)) as gateway,
-        openai_client(await gateway.open_attempt()) as agent,
-    ):
-        stream = await agent.chat.completions.create(model="m", messages=[USER], stream=True, logprobs=True)
-        choices = [chunk.choices[0] async for chunk in stream]
-    deltas = [choice.delta for choice in choices]
-    thoughts = [getattr(delta, "reasoning_content", None) or "" for delta in deltas]
-    assert "".join(thoughts) == "".join(getattr(delta, "reasoning", None) or "" for delta in deltas) == "One and two."
-    assert "".join(delta.content or "" for delta in deltas) == "It is 3."
-    first = next(n for n, delta in enumerate(deltas) if delta.content)
-    assert not any(thoughts[first:]), "the reasoning comes before the content"
-    tokens = [token.token for choice in choices if choice.logprobs for token in choice.logprobs.content or ()]
-    assert "".join(tokens) == "It is 3."
+@pytest.mark.parametrize(
+    ("template", "text", "reasoning", "content"),
+    [
+        (THOUGHTFUL.replace("FIELD", "reasoning_content"), ANSWER, "First one.\n\nThen two.", "Three."),
+        (TIGHT, "<think>\nFirst\n</think>\nThree.", "\nFirst\n", "\nThree."),
+        (IN_CONTENT, ANSWER, "First one.\n\nThen two.", "Three."),
+        (OPENING, "First one.\n</think>\n\nThree.", "First one.", "Three."),
+    ],
+    ids=["strips", "tight", "in the content", "opens"],
+)
+def test_an_answer_is_rendered_again_as_it_was_drawn(
+    template: str, text: str, reasoning: str, content: str, tmp_path: Path
+) -> None:
+    codec = codec_of(tmp_path, template)
+    drawn = codec._tokenizer(f"{text}<|im_end|>")["input_ids"]  # pyright: ignore[reportPrivateUsage]  # reference
+    prompt = codec.encode([USER])
+    answer = read(codec, drawn, prompt)
+    assert (answer.reasoning, answer.content) == (reasoning, content)
+    back: Message = {"role": "assistant", "content": content, "reasoning_content": reasoning}
+    again = codec.encode([USER, back])
+    assert again[: len(prompt + drawn)] == prompt + drawn
 
 
-@pytest.mark.parametrize("how", ["items", "copies", "stored"])
-async def test_items_of_reasoning_in_a_history_extend_the_prompt_exactly(how: str) -> None:
-    fields: dict[str, Any] = {"model": "m", "tools": [RESPONSES_TOOL], "store": how == "stored"}
-    if how == "copies":
-        fields["include"] = ["reasoning.encrypted_content"]
-    async with scripted_gateway(always(THINKS)) as gateway:
-        attempt = await gateway.open_attempt()
-        async with openai_client(attempt) as agent:
-            answer = await agent.responses.create(input=[USER], **fields)
-            items = [item.model_dump(exclude_none=True) for item in answer.output]
-            result = {"type": "function_call_output", "call_id": items[1]["call_id"], "output": "3"}
-            if how == "stored":
-                await agent.responses.create(input=[result], previous_response_id=answer.id, **fields)
-            else:
-                if how == "copies":
-                    del items[0]["content"]
-                await agent.responses.create(input=[USER, *items, result], **fields)
-        assert answer.output[0].content[0].text == "One and two."
-        assert answer.output[0].encrypted_content == (sealed("One and two.") if how == "copies" else None)
-        check_extension(gateway)
-        assert semconv.LEFT_OUT not in (await gateway.calls(attempt))[1].attributes
+def test_reasoning_that_a_template_drops_is_dropped_in_the_history_only(tmp_path: Path) -> None:
+    codec = codec_of(tmp_path, FORGETFUL)
+    drawn = codec._tokenizer(f"{ANSWER}<|im_end|>")["input_ids"]  # pyright: ignore[reportPrivateUsage]  # reference
+    answer = read(codec, drawn, codec.encode([USER]))
+    assert (answer.reasoning, answer.content) == ("First one.\n\nThen two.", "Three.")
+    back: Message = {"role": "assistant", "content": answer.content, "reasoning_content": answer.reasoning}
+    assert "First one" not in codec.decode(codec.encode([USER, back]))
 
 
-async def test_an_answer_cut_off_in_its_reasoning_has_an_incomplete_item_of_it() -> None:
-    how: dict[str, Any] = {"model": "m", "input": [USER], "max_output_tokens": 16}
-    async with (
-        scripted_gateway(always(THINKS, chunk_size=4)) as gateway,
-        openai_client(await gateway.open_attempt()) as agent,
-    ):
-        answer = await agent.responses.create(**how)
-        events = [event async for event in await agent.responses.create(**how, stream=True)]
-        chat = await agent.chat.completions.create(model="m", messages=[USER], max_tokens=16)
-    [item] = answer.output
-    assert (item.type, item.status, item.content[0].text) == ("reasoning", "incomplete", "One and ")
-    [last] = events[-1].response.output
-    assert (events[-1].type, last.status, last.content) == ("response.incomplete", "incomplete", item.content)
-    assert (chat.choices[0].message.content, chat.choices[0].finish_reason) == ("", "length")
-    assert chat.choices[0].message.reasoning_content == "One and "
+def test_an_answer_to_a_prompt_that_closes_the_reasoning_has_none(tmp_path: Path) -> None:
+    codec = codec_of(tmp_path, THOUGHTFUL.replace("FIELD", "reasoning_content"))
+    prompt = codec.encode([USER], variables={"enable_thinking": False})
+    assert codec.decode(prompt).endswith("<think>\n\n</think>\n\n")
+    drawn = codec._tokenizer("one and two</think><|im_end|>")["input_ids"]  # pyright: ignore[reportPrivateUsage]  # reference
+    answer = read(codec, drawn, prompt)
+    assert (answer.reasoning, answer.content) == (None, "one and two</think>")
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("display", ["summarized", "omitted"])
-async def test_thinking_blocks_in_a_history_extend_the_prompt_exactly(display: str, stream: bool) -> None:
-    fields: dict[str, Any] = {"model": "m", "max_tokens": 500, "tools": [MESSAGES_TOOL]}
-    fields["thinking"] = ENABLED | {"display": display}
-    async with scripted_gateway(always(THINKS, chunk_size=4)) as gateway:
-        attempt = await gateway.open_attempt()
-        async with anthropic_client(attempt) as agent:
-            if stream:
-                async with agent.messages.stream(messages=[USER], **fields) as events:
-                    answer = await events.get_final_message()
-            else:
-                answer = await agent.messages.create(messages=[USER], **fields)
-            back = {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in answer.content]}
-            result = {"type": "tool_result", "tool_use_id": answer.content[1].id, "content": "3"}
-            await agent.messages.create(messages=[USER, back, {"role": "user", "content": [result]}], **fields)
-        assert [block.type for block in answer.content] == ["thinking", "tool_use"]
-        assert answer.content[0].thinking == ("One and two." if display == "summarized" else "")
-        assert answer.content[0].signature
-        check_extension(gateway)
-        assert (await message_of(gateway, attempt))["reasoning_content"] == "One and two."
+def test_a_template_without_reasoning_leaves_the_text_as_it_is(tmp_path: Path) -> None:
+    codec = codec_of(tmp_path, "{% for m in messages %}{{ m.content }}{% endfor %}")
+    drawn = codec._tokenizer(f"{ANSWER}<|im_end|>")["input_ids"]  # pyright: ignore[reportPrivateUsage]  # reference
+    answer = read(codec, drawn, codec.encode([USER]))
+    assert (answer.reasoning, answer.content) == (None, ANSWER)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("thinking", [None, {"type": "disabled"}])
-async def test_an_agent_that_does_not_enable_thinking_gets_no_thinking_block(thinking: Any, stream: bool) -> None:
-    text = "<think>\nOne and two.\n</think>\n\nIt is 3."
-    fields: dict[str, Any] = {} if thinking is None else {"thinking": thinking}
-    async with scripted_gateway(always(text, chunk_size=4)) as gateway:
-        attempt = await gateway.open_attempt()
-        async with anthropic_client(attempt) as agent:
-            async with agent.messages.stream(model="m", max_tokens=500, messages=[USER], **fields) as events:
-                answer = await events.get_final_message()
-            if not stream:
-                answer = await agent.messages.create(model="m", max_tokens=500, messages=[USER], **fields)
-        assert [(block.type, block.text) for block in answer.content] == [("text", "It is 3.")]
-        assert answer.usage.output_tokens == len(CODEC.answer(text))
-        assert (await message_of(gateway, attempt))["reasoning_content"] == "One and two."
+def test_the_marks_of_reasoning_are_read_where_they_are_control_tokens(tmp_path: Path) -> None:
+    template = THOUGHTFUL.replace("FIELD", "reasoning_content")
+    save_tiny_tokenizer(tmp_path, template, [*CHATML, *MARKS, "<think>", "</think>"], end="<|im_end|>")
+    codec = HuggingFaceCodec(tmp_path)
+    drawn = codec._tokenizer(f"{ANSWER}<|im_end|>")["input_ids"]  # pyright: ignore[reportPrivateUsage]  # reference
+    answer = read(codec, drawn, codec.encode([USER]))
+    assert (answer.reasoning, answer.content) == ("First one.\n\nThen two.", "Three.")
+    end = codec._tokenizer("</think>")["input_ids"][0]  # pyright: ignore[reportPrivateUsage]  # reference
+    assert answer.reasoning_tokens(drawn) == drawn.index(end) + 1
 
 
-async def test_a_retry_gets_the_reasoning_again() -> None:
-    async with scripted_gateway(always(THINKS)) as gateway:
-        attempt = await gateway.open_attempt()
-        async with openai_client(attempt) as agent:
-            how: dict[str, Any] = {"model": "m", "messages": [USER], "tools": [CHAT_TOOL]}
-            first = await agent.chat.completions.create(**how)
-            again = await agent.chat.completions.create(**how, extra_headers={"x-stainless-retry-count": "1"})
-        assert again.model_dump() == first.model_dump()
-        assert len(await gateway.calls(attempt)) == 1
+def test_a_request_that_is_stopped_does_not_change_what_is_read_of_the_template(tmp_path: Path) -> None:
+    codec = codec_of(tmp_path, TIGHT)
+    with limited(Steps(0)), pytest.raises(TemplateTooLong):
+        codec.encode([USER])
+    splitter = codec.reasoning(codec.encode([USER]))
+    assert splitter is not None
+    assert splitter.push("<think>\na\n</think>\nb") == [Reasoning("\na\n"), "\nb"]
 
 
-async def test_an_answer_in_a_required_format_has_no_reasoning() -> None:
-    schema: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
-    async with (
-        scripted_gateway(always('<think>{"a": 1}</think>')) as gateway,
-        openai_client(await gateway.open_attempt()) as agent,
-    ):
-        answer = await agent.chat.completions.create(model="m", messages=[USER], response_format=schema)
-    assert answer.choices[0].message.content == '<think>{"a": 1}</think>'
-    assert "reasoning_content" not in answer.choices[0].message.model_dump()
+def test_log_probabilities_are_those_of_the_content_alone() -> None:
+    codec = ByteCodec()
+    drawn = codec.answer(ANSWER)
+    for size in (1, 7, len(drawn)):
+        reader = AnswerReader(codec, request(logprobs=True), "call")
+        tokens: list[str] = []
+        for start in range(0, len(drawn), size):
+            ids = drawn[start : start + size]
+            reader.push(ids, [-1.0] * len(ids))
+            tokens += [token.text for token in reader.tokens() or ()]
+        reader.finish()
+        tokens += [token.text for token in reader.tokens() or ()]
+        assert "".join(tokens) == "Three."
+
+
+def test_tokens_of_reasoning_are_counted_up_to_its_end() -> None:
+    codec = ByteCodec()
+    assert reasoning_tokens(codec.decode, codec.answer(ANSWER)) == len(ANSWER.partition("</think>")[0] + "</think>")
+    assert reasoning_tokens(codec.decode, list(b"<think>never")) == len("<think>never")
+    for length in range(110, 150):  # the end is anywhere within a block, and across two
+        begun = f"<think>{'x' * length}</think>"
+        assert reasoning_tokens(codec.decode, codec.answer(f"{begun}Three. </think>")) == len(begun)
+
+
+def test_an_opaque_copy_is_read_again_and_other_texts_are_not() -> None:
+    assert unsealed(sealed("First ö one.")) == "First ö one."
+    assert [unsealed(text) for text in ("", "s", "gAAA", "not base64 at all é", "////")] == [None] * 5
+
+
+def read(codec: Any, drawn: list[int], prompt: list[int], **fields: Any) -> AnswerReader:
+    reader = AnswerReader(codec, request(**fields), "call", prompt)
+    reader.push(drawn, [0.0] * len(drawn))
+    reader.finish()
+    return reader
+
+
+def request(**fields: Any) -> ModelRequest:
+    known: dict[str, Any] = {"as_sent": RecordedRequest(), "messages": [USER], "tools": [], "sampling": Sampling()}
+    return ModelRequest(**{**known, **fields})

@@ -12,7 +12,7 @@ import msgspec
 
 from leyden.core.data.encoding.images import PromptImage
 from leyden.core.errors import GatewayError, ImageError
-from leyden.core.gateway.codecs.reasoning import ReasoningSplitter
+from leyden.core.gateway.reasoning import ReasoningSplitter
 from leyden.core.grammar.rules import AnswerFormat
 
 Message = dict[str, Any]

@@ -6,7 +6,7 @@ from typing import Any
 
 from leyden.core.gateway.codec import AnswerParser, Codec, Forced, Message, ParsedAnswer, ToolDefinition
 from leyden.core.gateway.codecs.messages import plain_messages
-from leyden.core.gateway.codecs.reasoning import ReasoningForm, ReasoningSplitter
+from leyden.core.gateway.reasoning import ReasoningForm, ReasoningSplitter
 from leyden.core.gateway.tools.family import answer_parser, parse_answer
 from leyden.core.gateway.tools.registry import FAMILIES
 

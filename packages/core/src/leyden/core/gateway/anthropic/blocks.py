@@ -9,9 +9,9 @@ import msgspec
 from leyden.core.gateway.anthropic.errors import not_available, wrong
 from leyden.core.gateway.codec import Message
 from leyden.core.gateway.codecs.messages import plain_text
-from leyden.core.gateway.codecs.reasoning import unsealed
 from leyden.core.gateway.message_images import image_part
 from leyden.core.gateway.model_request import UNREADABLE
+from leyden.core.gateway.reasoning import unsealed
 from leyden.core.gateway.refusal import Refusal
 
 T = TypeVar("T")

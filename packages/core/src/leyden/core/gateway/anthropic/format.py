@@ -14,9 +14,9 @@ import msgspec
 from leyden.core.gateway.anthropic.blocks import INVALID_JSON
 from leyden.core.gateway.anthropic.errors import new_request_id, request_headers
 from leyden.core.gateway.codecs.answer_reader import AnswerCall, ReadPart
-from leyden.core.gateway.codecs.reasoning import Reasoning, sealed
 from leyden.core.gateway.dialect import FinishedChoice
 from leyden.core.gateway.model_request import UNREADABLE
+from leyden.core.gateway.reasoning import Reasoning, sealed
 
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 

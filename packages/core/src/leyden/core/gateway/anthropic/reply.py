@@ -28,9 +28,9 @@ from leyden.core.gateway.anthropic.format import (
     tool_block,
 )
 from leyden.core.gateway.codecs.answer_reader import AnswerCall, ReadPart, ReadToken
-from leyden.core.gateway.codecs.reasoning import Reasoning
 from leyden.core.gateway.dialect import FinishedChoice
 from leyden.core.gateway.http.asgi import EVENTS, send_json, start_message
+from leyden.core.gateway.reasoning import Reasoning
 from leyden.core.gateway.refusal import Refusal
 
 PING_SECONDS = 10.0

@@ -25,9 +25,9 @@ from leyden.core.gateway.chat.format import (
 )
 from leyden.core.gateway.chat.request import ChatRequest
 from leyden.core.gateway.codecs.answer_reader import ReadPart, ReadToken
-from leyden.core.gateway.codecs.reasoning import Reasoning
 from leyden.core.gateway.dialect import FinishedChoice
 from leyden.core.gateway.http.asgi import EventWriter, send_json
+from leyden.core.gateway.reasoning import Reasoning
 from leyden.core.gateway.refusal import Refusal
 
 

@@ -11,9 +11,9 @@ from hashlib import blake2b
 from typing import TypeAlias
 
 from leyden.core.gateway.codec import AnswerPart, Codec, ToolCall
-from leyden.core.gateway.codecs.reasoning import Reasoning, reasoning_tokens
 from leyden.core.gateway.codecs.text import StopFilter, TextStream
 from leyden.core.gateway.model_request import ModelRequest
+from leyden.core.gateway.reasoning import Reasoning, reasoning_tokens
 
 Top: TypeAlias = Sequence[Sequence[tuple[int, float]]]
 """For each position, the most likely tokens as (token id, raw log-probability), most likely first."""

@@ -18,9 +18,9 @@ import msgspec
 from leyden.core.data.encoding.images import PromptImage
 from leyden.core.errors import GatewayError, GrammarError, ImageError, PolicyError, first_line
 from leyden.core.gateway.codec import AnswerParser, Codec, Forced, ImageFile, Message, ParsedAnswer, ToolDefinition
-from leyden.core.gateway.codecs.chat_template import ChatTemplate, TemplateTooLong
+from leyden.core.gateway.codecs.chat_template import MOST_STEPS, ChatTemplate, Steps, TemplateTooLong, limited
 from leyden.core.gateway.codecs.messages import plain_messages
-from leyden.core.gateway.codecs.reasoning import (
+from leyden.core.gateway.reasoning import (
     END_THINK,
     THINK,
     ReasoningForm,
@@ -298,7 +298,8 @@ class HuggingFaceCodec(Codec):
     def _reasoning_form(self) -> ReasoningForm:
         """Return the form of the template's reasoning; it is read from the template at its first use."""
         if self._form is None:
-            self._form = reasoning_form(lambda messages: self._rendered(messages, (), {}))
+            with limited(Steps(MOST_STEPS)):  # the limits of one request must not change what is read for all
+                self._form = reasoning_form(lambda messages: self._rendered(messages, (), {}))
         return self._form
 
     def _rendered(self, messages: list[Message], tools: Sequence[ToolDefinition], variables: Mapping[str, Any]) -> str:

@@ -10,8 +10,8 @@ from typing import Any, cast
 import msgspec
 
 from leyden.core.gateway.codec import Message
-from leyden.core.gateway.codecs.reasoning import FIELDS
 from leyden.core.gateway.message_images import IMAGE
+from leyden.core.gateway.reasoning import FIELDS
 
 _ROLES = {"developer": "system"}
 

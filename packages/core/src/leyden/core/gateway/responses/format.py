@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from leyden.core.gateway.codecs.answer_reader import AnswerCall, ReadPart, ReadToken
-from leyden.core.gateway.codecs.reasoning import Reasoning
+from leyden.core.gateway.reasoning import Reasoning
 from leyden.core.gateway.responses.items import Item, call_item, item_id, message_item, reasoning_item, text_part
 from leyden.core.gateway.responses.request import Settings
 

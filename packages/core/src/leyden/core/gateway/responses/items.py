@@ -11,8 +11,8 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from leyden.core.gateway.codec import Message
-from leyden.core.gateway.codecs.reasoning import sealed, unsealed
 from leyden.core.gateway.message_images import image_part
+from leyden.core.gateway.reasoning import sealed, unsealed
 from leyden.core.gateway.refusal import Refusal, invalid, unsupported
 
 T = TypeVar("T")

@@ -1,16 +1,16 @@
 """Replies of the Responses API: send a response as one JSON document or as server-sent events."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from starlette.types import Send
 
 from leyden.core.gateway.codecs.answer_reader import AnswerCall, ReadPart, ReadToken
-from leyden.core.gateway.codecs.reasoning import Reasoning
 from leyden.core.gateway.dialect import FinishedChoice
 from leyden.core.gateway.http.asgi import EVENTS, send_json, start_message
 from leyden.core.gateway.http.padding import padding
+from leyden.core.gateway.reasoning import Reasoning
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.gateway.responses.format import (
     Ending,
@@ -50,12 +50,15 @@ class AnswerWriter:
         return response(self.head, output, Ending(status="failed", error={"code": "server_error", "message": error}))
 
     def whole(self, drawn: FinishedChoice, prompt_tokens: int | None = None) -> Response:
-        """Return the whole response; without `prompt_tokens`, it has no token counts."""
+        """Return the whole response; without `prompt_tokens`, it has no token counts but those of its reasoning."""
         self.take(drawn.reader.tokens())
         if self._completed_at is None:
             self._completed_at = int(time.time())
         output = output_items(self.head, drawn.reader.parts, self._tokens, cut=drawn.cut)
-        token_usage = None if prompt_tokens is None else usage(prompt_tokens, drawn.tokens, drawn.reasoning_tokens)
+        token_usage: Mapping[str, object] | None = usage(prompt_tokens or 0, drawn.tokens, drawn.reasoning_tokens)
+        if prompt_tokens is None:
+            details = "output_tokens_details"
+            token_usage = {details: token_usage[details]} if drawn.reasoning_tokens else None
         if drawn.cut:
             return response(self.head, output, Ending(status="incomplete", usage=token_usage))
         return response(self.head, output, Ending(completed_at=self._completed_at, usage=token_usage))

@@ -81,9 +81,10 @@ def turns_in(spans: Sequence[Span]) -> dict[str, Turn]:
             deleted.add(str(values[semconv.RESPONSES_DELETED]))
         if semconv.RESPONSES_ANSWER in values:
             answer = msgspec.json.decode(str(values[semconv.RESPONSES_ANSWER]), type=Response)
-            counts = (int(str(values[key])) for key in (semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS))
+            read, written = (int(str(values[key])) for key in (semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS))
             items = msgspec.json.decode(str(values[semconv.RESPONSES_INPUT]), type=list[Item])
-            turns[answer["id"]] = Turn(answer=answer | {"usage": usage(*counts)}, items=items)
+            thoughts = answer["usage"]["output_tokens_details"]["reasoning_tokens"] if answer.get("usage") else 0
+            turns[answer["id"]] = Turn(answer=answer | {"usage": usage(read, written, thoughts)}, items=items)
     return {key: replace(turn, deleted=True) if key in deleted else turn for key, turn in turns.items()}
 
 

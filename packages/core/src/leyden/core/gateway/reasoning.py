@@ -18,6 +18,8 @@ _REASONING, _CONTENT = "qReasoningProbe", "qContentProbe"
 _RENDERED = re.compile(rf"{THINK}(\s*){_REASONING}(\s*){END_THINK}(\s*){_CONTENT}")
 _OPEN = re.compile(rf"{THINK}(\s*)\Z")
 _SEALED = b"1:"
+BLOCK = 64
+"""Number of tokens that are decoded together to find the end of the reasoning."""
 
 Message: TypeAlias = dict[str, Any]
 Render: TypeAlias = Callable[[list[Message]], str]
@@ -178,14 +180,11 @@ def _open_length(text: str, mark: str) -> int:
 
 def reasoning_tokens(decode: Callable[[Sequence[int]], str], ids: Sequence[int]) -> int:
     """Return the number of tokens up to the end of the reasoning; all tokens if it does not end."""
-    low, high = 0, len(ids)
-    while low < high:
-        middle = (low + high) // 2
-        if END_THINK in decode(ids[: middle + 1]):
-            high = middle
-        else:
-            low = middle + 1
-    return min(low + 1, len(ids))
+    for start in range(0, len(ids), BLOCK):
+        context, end = max(0, start - len(END_THINK)), min(start + BLOCK, len(ids))
+        if END_THINK in decode(ids[context:end]):
+            return next(n for n in range(start + 1, end + 1) if END_THINK in decode(ids[context:n]))
+    return len(ids)
 
 
 def sealed(reasoning: str) -> str:
