@@ -17,7 +17,7 @@ from leyden.core.store.open import open_store
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "colours_lcel"
 TASKS, REWARD = load(EXAMPLE, "make_tasks"), load(EXAMPLE, "reward")
-STEPS = 20
+STEPS = 12
 
 Leyden = Callable[..., "subprocess.CompletedProcess[str]"]
 

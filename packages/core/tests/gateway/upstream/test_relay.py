@@ -135,6 +135,19 @@ async def test_a_call_is_forwarded_with_our_key_and_model_and_answered_unchanged
     assert span.attributes[semconv.RESPONSE_ID] == "gen-1"
 
 
+async def test_images_are_passed_on_unchanged_also_where_the_server_has_to_fetch_them() -> None:
+    urls = ("https://example.com/a.png", "data:image/png;base64,AAAA")
+    parts = [{"type": "image_url", "image_url": {"url": url, "detail": "low"}} for url in urls]
+    messages = [{"role": "user", "content": [{"type": "text", "text": "hi"}, *parts]}]
+    async with dev() as run:
+        response = await run.post(messages=messages)
+        [(_, body)] = run.provider.seen
+        [span] = await run.spans()
+    assert response.content == run.provider.body
+    assert body["messages"] == messages
+    assert json.loads(str(span.attributes[semconv.INPUT_MESSAGES])) == messages
+
+
 async def test_a_stream_passes_byte_for_byte() -> None:
     async with dev() as run:
         run.provider.content_type, run.provider.body = b"text/event-stream", EVENTS

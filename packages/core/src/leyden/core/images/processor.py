@@ -71,7 +71,7 @@ class ImageProcessor:
         library: Any = transformers
         try:
             config = library.AutoConfig.from_pretrained(source, trust_remote_code=False)
-        except (OSError, ValueError):  # a folder that holds only a tokenizer
+        except Exception:  # a folder that holds only a tokenizer, or a configuration that no library can read
             return None
         return cls(source) if reads_images(config) else None
 
