@@ -59,18 +59,25 @@ class GrammarState:
         Returns False, and sets `error`, if the tokens so far do not fit the grammar, if it became too complex, or if no
         token may follow.
         """
+        if not self.error:
+            try:
+                self._write_allowed(bits_W)
+            except BaseException as error:
+                self.error = str(_of_a_panic(error))
+        return not self.error
+
+    def _write_allowed(self, bits_W: Bits) -> None:
         if self._matcher is None:
             self._matcher = self._compiled.deep_copy()
         taken, self._taken = self._taken, []
-        if not self.error and taken and not self._matcher.consume_tokens(taken):
+        if taken and not self._matcher.consume_tokens(taken):
             self.error = first_sentence(self._matcher.get_error()) or "a token does not fit the grammar"
-        if not self.error:
-            self._matcher.unsafe_compute_mask_ptr(bits_W.ctypes.data, bits_W.nbytes)
-            if self._matcher.is_error():
-                self.error = first_sentence(self._matcher.get_error()) or "the grammar failed"
-            elif not bits_W.any():
-                self.error = "the grammar allows no token here"
-        return not self.error
+            return
+        self._matcher.unsafe_compute_mask_ptr(bits_W.ctypes.data, bits_W.nbytes)
+        if self._matcher.is_error():
+            self.error = first_sentence(self._matcher.get_error()) or "the grammar failed"
+        elif not bits_W.any():
+            self.error = "the grammar allows no token here"
 
 
 class GrammarCompiler:
@@ -158,6 +165,8 @@ class GrammarCompiler:
                 raise GrammarError(f"the grammar cannot be followed: {first.error}")
         except GrammarError as error:
             return error
+        except BaseException as error:
+            return _of_a_panic(error)
         return matcher
 
     def _wrapped_tokenizer(self) -> Any:
@@ -182,8 +191,17 @@ def check_grammar(grammar: str) -> None:
         is_error, messages = validate(grammar, limits=_limits())
     except ValueError as error:  # text that is not Unicode
         raise GrammarError(first_sentence(str(error))) from None
+    except BaseException as error:
+        raise _of_a_panic(error) from None
     if is_error:
         raise GrammarError(first_sentence(messages[0]))
+
+
+def _of_a_panic(error: BaseException) -> GrammarError:
+    """Return the GrammarError for a panic of the library, which is no `Exception`; raises every other error again."""
+    if type(error).__name__ != "PanicException":
+        raise error
+    return GrammarError(f"the grammar library failed: {first_sentence(str(error))}")
 
 
 def check_size(text: str) -> None:
