@@ -49,32 +49,44 @@ class CuttingProxy:
         server_reader, server_writer = await asyncio.open_connection(self._host, self._port, limit=LONGEST_HEAD)
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-                while await self._exchange(reader, writer, server_reader, server_writer):
-                    pass
+                early: bytes | None = b""
+                while early is not None:
+                    early = await self._exchange(early, reader, writer, server_reader, server_writer)
         finally:
             for one in (writer, server_writer):
                 one.transport.abort()
 
     async def _exchange(
         self,
+        early: bytes,
         client: asyncio.StreamReader,
         to_client: asyncio.StreamWriter,
         server: asyncio.StreamReader,
         to_server: asyncio.StreamWriter,
-    ) -> bool:
-        """Hand one request on and its answer back; False when the connection is to end."""
-        head = await client.readuntil(b"\r\n\r\n")
+    ) -> bytes | None:
+        """Hand one request on, which begins with `early`, and its answer back; None when the connection is to end.
+
+        Returns what has come of the next request: a client may have the whole answer before it is known here that it
+        was written.
+        """
+        head = early + await client.readuntil(b"\r\n\r\n")
         body = await client.readexactly(_length(head) or 0)
         to_server.write(head + body)
         await to_server.drain()
         fault = self._fault(body)
         if fault == "sent":
-            return False
-        gone = asyncio.create_task(client.read(1))  # no client sends more before it has its answer
+            return None
+        gone = asyncio.create_task(client.read(1))
         answering = asyncio.create_task(self._answer(server, to_client, fault))
         try:
             await asyncio.wait({gone, answering}, return_when=asyncio.FIRST_COMPLETED)
-            return answering.done() and answering.result()
+            if gone.done() and not gone.result():
+                return None
+            goes_on = await answering
+            gone.cancel()
+            await asyncio.wait({gone})
+            early = b"" if gone.cancelled() else gone.result()
+            return early if goes_on and (early or gone.cancelled()) else None
         finally:
             for task in (gone, answering):
                 task.cancel()

@@ -120,6 +120,7 @@ VALUES: Mapping[str, Any] = {
     "text.format": SCHEMA,
     "text.verbosity": "low",
     "thinking.budget_tokens": 1024,
+    "thinking.display": "omitted",
     "thinking.type": "disabled",
     "tool_choice": "required",
     "tool_choice.disable_parallel_tool_use": True,
@@ -141,6 +142,7 @@ BESIDE: Mapping[str, dict[str, Any]] = {
     "stream_options.include_usage": {"stream": True, "stream_options": {}},
     "stream_options.include_obfuscation": {"stream": True, "stream_options": {}},
     "thinking.budget_tokens": {"thinking": {"type": "enabled"}},
+    "thinking.display": {"thinking": {"type": "enabled"}},
     "tool_choice.disable_parallel_tool_use": {"tool_choice": {"type": "auto"}},
     "tool_choice.name": {"tool_choice": {"type": "tool", "name": "other"}},
     "context_management.edits": {"messages": THINKING},
@@ -184,6 +186,8 @@ def _without_ids(text: str) -> str:
 async def send(dialect: str, fields: Mapping[str, Any], mode: RolloutMode | None = None) -> Seen:
     codec, key, store = VisibleCodec(), new_key(), MemoryStore()
     text = TWO_CALLS if "tools" in fields else "hello"
+    if "thinking" in fields:
+        text = f"<think>\nHm.\n</think>\n\n{text}"
     engine = ScriptedEngine(
         lambda _: ScriptedAnswer(ids=codec.answer(text), chunk_size=3),
         model=ModelInfo(name="scripted", context_length=4096, vocab_size=VOCABULARY),

@@ -14,6 +14,7 @@ from leyden.core.grammar.compiler import (
     MAX_GRAMMAR_CHARACTERS,
     Bits,
     GrammarCompiler,
+    GrammarState,
     check_grammar,
     is_allowed,
 )
@@ -77,6 +78,32 @@ def test_a_failed_state_stays_failed(compiler: GrammarCompiler, folder: Path) ->
     assert not state.write_allowed(bits_W)
     assert not state.write_allowed(bits_W)
     assert state.error
+
+
+def test_a_panic_of_the_library_is_an_error_of_the_grammar(compiler: GrammarCompiler) -> None:
+    """A panic is no `Exception`, so nothing else would catch it."""
+    grammar = 'start: %json {"required": "' + "é" * 60 + '"}'
+    for _ in range(2):
+        with pytest.raises(GrammarError, match="panic"):
+            compiler.begin(grammar)
+    with pytest.raises(GrammarError, match="the grammar library failed"):
+        check_grammar(grammar)
+    assert compiler.begin(GRAMMAR).error == ""
+
+
+def test_a_panic_within_a_response_fails_its_state_only(compiler: GrammarCompiler) -> None:
+    class PanicException(BaseException):
+        """As the library's own, which cannot be imported."""
+
+    class Matcher:
+        def deep_copy(self) -> "Matcher":
+            raise PanicException("out of range")
+
+    bits_W = np.zeros(compiler.width, dtype=np.int32)
+    state = GrammarState(Matcher(), compiler.width)
+    assert not state.write_allowed(bits_W)
+    assert state.error == "the grammar library failed: out of range"
+    assert compiler.begin(GRAMMAR).write_allowed(bits_W)
 
 
 def test_invalid_grammars_are_refused_each_time_and_compiled_once(compiler: GrammarCompiler) -> None:

@@ -125,7 +125,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"stop_sequences": [" "]}, "stop_sequences.0: each stop sequence must contain non-whitespace"),
     ({"stop_sequences": ["a"] * 65}, f"stop_sequences: List should have at most {MAX_STOP} items"),
     ({"n": 2}, "n: Extra inputs are not permitted"),
-    ({"mcp_servers": [{}]}, "mcp_servers: this field is not available from this endpoint. Leave it out."),
+    (
+        {"mcp_servers": [{}]},
+        "mcp_servers: this field is not available from this endpoint (let the agent connect to them, ",
+    ),
     ({"thinking": {"type": "deep"}}, "thinking.type: Invalid enum value 'deep'"),
     (
         {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},

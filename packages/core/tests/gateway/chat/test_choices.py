@@ -1,12 +1,15 @@
 """Several choices of one answer: each drawn, shown and recorded on its own."""
 
+import asyncio
 import json
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
 from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import unpack_ids
 from leyden.core.engine.base import GenerateRequest
 from leyden.core.errors import EngineError
 from leyden.core.testing.byte_codec import ByteCodec
@@ -100,3 +103,32 @@ async def test_the_likeliest_tokens_are_shown_where_they_are_asked_for() -> None
             assert shown == sorted(shown, reverse=True)
     assert bare.choices[0].logprobs is not None
     assert [token.top_logprobs for token in bare.choices[0].logprobs.content or ()] == [[]] * 8
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tokens_that_wait_for_their_turn_when_the_client_hangs_up_are_recorded(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine has delivered them, so that its log has them, too."""
+
+    async def hold(_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("leyden.core.gateway.calls.serve._Pace.__aenter__", hold)
+    async with scripted_gateway(script) as gateway, httpx.AsyncClient() as http:
+        attempt = await gateway.open_attempt()
+        body = {"model": "m", "messages": USER, "n": 3, "stream": stream}
+        with pytest.raises(httpx.ReadTimeout):
+            await http.post(f"{attempt.base_url}/chat/completions", json=body, timeout=httpx.Timeout(10, read=0.3))
+        while len(spans := await gateway.calls(attempt)) < 3:
+            await asyncio.sleep(0.01)
+        log = {record.request_id: record.response_ids for record in gateway.engine.log}
+    recorded = {str(span.attributes[semconv.CALL_ID]): span.attributes for span in spans}
+    assert {call: list(unpack_ids(packed(one[semconv.RESPONSE_IDS]))) for call, one in recorded.items()} == log
+    assert [len(ids) for _, ids in sorted(log.items())] == [1, 2, 3]
+    assert {str(one[semconv.NOT_TRAINED]) for one in recorded.values()} == {"client disconnected"}
+
+
+def packed(value: object) -> bytes:
+    assert isinstance(value, bytes)
+    return value

@@ -6,7 +6,8 @@ the engine did, from the recorded ids. Grammars and masks come from the library 
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from threading import Lock
 from typing import Any, TypeAlias
@@ -62,17 +63,19 @@ class GrammarState:
         token may follow.
         """
         if (matcher := self.advance()) is not None:
-            matcher.unsafe_compute_mask_ptr(bits_W.ctypes.data, bits_W.nbytes)
-            self.check_mask(any_allowed=bool(bits_W.any()))
+            with self._panics_as_errors():
+                matcher.unsafe_compute_mask_ptr(bits_W.ctypes.data, bits_W.nbytes)
+                self.check_mask(any_allowed=bool(bits_W.any()))
         return not self.error
 
     def advance(self) -> Any | None:
         """Move the grammar on by the tokens that were taken; return the matcher, or None if the state has an error."""
-        if self._matcher is None:
-            self._matcher = self._compiled.deep_copy()
         taken, self._taken = self._taken, []
-        if not self.error and taken and not self._matcher.consume_tokens(taken):
-            self.error = first_sentence(self._matcher.get_error()) or "a token does not fit the grammar"
+        with self._panics_as_errors():
+            if self._matcher is None:
+                self._matcher = self._compiled.deep_copy()
+            if not self.error and taken and not self._matcher.consume_tokens(taken):
+                self.error = first_sentence(self._matcher.get_error()) or "a token does not fit the grammar"
         return None if self.error else self._matcher
 
     def check_mask(self, *, any_allowed: bool) -> None:
@@ -82,6 +85,13 @@ class GrammarState:
         elif not any_allowed:
             self.error = "the grammar allows no token here"
 
+    @contextmanager
+    def _panics_as_errors(self) -> Generator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.error = str(_of_a_panic(error))
+
 
 def write_allowed_together(states: Sequence[GrammarState], bits_RW: Bits) -> None:
     """Do for each state and its row of `bits_RW` what `GrammarState.write_allowed` does.
@@ -89,7 +99,13 @@ def write_allowed_together(states: Sequence[GrammarState], bits_RW: Bits) -> Non
     One call of the library computes all masks, so the interpreter is released once and not once for each.
     """
     matchers = [(matcher, row) for row, state in enumerate(states) if (matcher := state.advance()) is not None]
-    _executor().unsafe_compute_mask_ptr(matchers, bits_RW.ctypes.data, bits_RW.strides[0], len(bits_RW))
+    try:
+        _executor().unsafe_compute_mask_ptr(matchers, bits_RW.ctypes.data, bits_RW.strides[0], len(bits_RW))
+    except BaseException as error:
+        _of_a_panic(error)
+        for _, row in matchers:  # each by itself, because the panic belongs to one of them
+            states[row].write_allowed(bits_RW[row])
+        return
     for _, row in matchers:
         states[row].check_mask(any_allowed=bool(bits_RW[row].any()))
 
@@ -186,6 +202,8 @@ class GrammarCompiler:
                 raise GrammarError(f"the grammar cannot be followed: {first.error}")
         except GrammarError as error:
             return error
+        except BaseException as error:
+            return _of_a_panic(error)
         return matcher
 
     def _wrapped_tokenizer(self) -> Any:
@@ -210,8 +228,17 @@ def check_grammar(grammar: str) -> None:
         is_error, messages = validate(grammar, limits=_limits())
     except ValueError as error:  # text that is not Unicode
         raise GrammarError(first_sentence(str(error))) from None
+    except BaseException as error:
+        raise _of_a_panic(error) from None
     if is_error:
         raise GrammarError(first_sentence(messages[0]))
+
+
+def _of_a_panic(error: BaseException) -> GrammarError:
+    """Return the GrammarError for a panic of the library, which is no `Exception`; raises every other error again."""
+    if type(error).__name__ != "PanicException":
+        raise error
+    return GrammarError(f"the grammar library failed: {first_sentence(str(error))}")
 
 
 def check_size(text: str) -> None:

@@ -51,6 +51,8 @@ class _Choice:
     reply: Reply
     unsent: list[_Unsent] = field(default_factory=list[_Unsent])
     """Content of a streamed response that is not sent yet, with its tokens if the agent requested them."""
+    unread: list[TokenChunk] = field(default_factory=list[TokenChunk])
+    """Chunks that are recorded, and not parsed yet."""
     read_along: bool = field(init=False)
     """Whether the tokens are parsed while they are sampled, and not all at the end."""
 
@@ -62,13 +64,18 @@ class _Choice:
         """Whether the whole choice was generated and parsed."""
         return self.record.finish_reason is not None
 
-    def read(self, chunk: TokenChunk) -> FinishReason | None:
-        """Record a chunk of tokens, and parse it if tokens are parsed as they arrive.
+    def take(self, chunk: TokenChunk) -> None:
+        """Record a chunk of tokens as soon as the engine has delivered it: the call may be cancelled at any time."""
+        self.record.take(chunk)
+        self.unread.append(chunk)
+
+    def read(self) -> FinishReason | None:
+        """Parse the chunk that was taken last, if tokens are parsed as they arrive.
 
         Return the finish reason if the engine or the reader ends the choice with this chunk. For any reason except
         `abort`, the choice is then complete.
         """
-        self.record.take(chunk)
+        chunk = self.unread.pop()
         if self.read_along:
             parts = self.reader.push(chunk.ids, chunk.logprobs, chunk.top)
             if self.reply.live:
@@ -113,8 +120,11 @@ class _Choice:
 
     def _read_rest(self) -> list[ReadPart]:
         record = self.record
-        unread = [] if self.read_along else self.reader.push(record.ids, record.logprobs, record.top or None)
-        return [*unread, *self.reader.finish()]
+        if not self.read_along:
+            return [*self.reader.push(record.ids, record.logprobs, record.top or None), *self.reader.finish()]
+        unread, self.unread = self.unread, []
+        parts = [part for chunk in unread for part in self.reader.push(chunk.ids, chunk.logprobs, chunk.top)]
+        return [*parts, *self.reader.finish()]
 
     def _note_output(self) -> None:
         message = answer_message(self.reader.content, self.reader.calls, self.reader.reasoning)
@@ -428,7 +438,8 @@ async def _draw(policy: ServedPolicy, choice: _Choice, pace: _Pace | None = None
         nothing = TokenChunk(
             ids=[], logprobs=[], sampling_logprobs=[], version=policy.engine.version, finish_reason="length"
         )
-        choice.read(nothing)
+        choice.take(nothing)
+        choice.read()
         return
     request = GenerateRequest(
         request_id=record.call_id,
@@ -442,13 +453,14 @@ async def _draw(policy: ServedPolicy, choice: _Choice, pace: _Pace | None = None
     answer = cast("AsyncGenerator[TokenChunk]", policy.engine.generate(request))
     async with aclosing(answer):
         async for chunk in answer:
+            choice.take(chunk)
             if pace is None:
-                finish = choice.read(chunk)
+                finish = choice.read()
                 if choice.unsent:
                     await choice.send()
             else:
                 async with pace:
-                    finish = choice.read(chunk)
+                    finish = choice.read()
                     await choice.send()
             if finish == "abort":
                 break
