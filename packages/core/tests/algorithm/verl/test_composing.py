@@ -10,6 +10,7 @@ import pytest
 from verl_cpu.tutorial import TUTORIAL
 
 from leyden.core.algorithm.verl.driver.owned_settings import ESTIMATORS, INSTEAD, REPLACED, RULES, UNSCALED
+from leyden.core.algorithm.verl.row_sampling import can_adjust
 from leyden.core.algorithm.verl.settings import compose
 from leyden.core.errors import UsageError
 from leyden.core.testing.policies import tiny_policy
@@ -68,6 +69,23 @@ def test_overrides_win_and_what_a_run_owns_is_filled_in() -> None:
     assert composed["trainer"]["default_local_dir"] == "here"
     assert composed["trainer"]["total_training_steps"] == 3
     assert composed["data"]["max_prompt_length"] == 4096
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ((), True),
+        ((("actor_rollout_ref.actor.strategy", "fsdp2"),), True),
+        ((("actor_rollout_ref.actor.strategy", "veomni"),), False),
+        ((("actor_rollout_ref.model.use_fused_kernels", True),), False),
+        ((("actor_rollout_ref.actor.ulysses_sequence_parallel_size", 2),), False),
+        ((("actor_rollout_ref.ref.fsdp_config.ulysses_sequence_parallel_size", 2),), False),
+    ],
+)
+def test_engines_whose_logits_can_be_adjusted(changes: tuple[tuple[str, Any], ...], found: bool) -> None:
+    from leyden.core.algorithm.verl.verl_config import OmegaConf
+
+    assert can_adjust(OmegaConf.create(compose(with_(*changes)))) is found
 
 
 def test_keys_with_dots_and_keys_of_a_sections_dataclass_are_taken() -> None:
