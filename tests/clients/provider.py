@@ -17,6 +17,8 @@ import msgspec
 from exchanges import Exchange, name_in
 
 WRONG_KEY = "sk-wrong"
+HELD_SECONDS = 3.0
+"""Time after which an answer comes that no client waits for."""
 HEADERS = {
     "openai-organization": "example-organization",
     "openai-processing-ms": "12",
@@ -76,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, exchange: Exchange) -> None:
         for draw in exchange.draws:
-            time.sleep(draw.pause * len(draw.text) / (draw.piece or 1))
+            time.sleep(draw.pause * len(draw.text) / (draw.piece or 1) + (HELD_SECONDS if draw.held else 0))
         content = json.dumps(exchange.answer).encode()
         self._start(exchange, "application/json", content_length=str(len(content)))
         self.wfile.write(content)

@@ -4,7 +4,7 @@ import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
 
 export const STOP_AFTER = 3;
-const TIMEOUT_MS = 250;
+const TIMEOUT_MS = 1000;
 
 const installed = createRequire(pathToFileURL(`${process.argv[2]}/`));
 export const load = (name) => import(pathToFileURL(installed.resolve(name)));
