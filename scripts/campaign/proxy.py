@@ -46,34 +46,40 @@ class CuttingProxy:
         assert task is not None
         self._open.add(task)
         task.add_done_callback(self._open.discard)
-        server_reader, server_writer = await asyncio.open_connection(self._host, self._port, limit=LONGEST_HEAD)
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
                 early: bytes | None = b""
                 while early is not None:
-                    early = await self._exchange(early, reader, writer, server_reader, server_writer)
+                    head = early + await reader.readuntil(b"\r\n\r\n")
+                    body = await reader.readexactly(_length(head) or 0)
+                    early = await self._with_server(head, body, reader, writer)
         finally:
-            for one in (writer, server_writer):
-                one.transport.abort()
+            writer.transport.abort()
+
+    async def _with_server(
+        self, head: bytes, body: bytes, client: asyncio.StreamReader, to_client: asyncio.StreamWriter
+    ) -> bytes | None:
+        """Make one exchange on a connection of its own, as the server may have closed an earlier one."""
+        server, to_server = await asyncio.open_connection(self._host, self._port, limit=LONGEST_HEAD)
+        try:
+            to_server.write(head + body)
+            await to_server.drain()
+            return await self._exchange(self._fault(body), client, to_client, server)
+        finally:
+            to_server.transport.abort()
 
     async def _exchange(
         self,
-        early: bytes,
+        fault: str | None,
         client: asyncio.StreamReader,
         to_client: asyncio.StreamWriter,
         server: asyncio.StreamReader,
-        to_server: asyncio.StreamWriter,
     ) -> bytes | None:
-        """Hand one request on, which begins with `early`, and its answer back; None when the connection is to end.
+        """Hand the answer to a request back; None when the connection is to end.
 
         Returns what has come of the next request: a client may have the whole answer before it is known here that it
         was written.
         """
-        head = early + await client.readuntil(b"\r\n\r\n")
-        body = await client.readexactly(_length(head) or 0)
-        to_server.write(head + body)
-        await to_server.drain()
-        fault = self._fault(body)
         if fault == "sent":
             return None
         gone = asyncio.create_task(client.read(1))
