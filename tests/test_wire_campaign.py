@@ -119,6 +119,12 @@ def with_attributes(span: Span, **changes: Attribute | None) -> Span:
     return msgspec.structs.replace(span, attributes=kept)
 
 
+def with_sampling(span: Span, **changes: Any) -> Span:
+    """The span with a record of other sampling parameters."""
+    sampling = msgspec.structs.replace(sampling_of(span), **changes)
+    return msgspec.structs.replace(span, attributes=span.attributes | sampling.recorded())
+
+
 def with_log(evidence: Evidence, span: Span, change: Callable[[EngineRecord], Sequence[EngineRecord]]) -> Evidence:
     call = span.attributes[semconv.CALL_ID]
     return replace(
@@ -340,23 +346,15 @@ def test_another_distribution_than_the_recorded_one_is_found(evidence: Evidence,
         return is_drawn(span) and sampling.temperature > 0 and getattr(sampling, field) != value
 
     spans = [span for spans in evidence.spans.values() for span in spans if has_field(span)]
-    changed = [
-        with_attributes(
-            span,
-            SAMPLING_USED=msgspec.structs.replace(sampling_of(span), **{field: value}).recorded(),
-            SAMPLING_KEPT=None,
-        )
-        for span in spans
-    ]
+    changed = [with_attributes(with_sampling(span, **{field: value}), SAMPLING_KEPT=None) for span in spans]
     assert imprecise(recomputed(spans, Versions(POLICY), lambda: None)) == []
     assert imprecise(recomputed(changed, Versions(POLICY), lambda: None)) != []
 
 
 def test_a_grammar_that_does_not_allow_a_recorded_token_is_found(evidence: Evidence) -> None:
     _, span = edited(evidence, lambda span: [span], lambda span: is_whole(span) and bool(sampling_of(span).grammar))
-    other = msgspec.structs.replace(sampling_of(span), grammar="start: /~~~/")
     with pytest.raises(GrammarError, match="does not allow"):
-        recomputed([with_attributes(span, SAMPLING_USED=other.recorded())], Versions(POLICY), lambda: None)
+        recomputed([with_sampling(span, grammar="start: /~~~/")], Versions(POLICY), lambda: None)
 
 
 def test_a_campaign_in_which_nothing_happened_fails(
