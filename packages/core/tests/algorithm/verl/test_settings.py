@@ -104,7 +104,7 @@ def test_only_what_runs_in_processes_of_verl_imports_it() -> None:
     assert {path.name for path in home.rglob("*.py") if imported(path) & THEIRS} == MODULES
 
 
-MODULES = {"verl_config.py", "verl_queue.py", "verl_trainer.py"}
+MODULES = {"adjusting_engine.py", "verl_config.py", "verl_queue.py", "verl_trainer.py"}
 THEIRS = {"verl", "transfer_queue", "hydra", "omegaconf"}
 
 

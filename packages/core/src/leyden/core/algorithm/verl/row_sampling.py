@@ -6,16 +6,18 @@ workers need neither a tokenizer nor a grammar library. This module does not imp
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from leyden.core.data.encoding.token_sets import pack_token_sets, unpack_token_sets
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.transition import Transition
-from leyden.core.engine.embedded.adjusted_logits import Adjustment, ResponseSoFar
 from leyden.core.errors import LeydenError, TrainingError
-from leyden.core.policy.adjusted_responses import AdjustedResponses
+
+if TYPE_CHECKING:
+    from leyden.core.engine.embedded.adjusted_logits import Adjustment
+    from leyden.core.policy.adjusted_responses import AdjustedResponses
 
 SAMPLING_FIELD = "leyden_sampling"
 """Field of a row: the bytes that `RowSampling.packed` returns, or `UNADJUSTED`."""
@@ -46,6 +48,8 @@ class RowSampling:
         """Return a row's field; raises TrainingError if the response's distribution cannot be recomputed."""
         if call.sampling is None:
             return UNADJUSTED
+        from leyden.core.policy.adjusted_responses import AdjustedResponses
+
         try:
             if self._responses is None:
                 self._responses = AdjustedResponses(*self._policy())
@@ -62,11 +66,14 @@ class RowSampling:
         return msgspec.msgpack.encode(_Record(sampling, kept))
 
 
-def adjustments(packed: bytes, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[Adjustment]:
+def adjustments(packed: bytes, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> "list[Adjustment]":
     """Return the adjustment of each token of a row's response, from a field that is not `UNADJUSTED`."""
+    from leyden.core.engine.embedded.adjusted_logits import ResponseSoFar
+
     record = _RECORD.decode(packed)
     sets_TW = None if record.kept is None else unpack_token_sets(record.kept, len(response_ids))
-    so_far, found = ResponseSoFar(prompt_ids, record.sampling), list[Adjustment]()
+    so_far = ResponseSoFar(prompt_ids, record.sampling)
+    found: list[Adjustment] = []
     for at, token in enumerate(response_ids):
         found.append(so_far.adjustment(None if sets_TW is None else sets_TW[at]))
         so_far.take(token)
