@@ -278,7 +278,10 @@ def _must_be_used(recorded: Recorded, span: Span, calls: Sequence[Span]) -> bool
     """Whether a later prompt goes on from this choice, and no other answer of the attempt says the same."""
     mark = recorded.marks[span.span_id][-1]
     outcome = recorded.outcomes.get(mark)
-    gone_on_from = any(mark in recorded.marks.get(other.span_id, [])[:-1] for other in calls)
+    gone_on_from = any(
+        mark in recorded.marks.get(other.span_id, [])[:-1] and semconv.INPUT_MESSAGES in other.attributes
+        for other in calls  # the record of a refused request may have no messages
+    )
     if outcome is None or outcome.used != span.attributes[semconv.CHOICE_INDEX] or not gone_on_from:
         return False
     said = [message_text(other) for other in calls]

@@ -120,7 +120,8 @@ class CuttingProxy:
             return False
         to_client.write(head)
         async for part in parts:
-            to_client.write(part)
+            # never a whole answer: its client would keep the connection, and might send its next request before the end
+            to_client.write(part[:-1] if fault == "live" else part)
             await to_client.drain()
             if fault == "live":
                 to_client.write_eof()
