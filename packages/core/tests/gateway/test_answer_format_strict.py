@@ -13,6 +13,7 @@ from leyden.core.gateway.answer_format import (
     read_response_format,
     read_text_format,
 )
+from leyden.core.gateway.model_request import SamplingFields
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.grammar.rules import ANY_OBJECT
 
@@ -68,19 +69,19 @@ def test_an_invalid_format_is_refused(value: dict[str, Any], words: str) -> None
 
 
 def test_only_one_format_is_taken() -> None:
-    choice = read_guided({"guided_choice": ["yes", "no"]})
+    choice = read_guided(SamplingFields(guided_choice=["yes", "no"]))
     assert choice is not None and choice.rule() == "/yes|no/"
     with pytest.raises(Refusal, match="Only one format"):
         one_format("response_format", choice, read_response_format({"type": "json_object"}))
     with pytest.raises(Refusal, match="guided_choice, guided_json"):
-        read_guided({"guided_choice": ["yes"], "guided_json": {}})
+        read_guided(SamplingFields(guided_choice=["yes"], guided_json={}))
 
 
 @pytest.mark.parametrize(
     "schema", ['{"type": "integer", "multipleOf": 62615533}', '{"mult\\u0069pleOf": 62615533}', "{", "[" * 100_000]
 )
 def test_a_schema_within_a_grammar_is_checked_too(schema: str) -> None:
-    found = read_guided({"guided_grammar": f"start: %json {schema}"})
+    found = read_guided(SamplingFields(guided_grammar=f"start: %json {schema}"))
     assert found is not None
     with pytest.raises(Refusal, match=r"multipleOf|JSON schema"):
         check_format(found)

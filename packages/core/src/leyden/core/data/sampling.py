@@ -67,17 +67,18 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
         The parameters then have the grammar's hash in its place. A store keeps such a text once for an attempt. Rarely
         used parameters are recorded only if they are set.
         """
-        defaults = Sampling()
-        always = ("temperature", "top_p", "max_tokens", "stop", "seed")
-        values = {
-            name: value
-            for name in self.__struct_fields__
-            if (value := getattr(self, name)) != getattr(defaults, name) or name in always
-        }
+        values = {name: value for name, default in _RECORDED if (value := getattr(self, name)) != default}
         if len(self.grammar) <= LONG_GRAMMAR:
             return {semconv.SAMPLING_USED: msgspec.json.encode(values).decode()}
         values["grammar"] = grammar_hash(self.grammar)
         return {semconv.SAMPLING_USED: msgspec.json.encode(values).decode(), semconv.SAMPLING_GRAMMAR: self.grammar}
+
+
+_ALWAYS = ("temperature", "top_p", "max_tokens", "stop", "seed")
+_RECORDED = [
+    (name, msgspec.UNSET if name in _ALWAYS else getattr(Sampling(), name)) for name in Sampling.__struct_fields__
+]
+"""Each parameter with the value that is not recorded; the usual parameters are always recorded."""
 
 
 def grammar_hash(grammar: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from leyden.core.errors import GrammarError
+from leyden.core.gateway.model_request import SamplingFields
 from leyden.core.gateway.refusal import Refusal, invalid, unsupported
 from leyden.core.grammar.rules import ANY_OBJECT, AnswerFormat
 
@@ -60,10 +61,10 @@ def _unknown_kind(kind: object, where: str) -> Refusal:
     return invalid(f"Invalid value: {shown!r}. Supported values are: 'json_object', 'json_schema', and 'text'.", where)
 
 
-def read_guided(fields: Mapping[str, Any]) -> AnswerFormat | None:
+def read_guided(fields: SamplingFields) -> AnswerFormat | None:
     """Return the format that vLLM's parameters name: `structured_outputs`, or one of `GUIDED`. None without them."""
-    given = {name: fields[name] for name in GUIDED if fields.get(name) is not None}
-    outputs = fields.get("structured_outputs")
+    given = {name: value for name in GUIDED if (value := getattr(fields, name)) is not None}
+    outputs = fields.structured_outputs
     if outputs is not None:
         given |= {f"structured_outputs.{key}": value for key, value in outputs.items() if value is not None}
     if not given:

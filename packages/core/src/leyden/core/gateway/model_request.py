@@ -169,6 +169,8 @@ def check_fields(
 
 def check_range(name: str, value: float, minimum: int, maximum: int | None = None) -> None:
     """Raise Refusal with the provider's message if `value` is below `minimum` or above `maximum`."""
+    if minimum <= value and (maximum is None or value <= maximum):
+        return
     kind = "integer" if isinstance(value, int) else "decimal"
     for bad, side, sign, limit in (
         (value < minimum, "below minimum", ">=", minimum),

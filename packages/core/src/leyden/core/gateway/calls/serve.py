@@ -231,7 +231,8 @@ async def _accept(
     if longest > most:
         raise dialect.too_long(room, longest)
     record.prompt_ids, record.images = prompts[0].ids, prompts[0].images
-    record.as_sent = with_digests(request, record.images)
+    if record.images:
+        record.as_sent = with_digests(request, record.images)
     requested = with_known_ids(request.sampling, policy.engine.model.vocab_size)
     sampling = sampling_for(record.origin.rollout, requested, policy.sampling)
     if request.answer_format is not None or request.forced is not None:

@@ -160,7 +160,7 @@ def parse_chat(body: bytes) -> ChatRequest:
     answer_format = one_format(
         "response_format",
         read_response_format(parsed.response_format),
-        read_guided(msgspec.structs.asdict(parsed)),
+        read_guided(parsed),
     )
     return ChatRequest(
         as_sent=RecordedRequest(

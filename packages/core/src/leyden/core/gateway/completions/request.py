@@ -94,7 +94,7 @@ def parse_completions(body: bytes) -> CompletionsRequest:
         logprobs=parsed.logprobs is not None,
         top_logprobs=parsed.logprobs or 0,
         sampling=_sampling(parsed),
-        answer_format=one_format("structured_outputs", read_guided(msgspec.structs.asdict(parsed))),
+        answer_format=one_format("structured_outputs", read_guided(parsed)),
         include_usage=bool(options and options.include_usage),
         padded=bool(options and options.include_obfuscation),
     )
