@@ -31,7 +31,7 @@ POLICY = Path(__file__).parents[2] / "examples" / "calculator_langgraph" / "poli
 VOCABULARY = 673
 CODEC = HuggingFaceCodec(POLICY)
 LIMITS = GatewayLimits(body=BodyLimits(max_bytes=1 << 20, max_decoded_bytes=1 << 20, gap_seconds=0.5, seconds=5))
-CONNECTIONS = ConnectionLimits(head_seconds=1.0)
+CONNECTIONS = ConnectionLimits(head_seconds=5.0)
 """Short, so that a campaign that is full of unfinished requests comes to its end."""
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"town": "Delft"}}\n</tool_call>'
 

@@ -243,8 +243,8 @@ class TimeoutProtocol(HttpToolsProtocol):
         refusal = Refusal(431, f"The request's head is larger than {self._limits.head_bytes} bytes.")
         self.transport.write(_whole(b"431 Request Header Fields Too Large", refusal))
         self.transport.write_eof()
-        if self._owed is None:
-            self._expect()
+        self._paid()  # the client gets the whole time to read the response
+        self._expect()
 
 
 def _whole(status: bytes, refusal: Refusal) -> bytes:
