@@ -18,7 +18,8 @@ async def test_no_broken_request_breaks_the_gateway(tmp_path: Path, bodies: int)
     assert found.faults == []
     assert (found.unrecorded, found.tracebacks, found.leaks) == (0, 0, [])
     assert sum(found.statuses.values()) == bodies
-    assert {200, 400, 404, 405, 408, 413, 415, 431} <= set(found.statuses)
+    # 431 has a test of its own: a client that still sends its head may lose the response
+    assert {200, 400, 404, 405, 408, 413, 415} <= set(found.statuses)
     assert len(found.accepted) > bodies / 12
     assert len(found.memory) > CONCURRENCY
 
