@@ -40,7 +40,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """As Chat Completions names it; None where the dialect does not say."""
     logprobs: list[float] | None = None
     ids: list[int] | None = None
-    """Token ids of the choice, where the client was told."""
+    """Token ids of the choice, if the client received them."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,9 +49,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     choices: list[Choice]
     tokens: tuple[int, int] | None = None
-    """Of the prompt and of the answer, where the client was told."""
+    """Of the prompt and of the answer, if the client received them."""
     prompt_ids: list[int] | None = None
-    """Token ids of the prompt, where the client was told."""
+    """Token ids of the prompt, if the client received them."""
 
 
 class BadAnswer(Exception):

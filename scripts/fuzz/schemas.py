@@ -1,4 +1,4 @@
-"""Formats that nobody means well: JSON schemas, regular expressions and grammars, as the JSON text of a field."""
+"""Hostile formats: JSON schemas, regular expressions and grammars, as the JSON text of a field."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Promises of every answer, each named for what agents have met elsewhere: counters, bursts, ids, calls."""
+"""Promises of every answer, each named for what agents have met with other servers: counters, bursts, ids, calls."""
 
 import asyncio
 import json

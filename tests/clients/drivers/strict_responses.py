@@ -1,6 +1,6 @@
 """A strict reader of the Responses API: it refuses every event, field, order and counter that the API does not promise.
 
-Agents written in typed languages read answers so, and stop at the first surprise. Knows nothing of who answers.
+Agents written in typed languages read answers so, and stop at the first surprise. It does not depend on the server.
 """
 
 from collections.abc import Iterable, Mapping

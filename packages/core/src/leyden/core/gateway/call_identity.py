@@ -1,6 +1,7 @@
 """Call identity: verifies the attempt token of a model call and finds its attempt, agent and parent span."""
 
 import re
+import secrets
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from urllib.parse import unquote
@@ -11,6 +12,7 @@ from leyden.core.data import semconv
 from leyden.core.data.identity import verify
 from leyden.core.data.rollout import FINISHED_ATTEMPT, FINISHED_ROLLOUT, Rollout
 from leyden.core.data.route import ANSWERED_BY
+from leyden.core.data.span import Attributes, Span, SpanStatus
 from leyden.core.gateway.refusal import Refusal
 from leyden.core.store.base import LightningStore
 
@@ -48,6 +50,24 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Headers that select a version of the provider's API, for an upstream server."""
     is_retry: bool = False
     """Whether the client's retry header marks the call as a retry of a call without a response."""
+
+    def span(
+        self, name: str, attributes: Attributes, started: float, ended: float, status: SpanStatus | None = None
+    ) -> Span:
+        """Return a span of the attempt at the place of this call in its trace; the store numbers it."""
+        return Span(
+            rollout_id=self.rollout.rollout_id,
+            attempt_id=self.attempt_id,
+            sequence_id=0,
+            trace_id=self.trace_id,
+            span_id=secrets.token_hex(8),
+            parent_id=self.parent_id,
+            name=name,
+            status=status or SpanStatus(code="ok"),
+            attributes=attributes,
+            start_time=started,
+            end_time=ended,
+        )
 
 
 def private_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

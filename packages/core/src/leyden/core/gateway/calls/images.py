@@ -4,7 +4,6 @@ An image is read from its data URL; no other URL is fetched. The record of a cal
 the spans hold their files, so that training reads the same pixels.
 """
 
-import secrets
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import msgspec
 
 from leyden.core.data import semconv
 from leyden.core.data.encoding.images import PromptImage, digest_of
-from leyden.core.data.span import Span, SpanStatus
+from leyden.core.data.span import Attributes, Span
 from leyden.core.errors import ImageError
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.codec import Codec, ImageFile
@@ -120,17 +119,5 @@ def _read(codec: Codec, dialect: Dialect, number: int, url: str) -> ImageFile:
 
 
 def _span(record: "CallRecord", image: PromptImage) -> Span:
-    origin = record.origin
-    return Span(
-        rollout_id=origin.rollout.rollout_id,
-        attempt_id=origin.attempt_id,
-        sequence_id=0,
-        trace_id=origin.trace_id,
-        span_id=secrets.token_hex(8),
-        parent_id=origin.parent_id,
-        name=NAME,
-        status=SpanStatus(code="ok"),
-        attributes={semconv.IMAGE_DIGEST: image.digest, semconv.IMAGE_DATA: image.data},
-        start_time=record.started,
-        end_time=record.started,
-    )
+    attributes: Attributes = {semconv.IMAGE_DIGEST: image.digest, semconv.IMAGE_DATA: image.data}
+    return record.origin.span(NAME, attributes, record.started, record.started)

@@ -5,7 +5,6 @@ engine has a span.
 """
 
 import asyncio
-import secrets
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -102,18 +101,12 @@ class CallRecord(msgspec.Struct, kw_only=True):
     def span(self) -> Span:
         """Return the span of the call; its end time is now."""
         latency = time.perf_counter() - self._clock
-        return Span(
-            rollout_id=self.origin.rollout.rollout_id,
-            attempt_id=self.origin.attempt_id,
-            sequence_id=0,
-            trace_id=self.origin.trace_id,
-            span_id=secrets.token_hex(8),
-            parent_id=self.origin.parent_id,
-            name=f"{self._operation} {self.as_sent.model}".strip(),
-            status=SpanStatus(code="error", description=self.error) if self.error else SpanStatus(code="ok"),
-            attributes=self._attributes(latency),
-            start_time=self.started,
-            end_time=self.started + latency,
+        return self.origin.span(
+            f"{self._operation} {self.as_sent.model}".strip(),
+            self._attributes(latency),
+            self.started,
+            self.started + latency,
+            SpanStatus(code="error", description=self.error) if self.error else None,
         )
 
     @property

@@ -5,7 +5,6 @@ copies in memory are only a cache.
 """
 
 import asyncio
-import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from leyden.core.data import semconv
-from leyden.core.data.span import Attributes, Span, SpanStatus
+from leyden.core.data.span import Attributes, Span
 from leyden.core.gateway.call_identity import Origin
 from leyden.core.gateway.calls.retry_cache import RetryCache
 from leyden.core.gateway.refusal import Refusal, server_error
@@ -161,19 +160,7 @@ class Conversations:
     async def delete(self, origin: Origin, turn: Turn) -> None:
         """Delete a stored response permanently; raises Refusal if the deletion could not be recorded."""
         now = time.time()
-        span = Span(
-            rollout_id=origin.rollout.rollout_id,
-            attempt_id=origin.attempt_id,
-            sequence_id=0,
-            trace_id=origin.trace_id,
-            span_id=secrets.token_hex(8),
-            parent_id=origin.parent_id,
-            name=DELETION,
-            status=SpanStatus(code="ok"),
-            attributes={semconv.RESPONSES_DELETED: turn.id},
-            start_time=now,
-            end_time=now,
-        )
+        span = origin.span(DELETION, {semconv.RESPONSES_DELETED: turn.id}, now, now)
         if not await self._retry_cache.keep_span(span):
             raise server_error("The response could not be deleted.")
         self.remember(origin, replace(turn, deleted=True))
