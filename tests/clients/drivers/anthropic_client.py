@@ -1,7 +1,6 @@
 """Drives `anthropic`: sync, async, its stream manager, and its raw responses."""
 
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import anthropic
@@ -23,46 +22,31 @@ def _messages(client: Any, call: Call) -> Any:
     return client.with_options(max_retries=call.retries).messages
 
 
-def _shown(value: Any) -> dict[str, Any]:
-    """An object of the library's, with what was absent left absent."""
-    return {"class": type(value).__name__, **value.model_dump(exclude_unset=True)}
-
-
-def _arguments(call: Call) -> Mapping[str, Any]:
-    return {**call.request, "extra_body": call.extra or None, "timeout": call.timeout}
-
-
 def sync(call: Call) -> Any:
     """`create`."""
-    answer = _messages(_sync(call.setting), call).create(**_arguments(call))
-    if not call.streams:
-        return {**_shown(answer), "request_id": answer._request_id}
-    return driver.events(call, answer, _shown, answer.close)
+    return driver.create(call, _messages(_sync(call.setting), call))
 
 
 async def asynchronous(call: Call) -> Any:
     """`await create`."""
-    answer = await _messages(_async(call.setting), call).create(**_arguments(call))
-    if not call.streams:
-        return {**_shown(answer), "request_id": answer._request_id}
-    return await driver.events_async(call, answer, _shown, answer.close)
+    return await driver.create_async(call, _messages(_async(call.setting), call))
 
 
 def managed(call: Call) -> Any:
     """`stream`, which puts the pieces together and names what they add."""
     if not call.streams or call.turns_away:
         return None
-    arguments = {name: value for name, value in _arguments(call).items() if name != "stream"}
+    arguments = {name: value for name, value in driver.arguments(call).items() if name != "stream"}
     with _messages(_sync(call.setting), call).stream(**arguments) as stream:
         events = [event.type for event in stream]
-        return {"types": events, "final": _shown(stream.get_final_message())}
+        return {"types": events, "final": driver.shown(stream.get_final_message())}
 
 
 def raw(call: Call) -> Any:
     """`with_raw_response`, which shows status and headers."""
     if call.streams:
         return None
-    answer = _messages(_sync(call.setting), call).with_raw_response.create(**_arguments(call))
+    answer = _messages(_sync(call.setting), call).with_raw_response.create(**driver.arguments(call))
     return {"status": answer.status_code, "type": answer.headers["content-type"], "body": answer.http_response.json()}
 
 

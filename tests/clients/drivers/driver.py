@@ -97,6 +97,32 @@ async def events_async(
     return {"events": seen}
 
 
+def shown(value: Any) -> dict[str, Any]:
+    """A pydantic object of a client library, with what was absent left absent."""
+    return {"class": type(value).__name__, **value.model_dump(exclude_unset=True)}
+
+
+def arguments(call: Call) -> dict[str, Any]:
+    """The arguments of `create` in the libraries that `openai` and `anthropic` generate from one template."""
+    return {**call.request, "extra_body": call.extra or None, "timeout": call.timeout}
+
+
+def create(call: Call, resource: Any) -> Any:
+    """Call `create` of a synchronous resource of such a library."""
+    answer = resource.create(**arguments(call))
+    if not call.streams:
+        return {**shown(answer), "request_id": answer._request_id}
+    return events(call, answer, shown, answer.close)
+
+
+async def create_async(call: Call, resource: Any) -> Any:
+    """Call `create` of an asynchronous resource of such a library."""
+    answer = await resource.create(**arguments(call))
+    if not call.streams:
+        return {**shown(answer), "request_id": answer._request_id}
+    return await events_async(call, answer, shown, answer.close)
+
+
 def _exchange(
     setting: dict[str, Any], exchange: dict[str, Any], variant: str, ask: Ask, runner: asyncio.Runner
 ) -> None:

@@ -1,7 +1,6 @@
 """Drives `openai` 2.x and 3.x: sync, async, its stream managers, and its raw responses."""
 
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import driver
@@ -24,49 +23,34 @@ def _resource(client: Any, call: Call) -> Any:
     return client.responses if call.endpoint == "/responses" else client.chat.completions
 
 
-def _shown(value: Any) -> dict[str, Any]:
-    """An object of the library's, with what was absent left absent."""
-    return {"class": type(value).__name__, **value.model_dump(exclude_unset=True)}
-
-
-def _arguments(call: Call) -> Mapping[str, Any]:
-    return {**call.request, "extra_body": call.extra or None, "timeout": call.timeout}
-
-
 def sync(call: Call) -> Any:
     """`create`."""
-    answer = _resource(_sync(call.setting), call).create(**_arguments(call))
-    if not call.streams:
-        return {**_shown(answer), "request_id": answer._request_id}
-    return driver.events(call, answer, _shown, answer.close)
+    return driver.create(call, _resource(_sync(call.setting), call))
 
 
 async def asynchronous(call: Call) -> Any:
     """`await create`."""
-    answer = await _resource(_async(call.setting), call).create(**_arguments(call))
-    if not call.streams:
-        return {**_shown(answer), "request_id": answer._request_id}
-    return await driver.events_async(call, answer, _shown, answer.close)
+    return await driver.create_async(call, _resource(_async(call.setting), call))
 
 
 def managed(call: Call) -> Any:
     """`stream`, which puts the pieces together and names what they add."""
     if not call.streams or call.turns_away:
         return None
-    arguments = {name: value for name, value in _arguments(call).items() if name != "stream"}
+    arguments = {name: value for name, value in driver.arguments(call).items() if name != "stream"}
     with _resource(_sync(call.setting), call).stream(**arguments) as stream:
         events = [event.type for event in stream]
         if events[-1] == "response.incomplete":  # it has no final response then
             return {"types": events}
         final = stream.get_final_response() if call.endpoint == "/responses" else stream.get_final_completion()
-    return {"types": events, "final": _shown(final)}
+    return {"types": events, "final": driver.shown(final)}
 
 
 def raw(call: Call) -> Any:
     """`with_raw_response`, which shows status and headers."""
     if call.streams or call.name.startswith("cancel"):
         return None
-    answer = _resource(_sync(call.setting), call).with_raw_response.create(**_arguments(call))
+    answer = _resource(_sync(call.setting), call).with_raw_response.create(**driver.arguments(call))
     return {"status": answer.status_code, "type": answer.headers["content-type"], "body": answer.http_response.json()}
 
 

@@ -133,6 +133,30 @@ def test_an_endpoint_answers_with_its_own_key(start: Start, tmp_path: Path, endp
             "t",
             "--base-rate must be at most 1, not 2.0",
         ),
+        (["--policy", "p", "--workers", "2"], "t", "--workers 2 needs --engine-url or --endpoint"),
+        (["--endpoint", "http://x/v1", "--workers", "0"], "t", "--workers must be at least 1, not 0"),
+        (
+            ["--endpoint", "http://x/v1", "--workers", "2", "--store", "memory://"],
+            "t",
+            "a store that processes can share",
+        ),
+        (["--engine-url", "http://x"], "t", "--engine-url serves a --policy"),
+        (["--engine-url", "http://x", "--endpoint", "http://x/v1"], "t", "--engine-url serves a --policy"),
+        (["--policy", "p", "--engine-url", "x"], "t", "--engine-url must be http(s)://HOST"),
+        (
+            ["--policy", "p", "--engine-url", "http://x", "--engine-url", "http://x/v1"],
+            "t",
+            "names the same server twice",
+        ),
+        (["--policy", "p", "--engine-url", "http://x", "--device", "cuda"], "t", "--device has no effect"),
+        (
+            ["--policy", "p", "--engine-url", "http://x", "--api-key-env", "NOT_SET"],
+            "t",
+            "this environment variable is not",
+        ),
+        (["--endpoint", "http://x/v1", "--endpoint", "http://x/v1/"], "t", "names the same base URL twice"),
+        (["--endpoint", "http://x/v1", "--endpoint", "ftp://y"], "t", "--endpoint must be http(s)://HOST"),
+        (["--endpoint", "http://x/v1", "--endpoint", "openai/gpt-5"], "t", "only base URLs can be replicas"),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_is_served(

@@ -194,37 +194,6 @@ def test_workers_show_one_page_of_metrics(start: Start, serve: Serve) -> None:
     assert end(process) == ""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--policy", "p", "--workers", "2"], "--workers 2 needs --engine-url or --endpoint"),
-        (["--endpoint", "http://x/v1", "--workers", "0"], "--workers must be at least 1, not 0"),
-        (["--endpoint", "http://x/v1", "--workers", "2", "--store", "memory://"], "a store that processes can share"),
-        (["--engine-url", "http://x"], "--engine-url serves a --policy"),
-        (["--engine-url", "http://x", "--endpoint", "http://x/v1"], "--engine-url serves a --policy"),
-        (["--policy", "p", "--engine-url", "x"], "--engine-url must be http(s)://HOST"),
-        (["--policy", "p", "--engine-url", "http://x", "--engine-url", "http://x/v1"], "names the same server twice"),
-        (["--policy", "p", "--engine-url", "http://x", "--device", "cuda"], "--device has no effect"),
-        (["--policy", "p", "--engine-url", "http://x", "--api-key-env", "NOT_SET"], "this environment variable is not"),
-        (["--endpoint", "http://x/v1", "--endpoint", "http://x/v1/"], "names the same base URL twice"),
-        (["--endpoint", "http://x/v1", "--endpoint", "ftp://y"], "--endpoint must be http(s)://HOST"),
-        (["--endpoint", "http://x/v1", "--endpoint", "openai/gpt-5"], "only base URLs can be replicas"),
-    ],
-)
-def test_what_cannot_work_is_said_before_anything_is_served(
-    arguments: list[str],
-    says: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LEYDEN_CAPTURE_TOKEN", TOKEN)
-    assert run(["gateway", *arguments]) == 2
-    assert says in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_servers_that_do_not_answer_are_one_line(
     workers: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
