@@ -8,10 +8,13 @@ does not mean that the attempt is still open; the gateway asks the store for tha
 import hmac
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from functools import lru_cache
 
 KEY_BYTES = 32
 SIGNATURE_BYTES = 18
 """144 bits of the HMAC: too many to guess, and a length for which base64 needs no padding."""
+REMEMBERED = 4096
+"""Number of valid tokens that are remembered: an attempt sends its token with every call."""
 
 
 def new_key() -> bytes:
@@ -34,12 +37,10 @@ def mint(key: bytes, rollout_id: str, attempt_id: str) -> str:
 
 def verify(key: bytes, token: str) -> tuple[str, str] | None:
     """Return (rollout id, attempt id) of a token that `key` signed, else None. Malformed tokens never raise."""
-    body, dot, signature = token.rpartition(".")
-    if not (key and dot and token.isascii()):
+    try:
+        return _verified(key, token)
+    except ValueError:
         return None
-    if not hmac.compare_digest(signature.encode(), _encode(_sign(key, body)).encode()):
-        return None
-    return ids_in(token)
 
 
 def ids_in(token: str) -> tuple[str, str] | None:
@@ -49,6 +50,20 @@ def ids_in(token: str) -> tuple[str, str] | None:
         return (_decode(parts[0]), _decode(parts[1])) if len(parts) == 3 else None
     except ValueError:  # raised by base64 and by UTF-8 decoding
         return None
+
+
+@lru_cache(REMEMBERED)
+def _verified(key: bytes, token: str) -> tuple[str, str]:
+    """Return the ids in a token; raises ValueError if it is not valid, so that only valid tokens are remembered."""
+    body, dot, signature = token.rpartition(".")
+    if not (key and dot and token.isascii()):
+        raise ValueError("the token is malformed")
+    if not hmac.compare_digest(signature.encode(), _encode(_sign(key, body)).encode()):
+        raise ValueError("the key did not sign the token")
+    ids = ids_in(token)
+    if ids is None:
+        raise ValueError("the token names no attempt")
+    return ids
 
 
 def _sign(key: bytes, body: str) -> bytes:

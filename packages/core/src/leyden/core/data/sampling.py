@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from hashlib import sha256
+from operator import attrgetter
 
 import msgspec
 
@@ -67,7 +68,11 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
         The parameters then have the grammar's hash in its place. A store keeps such a text once for an attempt. Rarely
         used parameters are recorded only if they are set.
         """
-        values = {name: value for name, default in _RECORDED if (value := getattr(self, name)) != default}
+        values: dict[str, object] = dict(zip(_ALWAYS, _usual_of(self), strict=True))
+        rare = _rare_of(self)
+        if rare != _RARE_DEFAULTS:
+            triples = zip(_RARE, rare, _RARE_DEFAULTS, strict=True)
+            values |= {name: value for name, value, default in triples if value != default}
         if len(self.grammar) <= LONG_GRAMMAR:
             return {semconv.SAMPLING_USED: msgspec.json.encode(values).decode()}
         values["grammar"] = grammar_hash(self.grammar)
@@ -75,10 +80,9 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _ALWAYS = ("temperature", "top_p", "max_tokens", "stop", "seed")
-_RECORDED = [
-    (name, msgspec.UNSET if name in _ALWAYS else getattr(Sampling(), name)) for name in Sampling.__struct_fields__
-]
-"""Each parameter with the value that is not recorded; the usual parameters are always recorded."""
+_RARE = tuple(name for name in Sampling.__struct_fields__ if name not in _ALWAYS)
+_usual_of, _rare_of = attrgetter(*_ALWAYS), attrgetter(*_RARE)
+_RARE_DEFAULTS: tuple[object, ...] = _rare_of(Sampling())
 
 
 def grammar_hash(grammar: str) -> str:

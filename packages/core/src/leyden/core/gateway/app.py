@@ -36,6 +36,7 @@ from leyden.core.gateway.limits.admission import AdmissionControl, AdmissionLimi
 from leyden.core.gateway.limits.connections import accept
 from leyden.core.gateway.limits.held_bytes import HeldBytes
 from leyden.core.gateway.limits.long_work import LongWork, RequestWork, WorkLimits
+from leyden.core.gateway.message_images import image_urls
 from leyden.core.gateway.openapi import page
 from leyden.core.gateway.refusal import ErrorAnswer, Refusal, openai_error
 from leyden.core.gateway.responses.dialect import ResponsesDialect
@@ -369,7 +370,9 @@ class Gateway:
 async def _count(policy: ServedPolicy, dialect: Dialect, origin: Origin, body: bytes, work: RequestWork) -> int:
     exchange = await read_request(policy, dialect, origin, body, work)
     room = COUNTED_CONTEXTS * policy.engine.model.context_length
-    return sum(len(prompt.ids) for prompt in await read_prompts(policy, dialect, exchange.request, work, room))
+    request = exchange.request
+    prompts = await read_prompts(policy, dialect, request, image_urls(request.messages), work, room)
+    return sum(len(prompt.ids) for prompt in prompts)
 
 
 def _responses_count(tokens: int) -> tuple[bytes, Mapping[str, str]]:

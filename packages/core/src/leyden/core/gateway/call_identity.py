@@ -1,7 +1,7 @@
 """Call identity: verifies the attempt token of a model call and finds its attempt, agent and parent span."""
 
+import os
 import re
-import secrets
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from urllib.parse import unquote
@@ -60,7 +60,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
             attempt_id=self.attempt_id,
             sequence_id=0,
             trace_id=self.trace_id,
-            span_id=secrets.token_hex(8),
+            span_id=os.urandom(8).hex(),
             parent_id=self.parent_id,
             name=name,
             status=status or SpanStatus(code="ok"),

@@ -5,6 +5,7 @@ provider would refuse it, and never ignored.
 """
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import msgspec
@@ -201,6 +202,24 @@ def checked_sampling(fields: SamplingFields, max_tokens: tuple[str, int | None])
         check_range(name, limit, 1, LARGEST_INTEGER)
     if fields.seed is not None:
         check_range("seed", fields.seed, -LARGEST_INTEGER - 1, LARGEST_INTEGER)
+    usual = Sampling(temperature=temperature, top_p=top_p, max_tokens=limit, seed=fields.seed)
+    return usual if _rare_parameters(fields) == _NO_RARE_PARAMETERS else _with_rare_parameters(usual, fields)
+
+
+_RARE_PARAMETERS = (
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "stop_token_ids",
+)
+_NO_RARE_PARAMETERS = (None,) * len(_RARE_PARAMETERS)
+_rare_parameters = attrgetter(*_RARE_PARAMETERS)
+
+
+def _with_rare_parameters(usual: Sampling, fields: SamplingFields) -> Sampling:
     check_range("presence_penalty", fields.presence_penalty or 0.0, -2, 2)
     check_range("frequency_penalty", fields.frequency_penalty or 0.0, -2, 2)
     biases = _biases(fields.logit_bias or {})
@@ -213,11 +232,8 @@ def checked_sampling(fields: SamplingFields, max_tokens: tuple[str, int | None])
     stop_ids = fields.stop_token_ids or ()
     if len(stop_ids) > MAX_BIASES or any(not 0 <= token <= LARGEST_TOKEN for token in stop_ids):
         raise invalid(f"'stop_token_ids' must hold at most {MAX_BIASES} ids of tokens.", "stop_token_ids")
-    return Sampling(
-        temperature=temperature,
-        top_p=top_p,
-        max_tokens=limit,
-        seed=fields.seed,
+    return msgspec.structs.replace(
+        usual,
         presence_penalty=fields.presence_penalty or 0.0,
         frequency_penalty=fields.frequency_penalty or 0.0,
         logit_bias=biases,
@@ -245,9 +261,11 @@ def with_known_ids(sampling: Sampling, vocab_size: int) -> Sampling:
 
     Agents name ids of the tokenizer of another model.
     """
+    if not sampling.logit_bias and not sampling.stop_ids:
+        return sampling
     biases = tuple(pair for pair in sampling.logit_bias if pair[0] < vocab_size)
     stop_ids = tuple(token for token in sampling.stop_ids if token < vocab_size)
-    if (biases, stop_ids) == (sampling.logit_bias, sampling.stop_ids):
+    if len(biases) == len(sampling.logit_bias) and len(stop_ids) == len(sampling.stop_ids):
         return sampling
     return msgspec.structs.replace(sampling, logit_bias=biases, stop_ids=stop_ids)
 

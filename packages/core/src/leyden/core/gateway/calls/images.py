@@ -19,7 +19,7 @@ from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.codec import Codec, ImageFile
 from leyden.core.gateway.dialect import Dialect
 from leyden.core.gateway.limits.long_work import RequestWork
-from leyden.core.gateway.message_images import image_urls, shortened_url, with_urls
+from leyden.core.gateway.message_images import shortened_url, with_urls
 from leyden.core.gateway.model_request import ModelRequest, RecordedRequest
 from leyden.core.gateway.refusal import Refusal, invalid
 from leyden.core.images.files import read_data_url
@@ -41,16 +41,16 @@ class RequestImages:
     characters: int = 0
 
 
+NO_IMAGES = RequestImages()
+
+
 async def read_images(
-    policy: ServedPolicy, dialect: Dialect, request: ModelRequest, work: RequestWork, room: int
+    policy: ServedPolicy, dialect: Dialect, urls: Sequence[str], work: RequestWork, room: int
 ) -> RequestImages:
-    """Return the images of a request; a thread reads them.
+    """Return the images at the URLs of a request; a thread reads them.
 
     Raises Refusal if the policy takes no images, if one cannot be read, or if they exceed `room` tokens.
     """
-    urls = image_urls(request.messages)
-    if not urls:
-        return RequestImages()
     if not policy.takes_images:
         raise Refusal(
             400,
@@ -69,9 +69,9 @@ async def read_images(
     return RequestImages(tuple(files), sum(map(len, urls)))
 
 
-def without_data(request: ModelRequest) -> RecordedRequest:
-    """Return the text of a request for its record, in which the data of images is cut off."""
-    return _recorded(request, [shortened_url(url) for url in image_urls(request.messages)])
+def without_data(request: ModelRequest, urls: Sequence[str]) -> RecordedRequest:
+    """Return the text of a request for its record, in which the data of its images, at `urls`, is cut off."""
+    return _recorded(request, [shortened_url(url) for url in urls])
 
 
 def with_digests(request: ModelRequest, images: Sequence[PromptImage]) -> RecordedRequest:

@@ -13,7 +13,7 @@ from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
 from leyden.core.data.span import Span
 from leyden.core.engine.base import Engine, ModelInfo
 from leyden.core.errors import GatewayError
-from leyden.core.gateway.calls.images import read_images
+from leyden.core.gateway.calls.images import NO_IMAGES, read_images
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.codec import Codec
 from leyden.core.gateway.codecs.text import TextStream
@@ -29,15 +29,20 @@ ID_CHARACTERS = 4
 
 
 async def read_prompts(
-    policy: ServedPolicy, dialect: Dialect, request: ModelRequest, work: RequestWork, room: int
+    policy: ServedPolicy,
+    dialect: Dialect,
+    request: ModelRequest,
+    urls: Sequence[str],
+    work: RequestWork,
+    room: int,
 ) -> list[EncodedPrompt]:
-    """Return the prompts of a request with their token ids; a conversation is one prompt.
+    """Return the prompts of a request with their token ids; a conversation is one prompt. `urls` are its images' URLs.
 
     Raises Refusal if a prompt has at least `room` tokens by a lower bound that needs no encoding, if its ids are not
     in the vocabulary, or if all prompts together exceed `dialect.contexts`. Also raises Refusal if the chat template
     cannot render the messages, or if the policy cannot read the request's images.
     """
-    images = await read_images(policy, dialect, request, work, room)
+    images = await read_images(policy, dialect, urls, work, room) if urls else NO_IMAGES
     messages = with_urls(request.messages, [""] * len(images.files)) if images.files else request.messages
     if not request.prompts:
         size = len(request.as_sent.messages or "") + len(request.as_sent.tools or "") - images.characters

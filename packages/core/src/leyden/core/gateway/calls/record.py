@@ -79,12 +79,15 @@ class CallRecord(msgspec.Struct, kw_only=True):
         self.ids += chunk.ids
         self.logprobs += chunk.logprobs
         self.sampling_logprobs += chunk.sampling_logprobs
-        self.top += chunk.top or ()
+        if chunk.top:
+            self.top += chunk.top
         if chunk.kept is not None:
             self.kept.append(chunk.kept)
-        if chunk.ids and self.versions[-2:-1] == [chunk.version]:
+        if not chunk.ids:
+            return
+        if self.versions and self.versions[-2] == chunk.version:
             self.versions[-1] += len(chunk.ids)
-        elif chunk.ids:
+        else:
             self.versions += [chunk.version, len(chunk.ids)]
 
     async def pack_kept(self) -> None:

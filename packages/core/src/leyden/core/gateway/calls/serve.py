@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-import secrets
+import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
 from contextlib import aclosing
@@ -30,6 +30,7 @@ from leyden.core.gateway.dialect import Dialect, EncodedPrompt, Exchange, Finish
 from leyden.core.gateway.http.asgi import ClientGone, ClientWatch
 from leyden.core.gateway.limits.long_work import RequestWork
 from leyden.core.gateway.limits.prompt_size import MAX_UNCHECKED_BYTES, check_elements, least_of_body, may_have_images
+from leyden.core.gateway.message_images import image_urls
 from leyden.core.gateway.model_request import ModelRequest, with_known_ids
 from leyden.core.gateway.refusal import Refusal, invalid, server_error
 
@@ -67,16 +68,17 @@ class _Choice:
     def take(self, chunk: TokenChunk) -> None:
         """Record a chunk of tokens as soon as the engine has delivered it: the call may be cancelled at any time."""
         self.record.take(chunk)
-        self.unread.append(chunk)
+        if self.read_along:
+            self.unread.append(chunk)
 
-    def read(self) -> FinishReason | None:
-        """Parse the chunk that was taken last, if tokens are parsed as they arrive.
+    def read(self, chunk: TokenChunk) -> FinishReason | None:
+        """Parse `chunk`, which was taken last, if tokens are parsed as they arrive.
 
         Return the finish reason if the engine or the reader ends the choice with this chunk. For any reason except
         `abort`, the choice is then complete.
         """
-        chunk = self.unread.pop()
         if self.read_along:
+            self.unread.pop()
             parts = self.reader.push(chunk.ids, chunk.logprobs, chunk.top)
             if self.reply.live:
                 self.unsent.append((parts, self.reader.tokens()))
@@ -154,7 +156,7 @@ async def serve_call(
         work.free()
         await replay(policy, exchange, earlier, send)
         return
-    response_id = f"{dialect.id_prefix}{secrets.token_hex(14)}"
+    response_id = f"{dialect.id_prefix}{os.urandom(14).hex()}"
     record = CallRecord(
         origin=origin,
         call_id=response_id,
@@ -223,9 +225,10 @@ async def _accept(
 
     Raises Refusal for a request that cannot be answered, such as a prompt that does not fit into the context.
     """
-    record.as_sent = without_data(request)
+    urls = image_urls(request.messages)
+    record.as_sent = without_data(request, urls)
     room = policy.engine.model.context_length
-    prompts = await read_prompts(policy, dialect, request, work, room)
+    prompts = await read_prompts(policy, dialect, request, urls, work, room)
     most = room if request.sampling.max_tokens == 0 else room - 1
     longest = max(len(prompt.ids) for prompt in prompts)
     if longest > most:
@@ -440,7 +443,7 @@ async def _draw(policy: ServedPolicy, choice: _Choice, pace: _Pace | None = None
             ids=[], logprobs=[], sampling_logprobs=[], version=policy.engine.version, finish_reason="length"
         )
         choice.take(nothing)
-        choice.read()
+        choice.read(nothing)
         return
     request = GenerateRequest(
         request_id=record.call_id,
@@ -456,12 +459,12 @@ async def _draw(policy: ServedPolicy, choice: _Choice, pace: _Pace | None = None
         async for chunk in answer:
             choice.take(chunk)
             if pace is None:
-                finish = choice.read()
+                finish = choice.read(chunk)
                 if choice.unsent:
                     await choice.send()
             else:
                 async with pace:
-                    finish = choice.read()
+                    finish = choice.read(chunk)
                     await choice.send()
             if finish == "abort":
                 break

@@ -82,8 +82,10 @@ class StopFilter:
 
     def push(self, text: str) -> str:
         """Add text; return the text that cannot be part of a stop string."""
-        if self.stopped or not self._stop:
-            return "" if self.stopped else text
+        if self.found is not None:
+            return ""
+        if not self._stop:
+            return text
         text = self._held + text
         found = [(text.find(stop), stop) for stop in self._stop]
         matches = [(start + len(stop), start, stop) for start, stop in found if start >= 0]

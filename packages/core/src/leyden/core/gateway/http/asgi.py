@@ -1,10 +1,11 @@
 """ASGI helpers: HTTP functions that the gateway's endpoints share, such as JSON responses and disconnect detection."""
 
 import asyncio
-import secrets
+import os
 from collections.abc import Mapping
 from contextlib import nullcontext
 from types import MappingProxyType
+from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -26,7 +27,7 @@ def start_message(
 
     The request's id is that of the header `request-id` in `extra_headers`, or else a new one.
     """
-    request_id = extra_headers.get("request-id") or f"req_{secrets.token_hex(16)}"
+    request_id = extra_headers.get("request-id") or f"req_{os.urandom(16).hex()}"
     headers = [(b"content-type", content_type), (b"x-request-id", request_id.encode())]
     headers += [(name.encode(), value.encode()) for name, value in extra_headers.items()]
     if length is not None:
@@ -68,13 +69,17 @@ class ClientWatch:
     The gateway's own server reports the end of a connection itself. For another server, a task waits for its message.
 
     On a disconnect, `with watch.cancelling():` cancels its block and raises ClientGone. A block that is entered after
-    the disconnect raises ClientGone at once.
+    the disconnect raises ClientGone at once. The task that made the watch runs these blocks, one after the other.
     """
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._connection, self._receive = connection_of(scope), receive
+        task = asyncio.current_task()
+        assert task is not None
+        self._task: asyncio.Task[Any] = task
         self._watcher: asyncio.Task[None] | None = None
-        self._cancelled_task: asyncio.Task[object] | None = None
+        self._cancels = False
+        self._cancel_count = 0
         self.gone = False
 
     def __enter__(self) -> "ClientWatch":
@@ -94,15 +99,18 @@ class ClientWatch:
         """Return a context manager that cancels its block if the client disconnects."""
         return _Cancelling(self)
 
-    def enter(self, task: "asyncio.Task[object]") -> None:
-        """Start to cancel `task` on a disconnect; raises ClientGone if the client has already disconnected."""
+    def enter(self) -> None:
+        """Start to cancel the task on a disconnect; raises ClientGone if the client has already disconnected."""
         if self.gone:
             raise ClientGone
-        self._cancelled_task = task
+        self._cancel_count = self._task.cancelling()
+        self._cancels = True
 
-    def leave(self) -> None:
-        """Stop cancelling the task on a disconnect."""
-        self._cancelled_task = None
+    def leave(self, error: BaseException | None) -> None:
+        """Stop cancelling the task on a disconnect; raises ClientGone if a disconnect alone has cancelled it."""
+        self._cancels = False
+        if isinstance(error, asyncio.CancelledError) and self.gone and self._task.uncancel() <= self._cancel_count:
+            raise ClientGone from error
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -111,25 +119,20 @@ class ClientWatch:
 
     def _client_has_gone(self) -> None:
         self.gone = True
-        if self._cancelled_task is not None:
-            self._cancelled_task.cancel()
+        if self._cancels:
+            self._task.cancel()
 
 
 class _Cancelling:
-    """Context manager of `ClientWatch.cancelling`; a class and not a generator, because every call enters three."""
+    """Context manager of `ClientWatch.cancelling`; a class and not a generator, because every call enters four."""
 
-    __slots__ = ("_cancel_count", "_task", "_watch")
+    __slots__ = ("_watch",)
 
     def __init__(self, watch: ClientWatch) -> None:
         self._watch = watch
 
     def __enter__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._watch.enter(task)
-        self._task, self._cancel_count = task, task.cancelling()
+        self._watch.enter()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        self._watch.leave()
-        if kind is asyncio.CancelledError and self._watch.gone and self._task.uncancel() <= self._cancel_count:
-            raise ClientGone from error
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
+        self._watch.leave(error)

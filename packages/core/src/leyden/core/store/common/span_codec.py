@@ -88,15 +88,17 @@ class _Attempt:
 
     def __init__(self) -> None:
         self.calls: deque[_Known] = deque(maxlen=LATEST)
+        self._sizes: deque[int] = deque(maxlen=LATEST)
         self.size = 0
 
     def add(self, span: Span) -> int:
         """Add a call and return by how many bytes the size has grown."""
         before = self.size
         if len(self.calls) == LATEST:
-            self.size -= _size(self.calls[0].attributes)
+            self.size -= self._sizes[0]
         self.calls.append(_known(span.span_id, span.attributes))
-        self.size += _size(span.attributes)
+        self._sizes.append(_size(span.attributes))
+        self.size += self._sizes[-1]
         return self.size - before
 
 
@@ -157,7 +159,11 @@ def _row(span: Span, known: Sequence[_Known]) -> SpanRow:
     equal: dict[str, str] = {}
     if known:
         nearest = _nearest(attributes[semconv.PROMPT_IDS], known)
-        shared = {name: _common(value, nearest.part(name)) for name, value in attributes.items() if _is_long(value)}
+        shared = {
+            name: _common(value, nearest.part(name))
+            for name, value in attributes.items()
+            if isinstance(value, (bytes, str)) and len(value) >= LEAST
+        }
         shared = {name: length for name, length in shared.items() if length >= LEAST}
         equal = _equal(attributes, shared, known)
         if equal:
@@ -187,7 +193,14 @@ def _nearest(prompt: object, known: Sequence[_Known]) -> _Known:
     for call in reversed(known):
         if isinstance(prompt, bytes) and isinstance(call.token_ids, bytes) and prompt.startswith(call.token_ids):
             return call
-    return max(known, key=lambda call: _common(prompt, call.token_ids))
+    nearest, longest = known[0], -1
+    for call in known:
+        common = _common(prompt, call.token_ids)
+        if common > longest:
+            nearest, longest = call, common
+            if isinstance(prompt, bytes) and common == len(prompt):  # the same prompt: none has more in common
+                break
+    return nearest
 
 
 def _stored_row(
@@ -313,9 +326,9 @@ def _joined(begin: object, length: int, rest: object) -> bytes | str:
 def _common(value: object, begin: object) -> int:
     """Return the length of the common beginning of `value` and `begin`; below `LEAST`, 0."""
     if isinstance(value, bytes) and isinstance(begin, bytes):
-        return _common_length(value, begin) if value[:LEAST] == begin[:LEAST] else 0
+        return _common_length(value, begin)
     if isinstance(value, str) and isinstance(begin, str):
-        return _common_length(value, begin) if value[:LEAST] == begin[:LEAST] else 0
+        return _common_length(value, begin)
     return 0
 
 
@@ -339,10 +352,6 @@ def _common_length(one: T, other: T) -> int:
         else:
             high = middle
     return low
-
-
-def _is_long(value: object) -> bool:
-    return isinstance(value, (bytes, str)) and len(value) >= LEAST
 
 
 def _size(attributes: Mapping[str, object]) -> int:
