@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from hashlib import sha256
-from operator import attrgetter
 
 import msgspec
 
@@ -68,21 +68,23 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
         The parameters then have the grammar's hash in its place. A store keeps such a text once for an attempt. Rarely
         used parameters are recorded only if they are set.
         """
-        values: dict[str, object] = dict(zip(_ALWAYS, _usual_of(self), strict=True))
-        rare = _rare_of(self)
-        if rare != _RARE_DEFAULTS:
-            triples = zip(_RARE, rare, _RARE_DEFAULTS, strict=True)
-            values |= {name: value for name, value, default in triples if value != default}
         if len(self.grammar) <= LONG_GRAMMAR:
-            return {semconv.SAMPLING_USED: msgspec.json.encode(values).decode()}
-        values["grammar"] = grammar_hash(self.grammar)
-        return {semconv.SAMPLING_USED: msgspec.json.encode(values).decode(), semconv.SAMPLING_GRAMMAR: self.grammar}
+            return {semconv.SAMPLING_USED: _encoded(self)}
+        hashed = msgspec.structs.replace(self, grammar=grammar_hash(self.grammar))
+        return {semconv.SAMPLING_USED: _encoded(hashed), semconv.SAMPLING_GRAMMAR: self.grammar}
 
 
 _ALWAYS = ("temperature", "top_p", "max_tokens", "stop", "seed")
-_RARE = tuple(name for name in Sampling.__struct_fields__ if name not in _ALWAYS)
-_usual_of, _rare_of = attrgetter(*_ALWAYS), attrgetter(*_RARE)
-_RARE_DEFAULTS: tuple[object, ...] = _rare_of(Sampling())
+_RECORDED = [
+    (name, msgspec.UNSET if name in _ALWAYS else getattr(Sampling(), name)) for name in Sampling.__struct_fields__
+]
+"""Each parameter with the value that is not recorded; the usual parameters are always recorded."""
+
+
+@lru_cache(256)  # most calls of a run have the same parameters
+def _encoded(sampling: Sampling) -> str:
+    values = {name: value for name, default in _RECORDED if (value := getattr(sampling, name)) != default}
+    return msgspec.json.encode(values).decode()
 
 
 def grammar_hash(grammar: str) -> str:

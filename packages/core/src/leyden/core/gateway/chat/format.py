@@ -249,13 +249,9 @@ def delta_event(
         finish_reason=finish,
         token_ids=msgspec.UNSET if ids is None else ids.response,
     )
-    return _event(
-        head,
-        [choice],
-        None if head.include_usage else msgspec.UNSET,
-        next((text for text in (delta.content, delta.reasoning) if isinstance(text, str)), ""),
-        ids,
-    )
+    text = delta.content if isinstance(delta.content, str) else delta.reasoning
+    shown = text if isinstance(text, str) else ""
+    return _event(head, [choice], None if head.include_usage else msgspec.UNSET, shown, ids)
 
 
 def usage_event(head: AnswerHead, token_usage: Usage) -> bytes:

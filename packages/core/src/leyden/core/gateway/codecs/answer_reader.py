@@ -139,9 +139,9 @@ class AnswerReader:
         self.stopped = self.stopped or self._stop.stopped
         return parts
 
-    def _split(self, text: str) -> list[AnswerPart | Reasoning]:
+    def _split(self, text: str) -> Sequence[AnswerPart | Reasoning]:
         """Return the parts that a text of the answer completes."""
-        return self._parsed([text] if self._splitter is None else self._splitter.push(text))
+        return self._parser.push(text) if self._splitter is None else self._parsed(self._splitter.push(text))
 
     def _parsed(self, pieces: Sequence[Reasoning | str]) -> list[AnswerPart | Reasoning]:
         parts: list[AnswerPart | Reasoning] = []

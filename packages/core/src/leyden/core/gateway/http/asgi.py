@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Mapping
-from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any
 
@@ -50,17 +49,22 @@ class EventWriter:
 
     def __init__(self, send: Send, *, concurrent: bool) -> None:
         self._send = send
-        self._writing = asyncio.Lock() if concurrent else nullcontext()
+        self._writing = asyncio.Lock() if concurrent else None
         self.started = False
         """Whether an event has been sent."""
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
         """Send events; without `more`, they are the last."""
+        if self._writing is None:
+            return await self._write(data, more)
         async with self._writing:
-            if not self.started:
-                self.started = True
-                await self._send(start_message(200, EVENTS))
-            await self._send({"type": "http.response.body", "body": data, "more_body": more})
+            await self._write(data, more)
+
+    async def _write(self, data: bytes, more: bool) -> None:
+        if not self.started:
+            self.started = True
+            await self._send(start_message(200, EVENTS))
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
 
 class ClientWatch:
