@@ -113,6 +113,11 @@ class ReasoningSplitter:
             self._state = "reasoning"
             self._frame = form.before[len(opened) :] if form.before.startswith(opened) else ""
 
+    @property
+    def reached_content(self) -> bool:
+        """Whether all further text is content, so that it needs no separation."""
+        return self._state == "content"
+
     def push(self, text: str) -> list[Reasoning | str]:
         """Add text; return the new reasoning and content that can no longer change."""
         self._held += text

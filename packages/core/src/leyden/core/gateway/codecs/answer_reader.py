@@ -60,6 +60,8 @@ class AnswerReader:
         self._parser = codec.parser(request.tools, request.forced)
         reasons = not (request.prompts or request.forced or request.answer_format)
         self._splitter = codec.reasoning(prompt_ids) if reasons else None
+        self._content_start = 0
+        """Number of characters before the content, once the splitter has reached it and is not needed any more."""
         self._decode = codec.decode
         self._one_call = not request.parallel_tool_calls
         self._id_prefix = request.call_id_prefix
@@ -129,7 +131,7 @@ class AnswerReader:
         """
         if self._logprobs is None:
             return None
-        begin = self._splitter.consumed if self._splitter else 0
+        begin = self._splitter.consumed if self._splitter else self._content_start
         return self._logprobs.take(begin, begin + self._leading_characters)
 
     def _take(self, text: str) -> list[ReadPart]:
@@ -141,7 +143,13 @@ class AnswerReader:
 
     def _split(self, text: str) -> Sequence[AnswerPart | Reasoning]:
         """Return the parts that a text of the answer completes."""
-        return self._parser.push(text) if self._splitter is None else self._parsed(self._splitter.push(text))
+        splitter = self._splitter
+        if splitter is None:
+            return self._parser.push(text)
+        pieces = splitter.push(text)
+        if splitter.reached_content:
+            self._content_start, self._splitter = splitter.consumed, None
+        return self._parsed(pieces)
 
     def _parsed(self, pieces: Sequence[Reasoning | str]) -> list[AnswerPart | Reasoning]:
         parts: list[AnswerPart | Reasoning] = []
