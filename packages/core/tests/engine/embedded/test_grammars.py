@@ -188,7 +188,7 @@ async def test_a_grammar_that_fails_within_an_answer_fails_its_own_call_only(
     """Both kinds of failure: the library's own, and an exception."""
     original, made = GrammarState.write_allowed, list[GrammarState]()
 
-    def write_together(states: list[GrammarState], bits_RW: Any) -> None:
+    def write_together(states: list[GrammarState], bits_RW: Any, *, parallel: bool) -> None:
         for state, bits_W in zip(states, bits_RW, strict=True):
             write(state, bits_W)
 
@@ -374,7 +374,7 @@ def test_a_row_whose_masks_are_slow_is_computed_by_itself_from_then_on(monkeypat
         while time.thread_time() < until:
             pass
 
-    def together(states: list[Any], bits_RW: Any) -> None:
+    def together(states: list[Any], bits_RW: Any, *, parallel: bool) -> None:
         assert go.wait(60)
         bits_RW[:] = 1
 
@@ -397,7 +397,39 @@ def test_a_row_whose_masks_are_slow_is_computed_by_itself_from_then_on(monkeypat
     assert later == [[1, 2, 2], [1, 2, 2]]
 
 
-def test_masks_together_are_those_of_each_state(folder: Path) -> None:
+def test_masks_that_were_quick_are_computed_by_the_decode_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first masks of responses are not, nor those that would take long together; a slow one is the last there."""
+    here, pause = list[bool](), [0.0]
+
+    def together(states: list[Any], bits_RW: Any, *, parallel: bool) -> None:
+        here.append(threading.get_ident() == decode_thread)
+        assert here[-1] != parallel
+        until = time.thread_time() + pause[0]
+        while time.thread_time() < until:
+            pass
+        bits_RW[:] = 1
+
+    decode_thread = threading.get_ident()
+    monkeypatch.setattr(grammar_masks, "write_allowed_together", together)
+    rows = [row_of(), row_of()]
+    masks = grammar_masks.GrammarMasks()
+    sizes = [computed(masks, rows)]
+    for seconds in (0.0, 0.6 * grammar_masks.AT_ONCE_SECONDS, 0.0):
+        for row in rows:
+            row.seconds, row.alone = seconds, False
+        sizes.append(computed(masks, rows))
+    pause[0] = 2 * (grammar_masks.SLOW_SECONDS + 2 * grammar_masks.ROW_SECONDS)
+    for row in rows:
+        row.seconds, row.alone = 0.0, False
+    sizes += [computed(masks, rows) for _ in range(2)]
+    masks.close()
+
+    assert here == [False, True, False, True, True]
+    assert sizes == [[2, 2]] * 5 + [[1, 1]]
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_masks_together_are_those_of_each_state(folder: Path, parallel: bool) -> None:
     """Also behind a state that has failed, and of one that has ended."""
     compiler, codec = GrammarCompiler(str(folder), SIZE), HuggingFaceCodec(folder)
     token_of = {codec.token_bytes(token): token for token in range(SIZE)}
@@ -412,7 +444,7 @@ def test_masks_together_are_those_of_each_state(folder: Path) -> None:
 
     some, others = states(), states()
     bits_RW = np.zeros((len(texts), compiler.width), dtype=np.int32)
-    write_allowed_together(some, bits_RW)
+    write_allowed_together(some, bits_RW, parallel=parallel)
     for state, other, bits_W in zip(some, others, bits_RW, strict=True):
         alone = np.zeros(compiler.width, dtype=np.int32)
         assert other.write_allowed(alone) == (state.error == "")

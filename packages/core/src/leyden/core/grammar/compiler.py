@@ -6,8 +6,7 @@ the engine did, from the recorded ids. Grammars and masks come from the library 
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from threading import Lock
 from typing import Any, TypeAlias
@@ -63,19 +62,23 @@ class GrammarState:
         token may follow.
         """
         if (matcher := self.advance()) is not None:
-            with self._panics_as_errors():
+            try:
                 matcher.unsafe_compute_mask_ptr(bits_W.ctypes.data, bits_W.nbytes)
                 self.check_mask(any_allowed=bool(bits_W.any()))
+            except BaseException as error:
+                self.error = str(_of_a_panic(error))
         return not self.error
 
     def advance(self) -> Any | None:
         """Move the grammar on by the tokens that were taken; return the matcher, or None if the state has an error."""
         taken, self._taken = self._taken, []
-        with self._panics_as_errors():
+        try:
             if self._matcher is None:
                 self._matcher = self._compiled.deep_copy()
             if not self.error and taken and not self._matcher.consume_tokens(taken):
                 self.error = first_sentence(self._matcher.get_error()) or "a token does not fit the grammar"
+        except BaseException as error:
+            self.error = str(_of_a_panic(error))
         return None if self.error else self._matcher
 
     def check_mask(self, *, any_allowed: bool) -> None:
@@ -85,29 +88,28 @@ class GrammarState:
         elif not any_allowed:
             self.error = "the grammar allows no token here"
 
-    @contextmanager
-    def _panics_as_errors(self) -> Generator[None]:
-        try:
-            yield
-        except BaseException as error:
-            self.error = str(_of_a_panic(error))
 
-
-def write_allowed_together(states: Sequence[GrammarState], bits_RW: Bits) -> None:
+def write_allowed_together(states: Sequence[GrammarState], bits_RW: Bits, *, parallel: bool) -> None:
     """Do for each state and its row of `bits_RW` what `GrammarState.write_allowed` does.
 
-    One call of the library computes all masks, so the interpreter is released once and not once for each.
+    With `parallel`, one call of the library computes all masks on several threads, and releases the interpreter once.
     """
     matchers = [(matcher, row) for row, state in enumerate(states) if (matcher := state.advance()) is not None]
+    address, row_bytes = bits_RW.ctypes.data, bits_RW.strides[0]
     try:
-        _executor().unsafe_compute_mask_ptr(matchers, bits_RW.ctypes.data, bits_RW.strides[0], len(bits_RW))
+        if parallel:
+            _executor().unsafe_compute_mask_ptr(matchers, address, row_bytes, len(bits_RW))
+        else:
+            for matcher, row in matchers:
+                matcher.unsafe_compute_mask_ptr(address + row * row_bytes, row_bytes)
     except BaseException as error:
         _of_a_panic(error)
         for _, row in matchers:  # each by itself, because the panic belongs to one of them
             states[row].write_allowed(bits_RW[row])
         return
+    any_allowed_R: NDArray[np.bool_] = np.any(bits_RW, axis=1)
     for _, row in matchers:
-        states[row].check_mask(any_allowed=bool(bits_RW[row].any()))
+        states[row].check_mask(any_allowed=bool(any_allowed_R[row]))
 
 
 @cache

@@ -1,11 +1,15 @@
-"""Grammar masks: computes the tokens that grammars allow next, on other threads while the model's forward pass runs.
+"""Grammar masks: computes the tokens that grammars allow next.
 
-The masks depend only on the tokens so far, so they are usually ready when the logits are. llguidance computes those of
-all rows in one call, and releases the interpreter meanwhile. A mask that takes long delays only its own response: the
-decoder samples the other rows, and computes this row's logits again in the next step. The masks of such a row are
-computed by themselves from then on.
+The decode thread computes masks itself if they have taken little time so far, as those of a small vocabulary do: a
+switch of threads would cost more. Other threads compute the other masks, and the first one of each response, while the
+model's forward pass runs. The masks depend only on the tokens so far, so they are usually ready when the logits are.
+
+On another thread, a mask that takes long delays only its own response: the decoder samples the other rows, and computes
+this row's logits again in the next step. The masks of a row that was slow anywhere are computed by themselves on other
+threads from then on.
 """
 
+import math
 import threading
 import time
 from collections import deque
@@ -21,6 +25,8 @@ SLOW_SECONDS = 0.004
 """Time after which a mask is slow: a step does not wait for it, and another thread computes the masks behind it."""
 ROW_SECONDS = 0.0005
 """What each mask adds to the time after which masks that are computed together are slow."""
+AT_ONCE_SECONDS = 0.001
+"""Longest time for which the decode thread computes masks itself in one step."""
 THREADS = 4
 """Most threads; the second and later ones start only if a mask is slow."""
 IDLE_SECONDS = 0.02
@@ -36,6 +42,8 @@ class RowGrammar:
         """The computation of the mask of the next token, once it was begun."""
         self.place = 0
         """Index of the mask in `masks`."""
+        self.seconds = math.inf
+        """How long the last mask took; unknown before the first one."""
         self.alone = False
         """Whether the masks are computed by themselves, because they were slow or among slow ones."""
         self.was_slow = False
@@ -70,23 +78,26 @@ class _Masks:
         """Whether the masks have been computed for a long time."""
         return self._began is not None and time.perf_counter() - self._began > self._limit
 
-    def compute(self) -> None:
-        """Compute the masks."""
-        self._began = time.perf_counter()
-        if len(self._rows) == 1:
+    def compute(self, *, parallel: bool = True) -> None:
+        """Compute the masks, on this thread or with `parallel` on several threads."""
+        self._began, cpu_began = time.perf_counter(), time.thread_time()
+        by_itself = len(self._rows) == 1 and parallel
+        if by_itself:
             self._compute_each()
         else:
-            self._compute_together()
+            self._compute_together(parallel)
+        # The CPU time of this thread alone is not that of parallel work.
+        seconds = time.perf_counter() - self._began if parallel else time.thread_time() - cpu_began
+        for row in self._rows:
+            row.seconds = seconds / len(self._rows)
+            row.alone |= seconds > self._limit and not by_itself
         self.ready.set()
 
-    def _compute_together(self) -> None:
+    def _compute_together(self, parallel: bool) -> None:
         try:
-            write_allowed_together([row.state for row in self._rows], self.bits_RW)
+            write_allowed_together([row.state for row in self._rows], self.bits_RW, parallel=parallel)
         except Exception:  # of one row, whose error must not end the others
             self._compute_each()
-        if self.is_slow:
-            for row in self._rows:
-                row.alone = True
 
     def _compute_each(self) -> None:
         for row, bits_W in zip(self._rows, self.bits_RW, strict=True):
@@ -123,27 +134,38 @@ class GrammarMasks:
         """Begin to compute the masks of rows, except of those that are computed since an earlier step."""
         grammars = [row for row in rows if row is not None]
         new = [row for row in grammars if row.masks is None]
-        if together := [row for row in new if not row.alone]:
-            self._queue.append(_Masks(together))
-        self._queue += [_Masks([row]) for row in new if row.alone]
-        if new:
+        at_once = [row for row in new if not row.alone and row.seconds <= AT_ONCE_SECONDS]
+        if sum(row.seconds for row in at_once) > AT_ONCE_SECONDS:
+            at_once = []
+        if len(at_once) < len(new):
+            others = [row for row in new if row not in at_once]
+            if together := [row for row in others if not row.alone]:
+                self._queue.append(_Masks(together))
+            self._queue += [_Masks([row]) for row in others if row.alone]
             self._start()
-        elif grammars and len(grammars) == len(rows) and not any(row.is_ready for row in grammars):
+        if at_once:
+            _Masks(at_once).compute(parallel=False)
+        if not new and grammars and len(grammars) == len(rows) and not any(row.is_ready for row in grammars):
             assert grammars[0].masks is not None
             grammars[0].masks.ready.wait(IDLE_SECONDS)
 
     def ready(self, rows: Sequence[RowGrammar | None]) -> ReadyRows:
         """Wait for the masks that were begun, but not for slow ones; return the rows that can be sampled."""
-        self._wait({row.masks: None for row in rows if row is not None and row.masks is not None})
+        begun = {row.masks: None for row in rows if row is not None and row.masks is not None}
+        self._wait(begun)
+        is_ready = {masks: masks.ready.is_set() for masks in begun}
         found = ReadyRows([], [], {})
         for index, row in enumerate(rows):
-            if row is not None and (row.masks is None or not row.is_ready):
+            if row is None:
+                found.rows.append(index)
+                found.masks.append(None)
+            elif row.masks is None or not is_ready[row.masks]:
                 continue
-            if row is not None and row.state.error:
+            elif row.state.error:
                 found.failed[index] = row.state.error
-                continue
-            found.rows.append(index)
-            found.masks.append(None if row is None or row.masks is None else row.masks.bits_RW[row.place])
+            else:
+                found.rows.append(index)
+                found.masks.append(row.masks.bits_RW[row.place])
         return found
 
     def close(self) -> None:
