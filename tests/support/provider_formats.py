@@ -28,6 +28,8 @@ class Script:
 
     pieces: tuple[str, ...] = ("Hel", "lo")
     """Text, in the pieces in which a stream sends it."""
+    thoughts: tuple[str, ...] = ()
+    """Reasoning before the text, in pieces as well; Azure's Chat Completions have none."""
     call: ToolCall | None = None
     cut: bool = False
     """Whether the token limit ended the answer."""
@@ -81,7 +83,11 @@ def _anthropic_stop(script: Script) -> str:
 
 
 def _anthropic_plain(script: Script, model: str) -> Json:
-    content: list[Json] = [{"type": "text", "text": "".join(script.pieces)}] if script.pieces else []
+    content: list[Json] = []
+    if script.thoughts:
+        content.append({"type": "thinking", "thinking": "".join(script.thoughts), "signature": "EqQBCgIYAhIM"})
+    if script.pieces:
+        content.append({"type": "text", "text": "".join(script.pieces)})
     if script.call:
         content.append(
             {"type": "tool_use", "id": "toolu_01A09q90", "name": script.call.name, "input": script.call.arguments}
@@ -112,13 +118,22 @@ def _anthropic_stream(script: Script, model: str) -> Iterator[bytes]:
     message["usage"] = {**message["usage"], "output_tokens": 1}
     yield _named_event("message_start", message=message)
     index = 0
-    if script.pieces:
-        yield _named_event("content_block_start", index=0, content_block={"type": "text", "text": ""})
-        yield _named_event("ping")
-        for piece in script.pieces:
-            yield _named_event("content_block_delta", index=0, delta={"type": "text_delta", "text": piece})
+    if script.thoughts:
+        thinking = {"type": "thinking", "thinking": "", "signature": ""}
+        yield _named_event("content_block_start", index=0, content_block=thinking)
+        for piece in script.thoughts:
+            yield _named_event("content_block_delta", index=0, delta={"type": "thinking_delta", "thinking": piece})
+        delta: Json = {"type": "signature_delta", "signature": "EqQBCgIYAhIM"}
+        yield _named_event("content_block_delta", index=0, delta=delta)
         yield _named_event("content_block_stop", index=0)
         index = 1
+    if script.pieces:
+        yield _named_event("content_block_start", index=index, content_block={"type": "text", "text": ""})
+        yield _named_event("ping")
+        for piece in script.pieces:
+            yield _named_event("content_block_delta", index=index, delta={"type": "text_delta", "text": piece})
+        yield _named_event("content_block_stop", index=index)
+        index += 1
     if script.call:
         block: Json = {"type": "tool_use", "id": "toolu_01A09q90", "name": script.call.name, "input": {}}
         yield _named_event("content_block_start", index=index, content_block=block)
@@ -160,7 +175,11 @@ def _bedrock_usage(script: Script) -> Json:
 
 
 def _bedrock_plain(script: Script, model: str) -> Json:
-    content: list[Json] = [{"text": "".join(script.pieces)}] if script.pieces else []
+    content: list[Json] = []
+    if script.thoughts:
+        content.append({"reasoningContent": {"reasoningText": {"text": "".join(script.thoughts), "signature": "EqQB"}}})
+    if script.pieces:
+        content.append({"text": "".join(script.pieces)})
     if script.call:
         use = {"toolUseId": "tooluse_kZJMlvQmRJ6", "name": script.call.name, "input": script.call.arguments}
         content.append({"toolUse": use})
@@ -186,11 +205,17 @@ def _amazon_event(kind: str, payload: Json) -> bytes:
 def _bedrock_stream(script: Script, model: str) -> Iterator[bytes]:
     yield _amazon_event("messageStart", {"p": "abcd", "role": "assistant"})
     index = 0
-    if script.pieces:
-        for piece in script.pieces:
-            yield _amazon_event("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": piece}, "p": "ab"})
+    if script.thoughts:
+        for delta in (*({"text": piece} for piece in script.thoughts), {"signature": "EqQB"}):
+            thought = {"contentBlockIndex": 0, "delta": {"reasoningContent": delta}, "p": "ab"}
+            yield _amazon_event("contentBlockDelta", thought)
         yield _amazon_event("contentBlockStop", {"contentBlockIndex": 0, "p": "abc"})
         index = 1
+    if script.pieces:
+        for piece in script.pieces:
+            yield _amazon_event("contentBlockDelta", {"contentBlockIndex": index, "delta": {"text": piece}, "p": "ab"})
+        yield _amazon_event("contentBlockStop", {"contentBlockIndex": index, "p": "abc"})
+        index += 1
     if script.call:
         start = {"toolUse": {"name": script.call.name, "toolUseId": "tooluse_kZJMlvQmRJ6"}}
         yield _amazon_event("contentBlockStart", {"contentBlockIndex": index, "p": "abc", "start": start})
@@ -322,11 +347,13 @@ def _gemini_call(script: Script) -> list[Json]:
 
 def _gemini_plain(script: Script, model: str) -> Json:
     text = [{"text": "".join(script.pieces)}] if script.pieces else []
-    return _gemini_answer(script, model, [*text, *_gemini_call(script)], last=True)
+    thoughts = [{"text": "".join(script.thoughts), "thought": True}] if script.thoughts else []
+    return _gemini_answer(script, model, [*thoughts, *text, *_gemini_call(script)], last=True)
 
 
 def _gemini_stream(script: Script, model: str) -> Iterator[bytes]:
-    parts = [*({"text": piece} for piece in script.pieces), *_gemini_call(script)]
+    thoughts = ({"text": piece, "thought": True} for piece in script.thoughts)
+    parts = [*thoughts, *({"text": piece} for piece in script.pieces), *_gemini_call(script)]
     for number, part in enumerate(parts, 1):
         answer = _gemini_answer(script, model, [part], last=number == len(parts))
         yield b"data: " + json.dumps(answer).encode() + b"\r\n\r\n"
@@ -371,6 +398,8 @@ def _ollama_head(model: str) -> Json:
 
 def _ollama_plain(script: Script, model: str) -> Json:
     message = _ollama_message(script, "".join(script.pieces), calls=True)
+    if script.thoughts:
+        message["thinking"] = "".join(script.thoughts)
     return {**_ollama_head(model), "message": message, **_ollama_last(script)}
 
 
@@ -378,6 +407,8 @@ def _ollama_stream(script: Script, model: str) -> Iterator[bytes]:
     def line(message: Json, **fields: Any) -> bytes:
         return json.dumps({**_ollama_head(model), "message": message, "done": False, **fields}).encode() + b"\n"
 
+    for piece in script.thoughts:
+        yield line({"role": "assistant", "content": "", "thinking": piece})
     for piece in script.pieces:
         yield line(_ollama_message(script, piece, calls=False))
     if script.call:

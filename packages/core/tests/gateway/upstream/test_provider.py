@@ -113,6 +113,31 @@ async def collected(stream: openai.AsyncStream[ChatCompletionChunk]) -> tuple[di
 
 
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", [name for name in PROVIDERS if name != "azure"])
+async def test_reasoning_is_passed_on_apart_from_the_content(
+    name: str, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    """In the fields of plain responses and of stream events, and in the record."""
+    async with running(name, monkeypatch) as run, run.client() as client:
+        run.server.script = Script(thoughts=("Let me ", "see."))
+        if stream:
+            events = await client.chat.completions.create(model="m", messages=USER, stream=True)
+            deltas = [event.choices[0].delta.to_dict() async for event in events if event.choices]
+            said: dict[str, str] = {}
+            for delta in deltas:
+                for field in ("reasoning_content", "reasoning", "content"):
+                    said[field] = said.get(field, "") + str(delta.get(field) or "")
+        else:
+            answer = await client.chat.completions.create(model="m", messages=USER)
+            said = {key: str(value) for key, value in answer.choices[0].message.to_dict().items()}
+        [span] = await run.spans()
+    recorded = json.loads(str(span.attributes[semconv.OUTPUT_MESSAGES]))[0]
+    for found in (said, recorded):
+        assert (found["reasoning_content"], found["content"]) == ("Let me see.", "Hello")
+    assert said["reasoning"] == "Let me see."
+
+
+@pytest.mark.parametrize("stream", [False, True])
 async def test_tools_go_there_and_calls_come_back_and_results_go_there(
     formats: tuple[str, Provider], monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:

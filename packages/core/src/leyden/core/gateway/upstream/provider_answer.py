@@ -22,6 +22,7 @@ from leyden.core.gateway.chat.format import (
     completion,
     delta_event,
     plain_choice,
+    reasoning_delta,
     usage_event,
 )
 from leyden.core.gateway.codecs.answer_reader import AnswerCall
@@ -80,7 +81,7 @@ def _plain_choice(index: int, choice: Fields) -> Any:
     content = message.get("content")
     return plain_choice(
         index,
-        answer_message(content or (None if calls else ""), calls),
+        answer_message(content or (None if calls else ""), calls, message.get("reasoning_content")),
         _finish(choice, has_calls=bool(calls)),
         _logprobs(choice),
     )
@@ -120,6 +121,8 @@ class ProviderStream:
         if choice.get("finish_reason"):
             self._finishes[index] = _finish(choice, has_calls=index in self._with_calls)
         events: list[bytes] = []
+        if thoughts := delta.get("reasoning_content"):
+            events.append(delta_event(self._head, index, reasoning_delta(thoughts)))
         if text := delta.get("content"):
             events.append(delta_event(self._head, index, Delta(content=text), token_logprobs=_logprobs(choice)))
         for call in calls:
