@@ -137,7 +137,8 @@ def _recorded_texts(span: Span) -> Iterator[PromptText]:
         prompts: list[Any] = [message.get("content") for message in objects(given)]
         yield from prompt_texts([None] * index + prompts)
         return
-    fields = next(iter(objects([_decoded(values.get(semconv.SAMPLING_ASKED))])), {})
+    asked = objects([_decoded(values.get(semconv.SAMPLING_ASKED))])
+    fields = asked[0] if asked else dict[str, Any]()
     if dialect == "responses" and is_upstream:
         yield from _items(given, fields)
     else:
