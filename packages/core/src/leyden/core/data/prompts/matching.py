@@ -1,7 +1,7 @@
 """`CompiledEdits`: prompt edits in the form in which they are applied to the texts of a call."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -35,22 +35,29 @@ class ReplacedText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class _Edit:
     name: str
     own: TextTemplate
-    new: TextTemplate
+    new: TextTemplate | None
+    """New text; None for a component that is sent as it is."""
 
 
 class CallerEdits:
-    """Edits of the texts that one agent, or one node of its graph, sends."""
+    """Edits of the texts that one agent, or one node of its graph, sends.
 
-    def __init__(self, components: Iterable[PromptComponent]) -> None:
-        self._edits: dict[PromptPlace, list[_Edit]] = {}
+    `components` are all of its components. Those without a new text are needed at the places of others.
+    """
+
+    def __init__(self, components: Sequence[PromptComponent]) -> None:
+        self._edits: dict[PromptPlace, list[_Edit]] = {one.place: [] for one in components if one.is_changed}
         for component in components:
-            edit = _Edit(component.name, TextTemplate.parse(component.text), TextTemplate.parse(component.current))
-            self._edits.setdefault(component.place, []).append(edit)
+            if component.place in self._edits:
+                new = TextTemplate.parse(component.current) if component.is_changed else None
+                self._edits[component.place].append(_Edit(component.name, TextTemplate.parse(component.text), new))
         for edits in self._edits.values():
             edits.sort(key=lambda edit: -edit.own.size)  # the text that says most is compared first
         self.roles = frozenset(place.role for place in self._edits)
         """Roles of the places at which texts are replaced."""
-        self._reported: set[PromptPlace] = set()
+        is_named = any(one.agent or one.node for one in components)
+        # The first message of a user differs between the parts of an agent whose calls have no name.
+        self._reported = {place for place in self._edits if place.role in ("user", "prompt") and not is_named}
 
     def replace(self, texts: Iterable[PromptText]) -> list[tuple[PromptText, ReplacedText, str]]:
         """Replace the texts that are components with a new text; return each, its record and the new text.
@@ -63,9 +70,10 @@ class CallerEdits:
             for edit in self._edits[found.place]:
                 values = edit.own.match(found.text)
                 if values is not None:
-                    new = edit.new.fill(values)
-                    place = msgspec.structs.asdict(found.place)
-                    replaced.append((found, ReplacedText(component=edit.name, own=found.text, **place), new))
+                    if edit.new is not None:
+                        place = msgspec.structs.asdict(found.place)
+                        record = ReplacedText(component=edit.name, own=found.text, **place)
+                        replaced.append((found, record, edit.new.fill(values)))
                     break
             else:
                 self._report(found.place)
@@ -76,7 +84,7 @@ class CallerEdits:
     def _report(self, place: PromptPlace) -> None:
         if place not in self._reported:
             self._reported.add(place)
-            names = ", ".join(repr(edit.name) for edit in self._edits[place])
+            names = ", ".join(repr(edit.name) for edit in self._edits[place] if edit.new is not None)
             _log.warning(
                 "a call has another text as %s than the prompt component %s: it is sent unchanged. If the agent's "
                 "prompt was changed, find its components again with `leyden prompts`",
@@ -91,9 +99,12 @@ class CompiledEdits:
     def __init__(self, components: Iterable[PromptComponent]) -> None:
         by_caller: dict[tuple[str | None, str | None], list[PromptComponent]] = {}
         for component in components:
-            if component.is_changed:
-                by_caller.setdefault((component.agent, component.node), []).append(component)
-        self._callers = {caller: CallerEdits(found) for caller, found in by_caller.items()}
+            by_caller.setdefault((component.agent, component.node), []).append(component)
+        self._callers = {
+            caller: CallerEdits(found)
+            for caller, found in by_caller.items()
+            if any(component.is_changed for component in found)
+        }
 
     def __bool__(self) -> bool:
         return bool(self._callers)
