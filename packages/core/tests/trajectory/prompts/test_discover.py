@@ -102,6 +102,15 @@ def test_several_prompts_of_an_agent_without_names_are_told_apart() -> None:
     assert texts(found) == [("system", plan), ("system.2", f"{check}{{v1}}")]
 
 
+def test_two_prompts_that_begin_alike_are_told_apart_and_variants_by_task_are_one() -> None:
+    schema = "Tables: singer(id, name, country), concert(id, singer_id, year, place)."
+    pair = [f"{schema} Write the query.", f"{schema} Check the query."]
+    both = find_prompts([rollout(task, *(call(("system", text)) for text in pair)) for task in TASKS])
+    assert [text for _, text in texts(both)] == pair
+    one_each = find_prompts([rollout(task, call(("system", pair[n % 2]))) for n, task in enumerate(TASKS * 2)])
+    assert texts(one_each) == [("system", f"{schema} {{v1}} the query.")]
+
+
 @pytest.mark.parametrize(
     "written",
     [

@@ -3,7 +3,7 @@
 An agent may send several prompts at one place, for example if its framework gives its parts no names.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from leyden.core.data.prompts.template import TextTemplate
@@ -54,19 +54,31 @@ class FoundTemplate:
         return template_of(self.tokens, sorted({seen.text for seen in self.texts}))
 
 
-def find_templates(texts: Iterable[SeenText]) -> list[FoundTemplate]:
+def find_templates(texts: Sequence[SeenText]) -> list[FoundTemplate]:
     """Return the templates of texts that were sent at one place, in the order in which they were first sent."""
     found: list[FoundTemplate] = []
     known: dict[str, FoundTemplate] = {}
+    rollouts: dict[str, set[str]] = {}
+    for seen in texts:
+        rollouts.setdefault(seen.text, set()).add(seen.rollout_id)
     for seen in texts:
         group = known.get(seen.text)
         if group is None:
-            group = known[seen.text] = _group_of(found, tokens_of(seen.text, seen.values))
+            others = [one for one in found if not _are_apart(one, seen.text, rollouts)]
+            group = known[seen.text] = _group_of(others, tokens_of(seen.text, seen.values))
+            found += [] if group.texts else [group]
         group.texts.append(seen)
     return _with_anchored(found)
 
 
-def _group_of(found: list[FoundTemplate], tokens: Tokens) -> FoundTemplate:
+def _are_apart(group: FoundTemplate, text: str, rollouts: Mapping[str, set[str]]) -> bool:
+    """Return whether a text and one of a group are two prompts: each is sent unchanged for several tasks, also both."""
+    own = rollouts[text]
+    of_group = (rollouts[other] for other in {seen.text for seen in group.texts})
+    return len(own) > 1 and any(len(other) > 1 and own & other for other in of_group)
+
+
+def _group_of(found: Sequence[FoundTemplate], tokens: Tokens) -> FoundTemplate:
     """Return the group with the most in common, extended with a text; a new group if none has enough."""
     best: tuple[int, FoundTemplate, Tokens] | None = None
     own = letters(tokens)
@@ -76,8 +88,7 @@ def _group_of(found: list[FoundTemplate], tokens: Tokens) -> FoundTemplate:
         if common >= SHARE * min(own, group.letters) and common and (best is None or common > best[0]):
             best = (common, group, both)
     if best is None:
-        found.append(FoundTemplate(tokens))
-        return found[-1]
+        return FoundTemplate(tokens)
     best[1].tokens = best[2]
     return best[1]
 
