@@ -28,6 +28,7 @@ from leyden.core.gateway.prompts.echo import EchoFilter
 from leyden.core.gateway.prompts.request import Replacement, edited_body
 from leyden.core.gateway.upstream.relay import Upstream
 from leyden.core.store.memory import MemoryStore
+from leyden.core.trajectory.prompts.discover import RecordedCalls, find_prompts
 
 pytestmark = pytest.mark.integration
 
@@ -192,6 +193,25 @@ async def test_messages_and_their_counts_have_the_new_text_in_one_block() -> Non
         assert body["messages"][0]["content"] == [*content[:2], {"type": "text", "text": "See: b"}]
 
 
+async def test_prompts_beside_a_document_are_found_as_they_are_replaced() -> None:
+    system = PromptComponent(name="system", role="system", text="One.\nTwo.", new_text="Three.")
+    document = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a page"}}
+    blocks: list[Any] = [{"type": "text", "text": "One."}, {"type": "text", "text": "Two."}]
+    content: list[Any] = [document, {"type": "text", "text": "What does this page say about the task?"}]
+    async with run_with(system) as run:
+        async with anthropic.AsyncAnthropic(base_url=run.root, api_key="x", max_retries=0) as agent:
+            messages: Any = [{"role": "user", "content": content}]
+            await agent.messages.create(max_tokens=5, model="m", system=blocks, messages=messages)
+        [(_, body)] = run.provider.seen
+        spans = await run.spans()
+    found = find_prompts([RecordedCalls(task="the task", spans=spans)])
+    assert body["system"] == [{"type": "text", "text": "Three."}]
+    assert [(one.role, one.text) for one in found.edits.components] == [
+        ("system", "One.\nTwo."),
+        ("user", "What does this page say about {v1}?"),
+    ]
+
+
 async def test_a_continued_conversation_has_no_first_message() -> None:
     user = PromptComponent(name="u", role="user", text="Task: {v1}", new_text="Do: {v1}")
     async with run_with(user) as run:
@@ -230,7 +250,7 @@ def test_fields_of_another_form_are_left_for_the_endpoint_to_refuse(value: Any, 
 def test_echoes_are_found_however_a_stream_is_cut(cuts: list[int], with_returns: bool) -> None:
     replaced = ReplacedText(component="s", role="system", own="own é")
     answer = {"type": "response.created", "response": {"instructions": "new", "output": [{"text": "new"}]}}
-    line = f"event: response.created\ndata: {json.dumps(answer)}\n\ndata: [DONE]\n\n"
+    line = f'event: response.created\ndata: {json.dumps(answer)}\n\ndata:  {{"response":  1}}\n\ndata: [DONE]\n\n'
     data = (line.replace("\n", "\r\n") if with_returns else line).encode()
     echo = EchoFilter([Replacement(replaced, "new")])
     points = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
@@ -238,6 +258,7 @@ def test_echoes_are_found_however_a_stream_is_cut(cuts: list[int], with_returns:
     shown = json.loads(sent.splitlines()[1].removeprefix(b"data: "))
     assert shown["response"] == {"instructions": "own é", "output": [{"text": "new"}]}
     assert sent.splitlines()[0] == b"event: response.created"
+    assert sent.splitlines()[3] == b'data:  {"response":  1}'
     assert sent.endswith(b"data: [DONE]\r\n\r\n" if with_returns else b"data: [DONE]\n\n")
 
 

@@ -51,9 +51,9 @@ class EchoFilter:
     def _line(self, line: bytes) -> bytes:
         if not line.startswith(b"data:") or b'"response"' not in line:
             return line
-        text = line[5:]
-        end = b"\r" if text.endswith(b"\r") else b""
-        return b"data: " + self.whole(text.strip()) + end
+        text = line[5:].strip()
+        own = self.whole(text)
+        return line if own is text else b"data: " + own + (b"\r" if line.endswith(b"\r") else b"")
 
     def _restored(self, answer: Mapping[str, msgspec.Raw]) -> dict[str, object]:
         """Return the fields of an answer that repeat a replaced text, with the agent's own."""

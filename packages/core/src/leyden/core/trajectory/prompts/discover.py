@@ -13,6 +13,7 @@ from leyden.core.data.prompts.matching import ReplacedText
 from leyden.core.data.prompts.places import (
     PromptText,
     format_texts,
+    joined_lines,
     joined_without_images,
     message_texts,
     prompt_texts,
@@ -141,6 +142,9 @@ def _recorded_texts(span: Span) -> Iterator[PromptText]:
     fields = asked[0] if asked else dict[str, Any]()
     if dialect == "responses" and is_upstream:
         yield from _items(given, fields)
+    elif dialect == "messages" and "system" in fields:  # a request with blocks that have no format of chat messages
+        yield from system_texts(fields, "system", joined_lines)
+        yield from message_texts(objects(given), joined_lines, first_system=int(bool(fields["system"])))
     else:
         yield from message_texts(objects(given))
     yield from tool_texts(objects(_decoded(values.get(semconv.TOOL_DEFINITIONS))))
