@@ -129,6 +129,13 @@ def test_the_date_and_identifiers_are_variables_even_if_one_task_was_run(written
     assert "Only one task was run" in found.notes[0]
 
 
+def test_a_secret_in_a_prompt_is_a_variable() -> None:
+    secret = "sk-proj-AbCdEf0123456789AbCdEf0123456789AbCdEf01"
+    system = f"You call the service with the key {secret} only. Be brief."
+    found = find_prompts([rollout(task, call(("system", system))) for task in TASKS])
+    assert texts(found) == [("system", "You call the service with the key sk-{v1} only. Be brief.")]
+
+
 def test_a_long_document_is_one_variable_and_found_quickly() -> None:
     random.seed(7)
     words = [f"word{n}" for n in range(400)]

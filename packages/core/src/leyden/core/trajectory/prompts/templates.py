@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from leyden.core.data.prompts.template import TextTemplate
+from leyden.core.masking import mask_text
 from leyden.core.trajectory.prompts.align import Tokens, letters, merged, template_of, tokens_of
 
 SHARE = 0.5
@@ -65,10 +66,16 @@ def find_templates(texts: Sequence[SeenText]) -> list[FoundTemplate]:
         group = known.get(seen.text)
         if group is None:
             others = [one for one in found if not _are_apart(one, seen.text, rollouts)]
-            group = known[seen.text] = _group_of(others, tokens_of(seen.text, seen.values))
+            group = known[seen.text] = _group_of(others, _tokens(seen))
             found += [] if group.texts else [group]
         group.texts.append(seen)
     return _with_anchored(found)
+
+
+def _tokens(seen: SeenText) -> Tokens:
+    """Return the tokens of a text, in which its secrets are variables, so that no file of templates has them."""
+    tokens, masked = tokens_of(seen.text, seen.values), mask_text(seen.text)
+    return tokens if masked == seen.text else merged(tokens, tokens_of(masked, seen.values))
 
 
 def _are_apart(group: FoundTemplate, text: str, rollouts: Mapping[str, set[str]]) -> bool:
