@@ -54,6 +54,22 @@ def find_prompts(rollouts: Sequence[RecordedCalls]) -> FoundPrompts:
     A text that varies between the calls becomes a variable. A user's message is a component only if it has text of its
     own around its variables.
     """
+    seen, calls = _seen_texts(rollouts)
+    left_out: list[str] = []
+    components: list[PromptComponent] = []
+    names: set[str] = set()
+    for (caller, place), texts in sorted(seen.items(), key=lambda item: _order(*item[0])):
+        for found in find_templates(texts):
+            if _is_component(place, found):
+                components.append(_component(_unused(_name(caller, place), names), caller, place, found))
+            else:
+                left_out.append(f"the {place} of {_shown(caller)}")
+    edits = PromptEdits(components=tuple(components))
+    return FoundPrompts(edits=edits, calls=calls, notes=tuple(_notes(rollouts, calls, components, left_out)))
+
+
+def _seen_texts(rollouts: Sequence[RecordedCalls]) -> tuple[dict[tuple[_Caller, PromptPlace], list[SeenText]], int]:
+    """Return the texts of all calls by their callers and places, and the number of calls."""
     seen: dict[tuple[_Caller, PromptPlace], list[SeenText]] = {}
     calls = 0
     for rollout, of_task in zip(rollouts, task_values([one.task for one in rollouts]), strict=True):
@@ -62,29 +78,20 @@ def find_prompts(rollouts: Sequence[RecordedCalls]) -> FoundPrompts:
             for place, text in _texts_of(span):
                 is_user = place.role in ("user", "prompt")
                 values = varying_values(text, of_task, span.start_time, is_user=is_user)
-                text_seen = SeenText(text, span.rollout_id, tuple(values))
-                seen.setdefault((_caller(span), place), []).append(text_seen)
-    left_out: list[str] = []
-    components: list[PromptComponent] = []
-    names: set[str] = set()
-    for (caller, place), texts in sorted(seen.items(), key=lambda item: _order(*item[0])):
-        for found in find_templates(texts):
-            template = found.template()
-            if not _is_component(place, found):
-                left_out.append(f"the {place} of {_shown(caller)}")
-                continue
-            components.append(
-                PromptComponent(
-                    name=_unused(_name(caller, place), names),
-                    agent=caller[0],
-                    node=caller[1],
-                    calls=len(found.texts),
-                    text=template.text,
-                    **msgspec.structs.asdict(place),
-                )
-            )
-    edits = PromptEdits(components=tuple(components))
-    return FoundPrompts(edits=edits, calls=calls, notes=tuple(_notes(rollouts, calls, components, left_out)))
+                seen_text = SeenText(text, span.rollout_id, tuple(values))
+                seen.setdefault((_caller(span), place), []).append(seen_text)
+    return seen, calls
+
+
+def _component(name: str, caller: _Caller, place: PromptPlace, found: FoundTemplate) -> PromptComponent:
+    return PromptComponent(
+        name=name,
+        agent=caller[0],
+        node=caller[1],
+        calls=len(found.texts),
+        text=found.template().text,
+        **msgspec.structs.asdict(place),
+    )
 
 
 def _notes(
