@@ -18,6 +18,7 @@ from leyden.core.engine.base import GenerateRequest
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_engine import ScriptedAnswer
 from leyden.core.testing.scripted_gateway import AttemptHandle, ScriptedGateway, scripted_gateway
+from leyden.core.trajectory.prompts.discover import RecordedCalls, find_prompts
 
 pytestmark = pytest.mark.integration
 
@@ -55,6 +56,12 @@ def client(attempt: AttemptHandle, **how: Any) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=attempt.base_url, api_key="x", max_retries=0, **how)
 
 
+def found_texts(calls: list[Span]) -> dict[str, str]:
+    """The agent's own prompts, as they are found in its calls."""
+    found = find_prompts([RecordedCalls(task="Task: 1 + 2", spans=calls)])
+    return {component.name: component.text for component in found.edits.components}
+
+
 def recorded(span: Span, name: str) -> Any:
     return json.loads(str(span.attributes[name]))
 
@@ -66,6 +73,7 @@ async def test_the_policy_reads_the_new_text_and_the_record_has_both() -> None:
         async with client(attempt) as agent:
             reply = await agent.chat.completions.create(model="m", messages=messages)
         [span] = await gateway.calls(attempt)
+        assert found_texts([span]) == {"system": OWN}
         read = prompt_text(gateway)
     new = [{"role": "system", "content": NEW}, *TASK]
     assert (NEW in read, OWN in read) == (True, False)
@@ -189,6 +197,7 @@ async def test_responses_return_the_agents_own_instructions_and_continue_with_it
         assert (read.instructions, more.instructions) == (OWN, OWN)
         assert "Be brief." in items.model_dump_json()
         assert "very brief" not in items.model_dump_json()
+        assert found_texts(await gateway.calls(attempt)) == {"system": OWN, "developer": "Be brief."}
         for number in (0, 1):
             assert NEW in prompt_text(gateway, number)
             assert "Be very brief." in prompt_text(gateway, number)
@@ -214,6 +223,7 @@ async def test_messages_have_their_system_blocks_replaced(stream: bool) -> None:
                 reply = await agent.messages.create(max_tokens=50, **how)
             counted = await agent.messages.count_tokens(**how)
         read = CODEC.decode(gateway.engine.requests[-1].prompt_ids)
+        assert found_texts(await gateway.calls(attempt)) == {"system": f"{OWN}\nToday is Monday."}
     assert f"Monday: {NEW}" in read
     assert counted.input_tokens == reply.usage.input_tokens == len(gateway.engine.requests[-1].prompt_ids)
     assert NEW not in reply.model_dump_json()
