@@ -116,6 +116,13 @@ class TestAutoGenContract(AdapterContract):
             patch.setattr(trace, "_TRACER_PROVIDER", trace.NoOpTracerProvider())
             yield
 
+    async def test_agents_have_their_system_messages_as_prompts(self, bench: GatewayBench, adapter: Adapter) -> None:
+        found = await self.prompts_of(bench, adapter, self.make_team(PROVIDER, stream=False), "double 7", "double 8")
+        assert [(one.agent, one.role, one.text) for one in found.edits.components] == [
+            ("left", "system", "You listen."),
+            ("right", "system", "You listen."),
+        ]
+
     async def test_what_a_teams_manager_asks_is_its_own_at_the_gateway_too(
         self, bench: GatewayBench, adapter: Adapter, recorder: Recorder
     ) -> None:

@@ -11,7 +11,10 @@ from crewai import LLM, Agent, Crew, Task
 from crewai.agents.agent_builder.base_agent import BaseAgent
 from crewai.tools import tool
 
+from leyden.core.runner.adapters.base import Adapter
 from leyden.core.testing.adapter_contract import API_KEY, AdapterContract
+from leyden.core.testing.adapter_contract.shared import PROVIDER
+from leyden.core.testing.gateway_bench import GatewayBench
 from leyden.crewai import CrewAIAdapter
 
 
@@ -77,6 +80,15 @@ class TestCrewAIContract(AdapterContract):
         async for _ in output:
             break
         await output.aclose()
+
+    async def test_prompts_have_role_goal_and_backstory(self, bench: GatewayBench, adapter: Adapter) -> None:
+        found = await self.prompts_of(bench, adapter, self.make_team(PROVIDER, stream=False), "double 7", "double 8")
+        by_agent = {(one.agent, one.role): one.text for one in found.edits.components}
+        for role in ("left", "right"):
+            system, user = by_agent[role, "system"], by_agent[role, "user"]
+            assert all(text in system for text in (f"You are {role}.", "You work.", "answer"))
+            assert f"Current Task: {role} {{v1}}\n" in user
+            assert "a sentence" in user
 
     @contextmanager
     def without_own_tracing(self) -> Generator[None]:

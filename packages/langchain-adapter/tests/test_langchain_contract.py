@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import wrap_model_call
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
@@ -17,9 +17,12 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langsmith import tracing_context
 from pydantic import SecretStr
 
+from leyden.core.runner.adapters.base import Adapter
 from leyden.core.testing.adapter_contract import API_KEY, AdapterContract
 from leyden.core.testing.adapter_contract.concurrency import ConcurrencyTests
+from leyden.core.testing.adapter_contract.shared import PROVIDER
 from leyden.core.testing.adapter_contract.structure import StructureTests
+from leyden.core.testing.gateway_bench import GatewayBench
 from leyden.langchain import LangChainAdapter
 
 pytestmark = pytest.mark.usefixtures("closed_http_clients")
@@ -101,6 +104,30 @@ class Agents:
 
 class TestLangChainContract(Agents, AdapterContract):
     """Every promise, over Chat Completions."""
+
+    async def test_the_nodes_of_a_graph_have_prompts_of_their_own(self, bench: GatewayBench, adapter: Adapter) -> None:
+        """A node's own texts are its prompts; what it repeats of another's answer is none."""
+        llm = model(PROVIDER, stream=False)
+
+        def write(state: MessagesState) -> dict[str, Any]:
+            asked = [SystemMessage("You write {SQL}."), HumanMessage(f"Question: {state['messages'][0].text}\nSQL:")]
+            return {"messages": [llm.invoke(asked)]}
+
+        def check(state: MessagesState) -> dict[str, Any]:
+            asked = f"Check this answer to {state['messages'][0].text}.\n\nAnswer: {state['messages'][-1].text}"
+            return {"messages": [llm.invoke([SystemMessage("You check."), *state["messages"], HumanMessage(asked)])]}
+
+        graph = StateGraph(MessagesState)
+        graph.add_node("write", write)
+        graph.add_node("check", check)
+        graph.add_edge(START, "write")
+        graph.add_edge("write", "check")
+        found = await self.prompts_of(bench, adapter, graph.compile(name="sql"), "double 7", "double 8")
+        assert [(one.node, one.role, one.text) for one in found.edits.components] == [
+            ("check", "system", "You check."),
+            ("write", "system", "You write {{SQL}}."),
+            ("write", "user", "Question: {v1}\nSQL:"),
+        ]
 
 
 class TestLangChainResponses(Agents, StructureTests):

@@ -17,7 +17,10 @@ from agents import (
 from agents.run import CallModelData, ModelInputData
 from openai import AsyncOpenAI
 
+from leyden.core.runner.adapters.base import Adapter
 from leyden.core.testing.adapter_contract import API_KEY, AdapterContract
+from leyden.core.testing.adapter_contract.shared import PROVIDER
+from leyden.core.testing.gateway_bench import GatewayBench
 from leyden.openai_agents import OpenAIAgentsAdapter
 
 
@@ -93,6 +96,13 @@ class TestResponsesContract(AdapterContract):
         set_tracing_disabled(True)
         yield
         set_tracing_disabled(False)
+
+    async def test_agents_have_their_instructions_as_prompts(self, bench: GatewayBench, adapter: Adapter) -> None:
+        found = await self.prompts_of(bench, adapter, self.make_team(PROVIDER, stream=False), "double 7", "double 8")
+        assert [(one.agent, one.role, one.text) for one in found.edits.components if one.role == "system"] == [
+            ("left", "system", "Listen, and hand over to right."),
+            ("right", "system", "Listen."),
+        ]
 
 
 class TestChatCompletionsContract(TestResponsesContract):

@@ -26,6 +26,8 @@ NEEDED: dict[tuple[str, ...], list[str]] = {
     ("models", "rollback"): ["r", "1"],
     ("models", "export"): ["r", "f"],
     ("policies", "fetch"): ["n"],
+    ("prompts", "find"): ["a.py:agent", "--tasks", "t.jsonl", "--endpoint", "http://127.0.0.1:9/v1"],
+    ("prompts", "apply"): ["f"],
 }
 """What a command cannot do without."""
 MAY_BE_ZERO = {

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from leyden.core.algorithm.side_by_side import Side, SideBySide, SideBySideConfig
     from leyden.core.algorithm.stages import Stage, Stages, StagesConfig
     from leyden.core.algorithm.verl.algorithm import VERL, VERLConfig
+    from leyden.core.data.prompts.edits import PromptComponent, PromptEdits
     from leyden.core.data.resources import LLM, NamedResources, PromptTemplate, ResourcesUpdate
     from leyden.core.data.rollout import Attempt, AttemptedRollout, EnqueueRollout, Rollout, RolloutConfig, Task
     from leyden.core.data.sampling import Sampling
@@ -68,6 +69,8 @@ _HOME = {
     "LitAgent": "runner.adapters.lit_agent",
     "LoraOptions": "policy.options",
     "NamedResources": "data.resources",
+    "PromptComponent": "data.prompts.edits",
+    "PromptEdits": "data.prompts.edits",
     "PromptTemplate": "data.resources",
     "ResourcesUpdate": "data.resources",
     "Rollout": "data.rollout",
@@ -131,6 +134,8 @@ __all__ = [
     "LitAgent",
     "LoraOptions",
     "NamedResources",
+    "PromptComponent",
+    "PromptEdits",
     "PromptTemplate",
     "ResourcesUpdate",
     "Rollout",

@@ -7,6 +7,7 @@
     │   ├── TaskError             a task file or one of its rows is malformed
     │   ├── RewardError           the reward function raised, or returned something that is not a finite number
     │   ├── PolicyError           a policy folder or hub name cannot be loaded, or has no chat template
+    │   ├── PromptError           a file of prompts, or the new text of a prompt, cannot be used
     │   ├── RunError              a run folder is missing, taken, or not resumable
     │   └── NothingToLearn        agents and reward work, but no rollout can be trained; the run can be resumed
     ├── StoreError
@@ -52,6 +53,10 @@ class RewardError(UsageError):
 
 class PolicyError(UsageError):
     """The policy could not be loaded."""
+
+
+class PromptError(UsageError):
+    """A file of prompts, or the new text of a prompt, cannot be used."""
 
 
 class RunError(UsageError):

@@ -120,6 +120,23 @@ def test_an_endpoint_answers_with_its_own_key(start: Start, tmp_path: Path, endp
     assert len([span for span in spans if semconv.CALL_ID in span.attributes]) == 1
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_prompts_are_replaced_for_every_run(start: Start, tmp_path: Path, endpoint: Endpoint, workers: str) -> None:
+    file = tmp_path / "prompts.yaml"
+    file.write_text("components:\n- {name: greeting, role: user, text: hello, new_text: good morning}\n")
+    options = ["--endpoint", f"{endpoint.url}/v1", "--prompts", str(file), "--workers", workers]
+    process, started = start(*options, LEYDEN_CAPTURE_TOKEN="chosen")
+    with leyden.core.capture(gateway=started["url"], token="chosen"):
+        assert ask() == 200
+    wait_for_ends()
+    assert ends(process, signal.SIGTERM) == 0
+    [call] = endpoint.seen
+    assert json.loads(call["body"])["messages"] == [{"role": "user", "content": "good morning"}]
+    _, spans = recorded(tmp_path / "captures.db")
+    [edits] = [span.attributes[semconv.PROMPT_EDITS] for span in spans if semconv.CALL_ID in span.attributes]
+    assert json.loads(str(edits)) == [{"component": "greeting", "role": "user", "own": "hello"}]
+
+
 @pytest.mark.parametrize(
     ("arguments", "token", "says"),
     [

@@ -17,6 +17,7 @@ from leyden.core.cli.commands import (
     gateway,
     models,
     policies,
+    prompts,
     quickstart,
     show,
     store,
@@ -50,6 +51,7 @@ app.command("why", cls=Command)(why.why)
 app.command("store", cls=Command)(store.store)
 app.command("export", cls=Command)(export.export)
 app.add_typer(models.app, name="models")
+app.add_typer(prompts.app, name="prompts")
 app.add_typer(policies.app, name="policies")
 app.add_typer(verl.app, name="verl")
 

@@ -52,6 +52,9 @@ ProviderOption = Annotated[
 ProviderKeyEnvOption = Annotated[
     str | None, typer.Option(help="Environment variable with the provider's key. [default: no key]")
 ]
+PromptsOption = Annotated[
+    Path | None, typer.Option("--prompts", help="Replace the agent's prompts as this file says (`leyden prompts`).")
+]
 DeviceOption = Annotated[str, typer.Option("--device", help="Device of the policies: cpu, or cuda for one GPU.")]
 ApiKeyEnvOption = Annotated[
     str | None,
@@ -138,6 +141,15 @@ def answering(
     llm = LLM(endpoint=endpoint, model=model or "", api_key=key, replicas=tuple(replicas))
     given = check_endpoint(llm, "--endpoint")
     return {"main_llm": llm if given is None else msgspec.structs.replace(llm, model=given.model)}
+
+
+def with_prompts(resources: NamedResources, prompts: Path | None) -> NamedResources:
+    """Return the resources with the prompt edits of a file; raises PromptError for a file that cannot be used."""
+    if prompts is None:
+        return resources
+    from leyden.core.trainer.prompt_file import read_prompts
+
+    return {**resources, "prompts": read_prompts(prompts)}
 
 
 def check_policy_device(device: str, policy: str | None) -> None:

@@ -4,6 +4,8 @@ from typing import Any
 
 import msgspec
 
+from leyden.core.data.prompts.edits import PromptEdits
+
 
 class LLM(msgspec.Struct, frozen=True, kw_only=True, tag="llm"):
     """An OpenAI-compatible endpoint for the agent's model calls."""
@@ -44,7 +46,7 @@ class PromptTemplate(msgspec.Struct, frozen=True, kw_only=True, tag="prompt_temp
         return self.template.format(**values)
 
 
-Resource = LLM | PromptTemplate
+Resource = LLM | PromptTemplate | PromptEdits
 NamedResources = dict[str, Resource]
 
 

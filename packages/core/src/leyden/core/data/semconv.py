@@ -28,7 +28,14 @@ TOOL_CALL_ID = "gen_ai.tool.call.id"
 TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
 TOOL_RESULT = "gen_ai.tool.call.result"
 ERROR_TYPE = "error.type"
-CONTENT_ATTRIBUTES = frozenset({INPUT_MESSAGES, OUTPUT_MESSAGES, TOOL_DEFINITIONS, TOOL_ARGUMENTS, TOOL_RESULT})
+PROMPT_EDITS = "leyden.prompt.edits"
+"""JSON of the prompt texts that were replaced: for each, the component, its place, and the agent's `own` text.
+
+`gen_ai.input.messages` and `gen_ai.tool.definitions` then have the new texts, which the model read.
+"""
+CONTENT_ATTRIBUTES = frozenset(
+    {INPUT_MESSAGES, OUTPUT_MESSAGES, TOOL_DEFINITIONS, TOOL_ARGUMENTS, TOOL_RESULT, PROMPT_EDITS}
+)
 """Attributes that may hold the text of a conversation; sent to another tracing backend only on request."""
 
 # Leyden's own: agent, node and attempt
@@ -102,7 +109,7 @@ CALL_RECORD = frozenset(
     {
         *(CALL_ID, CHOICE_INDEX, DIALECT, FINGERPRINT, LATENCY, LEFT_OUT, NOT_TRAINED),
         *(POLICY, POLICY_VERSION, POLICY_VERSIONS, ENGINE_FINISH, SAMPLING_ASKED, SAMPLING_USED),
-        *(SAMPLING_GRAMMAR, SAMPLING_KEPT),
+        *(SAMPLING_GRAMMAR, SAMPLING_KEPT, PROMPT_EDITS),
         *(PROMPT_IDS, PROMPT_INDEX, PROMPT_LOGPROBS, RESPONSE_IDS, RESPONSE_LOGPROBS, SAMPLING_LOGPROBS, TOP_LOGPROBS),
         *(RESPONSES_ANSWER, RESPONSES_INPUT, RESPONSES_DELETED),
         *(PROMPT_IMAGES, IMAGE_DIGEST, IMAGE_DATA),

@@ -15,6 +15,7 @@ import msgspec
 from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from leyden.core.data.prompts.edits import PromptEdits
 from leyden.core.engine.base import Engine
 from leyden.core.gateway.anthropic.dialect import CountDialect, MessagesDialect
 from leyden.core.gateway.anthropic.format import count_answer
@@ -38,6 +39,8 @@ from leyden.core.gateway.limits.held_bytes import HeldBytes
 from leyden.core.gateway.limits.long_work import LongWork, RequestWork, WorkLimits
 from leyden.core.gateway.message_images import image_urls
 from leyden.core.gateway.openapi import page
+from leyden.core.gateway.prompts.active import ActiveEdits
+from leyden.core.gateway.prompts.request import edit_call, edited_body
 from leyden.core.gateway.refusal import ErrorAnswer, Refusal, openai_error
 from leyden.core.gateway.responses.dialect import ResponsesDialect
 from leyden.core.gateway.responses.state import Conversations
@@ -97,6 +100,7 @@ class Gateway:
         limits: GatewayLimits | None = None,
     ) -> None:
         self._store, self._key, self._provider = store, key, provider
+        self._edits = ActiveEdits(store)
         self._backends: dict[str, Backend] = {}
         """Backends by name; the first answers calls that no route sends to another."""
         self._has_policy = asyncio.Event()
@@ -164,6 +168,10 @@ class Gateway:
                 self._engines[name] = backend.engine
         self._has_policy.set()
 
+    def edit_prompts(self, edits: PromptEdits) -> None:
+        """Set the prompt edits of attempts whose resources have none. Call it once, before the gateway serves."""
+        self._edits = ActiveEdits(self._store, edits)
+
     def join_workers(self, shared: SharedFolder) -> None:
         """Share requests and metrics with the other workers of the gateway, of which this process is one.
 
@@ -194,10 +202,21 @@ class Gateway:
                         slot = await self._admit(attempt_id, len(body), work)
                     with slot:
                         # Checked only now, because the attempt may have ended while its call was waiting.
-                        origin = await open_origin(self._store, rollout_id, attempt_id, headers)
+                        origin = await self._origin(rollout_id, attempt_id, headers)
                         await self._serve(dialect, origin, body, watch, seen, work)
 
         return serve
+
+    async def _origin(self, rollout_id: str, attempt_id: str, headers: Mapping[str, str]) -> Origin:
+        """Return the origin of a model call, with the prompt edits of its attempt's resources.
+
+        Raises Refusal with status 403 if the attempt is unknown or has ended.
+        """
+        origin = await open_origin(self._store, rollout_id, attempt_id, headers)
+        edits = await self._edits.of(origin.rollout)
+        if edits is None or (of_caller := edits.of(origin.agent, origin.node)) is None:
+            return origin
+        return msgspec.structs.replace(origin, edits=of_caller)
 
     async def _admit(self, attempt_id: str, size: int, work: RequestWork) -> CallSlot:
         """Wait for a policy, for the attempt's lock if the request is long, and then for a slot; return the slot.
@@ -242,9 +261,11 @@ class Gateway:
                     watch.cancelling(),
                     await self._admit(attempt_id, len(body), work),
                 ):
-                    origin = await open_origin(self._store, rollout_id, attempt_id, headers)
+                    origin = await self._origin(rollout_id, attempt_id, headers)
                     policy = self._policy_named(origin.policy)
                     if isinstance(policy, UpstreamBackend):
+                        if (edits := origin.edits) is not None:
+                            body, _ = await work.run(len(body), lambda: edited_body(edits, dialect.name, body))
                         status, answer, more = await policy.count(path, body, origin.api_headers)
                     else:
                         status, (answer, more) = 200, format(await _count(policy, dialect, origin, body, work))
@@ -368,9 +389,10 @@ class Gateway:
 
 
 async def _count(policy: ServedPolicy, dialect: Dialect, origin: Origin, body: bytes, work: RequestWork) -> int:
-    exchange = await read_request(policy, dialect, origin, body, work)
+    request = (await read_request(policy, dialect, origin, body, work)).request
+    if origin.edits is not None:
+        request, _ = await edit_call(origin.edits, request, len(body), work)
     room = COUNTED_CONTEXTS * policy.engine.model.context_length
-    request = exchange.request
     prompts = await read_prompts(policy, dialect, request, image_urls(request.messages), work, room)
     return sum(len(prompt.ids) for prompt in prompts)
 

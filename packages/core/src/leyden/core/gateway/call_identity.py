@@ -10,6 +10,7 @@ import msgspec
 
 from leyden.core.data import semconv
 from leyden.core.data.identity import verify
+from leyden.core.data.prompts.matching import CallerEdits
 from leyden.core.data.rollout import FINISHED_ATTEMPT, FINISHED_ROLLOUT, Rollout
 from leyden.core.data.route import ANSWERED_BY
 from leyden.core.data.span import Attributes, Span, SpanStatus
@@ -48,6 +49,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the policy that a route chose for the call, else of the policy in the rollout's metadata."""
     api_headers: dict[str, str] = {}
     """Headers that select a version of the provider's API, for an upstream server."""
+    edits: CallerEdits | None = None
+    """Prompt edits of the caller's texts; None if none is replaced."""
     is_retry: bool = False
     """Whether the client's retry header marks the call as a retry of a call without a response."""
 

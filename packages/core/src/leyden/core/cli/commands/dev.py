@@ -17,12 +17,14 @@ from leyden.core.cli.options import (
     JsonOption,
     ModelOption,
     PolicyOption,
+    PromptsOption,
     ProviderKeyEnvOption,
     ProviderOption,
     answering,
     check_policy_device,
     chosen_agent,
     read_env,
+    with_prompts,
 )
 from leyden.core.data.encoding.json_line import json_line
 from leyden.core.data.failure import failure_of
@@ -50,6 +52,7 @@ def dev(
     api_key_env: ApiKeyEnvOption = None,
     provider: ProviderOption = None,
     provider_key_env: ProviderKeyEnvOption = None,
+    prompts: PromptsOption = None,
     device: DeviceOption = "cpu",
     concurrency: Annotated[int, typer.Option(help="Rollouts at once.")] = 4,
     isolation: Annotated[
@@ -70,7 +73,7 @@ def dev(
     named = chosen_agent(agent, given_command(context))
     if named is None:
         raise UsageError("missing AGENT, or -- COMMAND; see `leyden dev --help`")
-    resources = answering(policy, endpoint, model, api_key_env)
+    resources = with_prompts(answering(policy, endpoint, model, api_key_env), prompts)
     check_policy_device(device, policy)
     plan = DevPlan(
         policy=policy,

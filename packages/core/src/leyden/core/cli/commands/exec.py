@@ -15,11 +15,13 @@ from leyden.core.cli.options import (
     JsonOption,
     ModelOption,
     PolicyOption,
+    PromptsOption,
     ProviderKeyEnvOption,
     ProviderOption,
     answering,
     check_policy_device,
     read_env,
+    with_prompts,
 )
 from leyden.core.data.encoding.json_line import json_line
 from leyden.core.data.rollout import Task
@@ -35,6 +37,7 @@ def run_command(
     api_key_env: ApiKeyEnvOption = None,
     provider: ProviderOption = None,
     provider_key_env: ProviderKeyEnvOption = None,
+    prompts: PromptsOption = None,
     device: DeviceOption = "cpu",
     task: Annotated[str | None, typer.Option(help="The task as JSON, or @FILE with it.")] = None,
     reward: Annotated[str | None, typer.Option(help="Reward function `score(task, result)`, as file.py:score.")] = None,
@@ -50,7 +53,7 @@ def run_command(
     if not command:
         raise UsageError("there is no command: write it after --, as in `leyden exec --policy PATH -- node agent.js`")
     secrets = read_env(env or [], command)
-    resources = answering(policy, endpoint, model, api_key_env)
+    resources = with_prompts(answering(policy, endpoint, model, api_key_env), prompts)
     check_policy_device(device, policy)
     given: Task = {} if task is None else read_task(task)
     from leyden.core.trainer.services.dev import DevPlan, dry_run

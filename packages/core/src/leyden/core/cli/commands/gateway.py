@@ -15,6 +15,7 @@ from leyden.core.cli.options import (
     JsonOption,
     ModelOption,
     PolicyOption,
+    PromptsOption,
     ProviderKeyEnvOption,
     ProviderOption,
     answering,
@@ -47,6 +48,7 @@ def gateway(
     api_key_env: ApiKeyEnvOption = None,
     provider: ProviderOption = None,
     provider_key_env: ProviderKeyEnvOption = None,
+    prompts: PromptsOption = None,
     device: DeviceOption = "cpu",
     store: Annotated[str, typer.Option(help="Record into the store at this URI.")] = "sqlite:///captures.db",
     host: Annotated[str, typer.Option(help="Address to listen on; other machines can reach 0.0.0.0.")] = ("127.0.0.1"),
@@ -79,6 +81,7 @@ def gateway(
         base_rate=base_rate, reward_threshold=reward_threshold, max_span_per_minute=max_span_per_minute
     )
     from leyden.core.trainer.event_loop import run_loop, stopped_by_sigterm
+    from leyden.core.trainer.prompt_file import read_prompts
     from leyden.core.trainer.services.captures import CapturePlan, serve_captures
     from leyden.core.trainer.services.gateway_workers import check_workers, serve_with_workers
     from leyden.core.trainer.serving.provider import read_provider
@@ -89,6 +92,7 @@ def gateway(
         answering=by,
         servers=servers,
         provider=read_provider(provider, provider_key_env),
+        prompts=None if prompts is None else read_prompts(prompts),
         device=device,
         store=store,
         token=token,

@@ -169,15 +169,16 @@ def parse_count(body: bytes) -> MessagesRequest:
 def recorded_request(body: bytes, fields: Mapping[str, msgspec.Raw]) -> RecordedRequest:
     """Return a request to an upstream server as it is recorded, in the format of Chat Completions.
 
-    What has no such format, such as documents and tools of the server, is recorded as it was sent.
+    What has no such format, such as documents and tools of the server, is recorded as it was sent. Then `system` is
+    among the other fields.
     """
-    tools = text_of(fields.get("tools"))
+    tools, messages = text_of(fields.get("tools")), _converted(body, _messages_of)
     return RecordedRequest(
         model=bytes(fields.get("model", b"")).decode().strip('"'),
         stream=bytes(fields.get("stream", b"")) == b"true",
-        messages=_converted(body, _messages_of) or text_of(fields.get("messages")),
+        messages=messages or text_of(fields.get("messages")),
         tools=_converted(body, _tools_of) or (mask_json(tools) if tools else None),
-        rest=rest_of(fields, RECORDED_SEPARATELY),
+        rest=rest_of(fields, RECORDED_SEPARATELY if messages else RECORDED_SEPARATELY - {"system"}),
     )
 
 

@@ -14,6 +14,7 @@ import msgspec
 from leyden.core.data import semconv
 from leyden.core.data.encoding.images import PromptImage, pack_images
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
+from leyden.core.data.prompts.matching import ReplacedText
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Attributes, Span, SpanStatus
 from leyden.core.engine.base import FinishReason, TokenChunk
@@ -40,6 +41,8 @@ class CallRecord(msgspec.Struct, kw_only=True):
     fingerprint: str | None = None
     """Hash of the request; a retry of the request has the same hash. See `retry_cache.fingerprint`."""
     as_sent: RecordedRequest = RecordedRequest()
+    replaced: list[ReplacedText] = []
+    """Texts of the agent in whose places `as_sent` has others, by prompt edits."""
     policy: str | None = None
     prompt_ids: Sequence[int] | None = None
     images: tuple[PromptImage, ...] = ()
@@ -128,6 +131,7 @@ class CallRecord(msgspec.Struct, kw_only=True):
             semconv.REQUEST_STREAM: self.as_sent.stream,
             semconv.INPUT_MESSAGES: self.as_sent.messages,
             semconv.TOOL_DEFINITIONS: self.as_sent.tools,
+            semconv.PROMPT_EDITS: msgspec.json.encode(self.replaced).decode() if self.replaced else None,
             semconv.SAMPLING_ASKED: self.as_sent.rest,
             semconv.RESPONSE_MODEL: self.response_model or self.policy,
             semconv.RESPONSE_ID: self.response_id,

@@ -32,6 +32,7 @@ from leyden.core.gateway.limits.long_work import RequestWork
 from leyden.core.gateway.limits.prompt_size import MAX_UNCHECKED_BYTES, check_elements, least_of_body, may_have_images
 from leyden.core.gateway.message_images import image_urls
 from leyden.core.gateway.model_request import ModelRequest, with_known_ids
+from leyden.core.gateway.prompts.request import edit_call
 from leyden.core.gateway.refusal import Refusal, invalid, server_error
 
 _log = logging.getLogger("leyden.gateway")
@@ -169,7 +170,10 @@ async def serve_call(
     try:
         with watch.cancelling():
             exchange = await read_request(policy, dialect, origin, body, work)
-            prompts = await _accept(policy, dialect, record, exchange.request, work)
+            request = exchange.request
+            if origin.edits is not None:
+                request, record.replaced = await edit_call(origin.edits, request, len(body), work)
+            prompts = await _accept(policy, dialect, record, request, work)
     except Refusal as refusal:
         record.fail(reasons.REFUSED, str(refusal), refusal.body.code or refusal.body.type)
         await retry_cache.keep(record)
@@ -308,6 +312,7 @@ def _records(
         if request.prompts:
             of_prompt.as_sent = msgspec.structs.replace(record.as_sent, messages=recorded_messages(prompt))
             of_prompt.prompt_index = index if len(prompts) > 1 else None
+            of_prompt.replaced = [one for one in record.replaced if one.position == index]
         if policy.call_seeds is not None:
             _determine(of_prompt, record.sampling, dialect, policy.call_seeds)
         records += [_of_choice(of_prompt, n) for n in range(request.choices)]

@@ -9,15 +9,27 @@ from leyden.core.gateway.calls.record import CallRecord
 from leyden.core.gateway.calls.retry_cache import RetryCache
 from leyden.core.gateway.dialect import Dialect
 from leyden.core.gateway.http.asgi import NO_HEADERS, start_message
+from leyden.core.gateway.prompts.echo import EchoFilter
 from leyden.core.gateway.refusal import Refusal, bad_gateway
 from leyden.core.gateway.upstream.answer_view import ended, read_answer
 
 
 class AnswerRelay:
-    """Relay of one response. The record is stored before the last byte of the response is sent."""
+    """Relay of one response. The record is stored before the last byte of the response is sent.
 
-    def __init__(self, record: CallRecord, retry_cache: RetryCache, send: Send, dialect: Dialect) -> None:
+    `echo` puts the agent's own texts back where the response repeats texts that were replaced in the request.
+    """
+
+    def __init__(
+        self,
+        record: CallRecord,
+        retry_cache: RetryCache,
+        send: Send,
+        dialect: Dialect,
+        echo: EchoFilter | None = None,
+    ) -> None:
         self._record, self._retry_cache, self._send, self._dialect = record, retry_cache, send, dialect
+        self._echo = echo
         self._received = bytearray()
         self._streamed = self._started = self._recorded = False
 
@@ -42,6 +54,7 @@ class AnswerRelay:
         self._received += received
         await self.record_once()
         body = received if sent is None else sent
+        body = body if self._echo is None else self._echo.whole(body)
         self._started = True
         await self._send(start_message(status, content_type, len(body), headers))
         await self._write(body, more=False)
@@ -55,12 +68,13 @@ class AnswerRelay:
         if not self._started:
             self._started = True
             await self._send(start_message(status, content_type))
-        await self._write(received if sent is None else sent)
+        data = received if sent is None else sent
+        await self._write(data if self._echo is None else self._echo.push(data))
 
     async def end(self, rest: bytes = b"") -> None:
         """End a stream, with `rest` as its last piece."""
         await self.record_once()
-        await self._write(rest, more=False)
+        await self._write(rest if self._echo is None else self._echo.push(rest) + self._echo.rest(), more=False)
 
     async def fail(self, reason: str, refusal: Refusal | None = None) -> None:
         """Record the failure, and send it to the agent as an event; raises Refusal if nothing has been sent yet.
@@ -75,7 +89,8 @@ class AnswerRelay:
         await self.record_once()
         if not self._started:
             raise refusal
-        await self._write(self._dialect.error_event(refusal), more=False)
+        rest = b"" if self._echo is None else self._echo.rest()
+        await self._write(rest + self._dialect.error_event(refusal), more=False)
 
     async def record_once(self) -> None:
         """Store the request and the response so far; repeated calls do nothing."""

@@ -24,6 +24,8 @@ from leyden.core.gateway.dialect import Dialect
 from leyden.core.gateway.http.asgi import ClientGone, ClientWatch
 from leyden.core.gateway.limits.long_work import RequestWork
 from leyden.core.gateway.model_request import RecordedRequest, read_fields, rest_of, text_of
+from leyden.core.gateway.prompts.echo import EchoFilter
+from leyden.core.gateway.prompts.request import Replacement, edited_body
 from leyden.core.gateway.refusal import ErrorAnswer, Refusal, invalid
 from leyden.core.gateway.upstream.answer_relay import AnswerRelay
 from leyden.core.masking import mask_json
@@ -33,6 +35,9 @@ NAME = "endpoint"
 """Name in the metrics of an upstream without a configured model."""
 COMPLETIONS_PROMPT = "prompt"
 """`Dialect.prompt_field` of the Completions API."""
+
+RESPONSES = "responses"
+"""`Dialect.name` of the Responses API, whose answers repeat texts of the request."""
 
 _log = logging.getLogger("leyden.gateway")
 
@@ -74,7 +79,10 @@ class UpstreamBackend(ABC):
 
         Raises Refusal with status 502 if the upstream cannot be reached, or with status 400 if no model is named.
         """
+        replaced: list[Replacement] = []
         with watch.cancelling():
+            if (edits := origin.edits) is not None:
+                body, replaced = await work.run(len(body), lambda: edited_body(edits, dialect.name, body))
             fields, as_sent = await work.run(len(body), lambda: _read(body, dialect))
         work.free()
         self._check_model(as_sent.model)
@@ -85,9 +93,11 @@ class UpstreamBackend(ABC):
             response_id=call_id,
             dialect=dialect.name,
             as_sent=as_sent,
+            replaced=[one.record for one in replaced],
             not_trained=reasons.UPSTREAM,
         )
-        relay = AnswerRelay(record, retry_cache, send, dialect)
+        echo = EchoFilter(replaced) if replaced and dialect.name == RESPONSES else None
+        relay = AnswerRelay(record, retry_cache, send, dialect, echo)
         try:
             # In `leyden dev`, the agent may run in this process, where all model calls are routed to the gateway. This
             # call must not be.

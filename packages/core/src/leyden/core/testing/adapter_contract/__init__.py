@@ -18,6 +18,7 @@ mode. Knows no framework.
 from leyden.core.testing.adapter_contract.captured import CaptureTests
 from leyden.core.testing.adapter_contract.concurrency import ConcurrencyTests
 from leyden.core.testing.adapter_contract.plain import PlainTests
+from leyden.core.testing.adapter_contract.prompts import PromptTests
 from leyden.core.testing.adapter_contract.shared import API_KEY
 from leyden.core.testing.adapter_contract.structure import StructureTests
 from leyden.core.testing.adapter_contract.transparency import (
@@ -38,6 +39,7 @@ class AdapterContract(
     CaptureTests,
     ConcurrencyTests,
     InstrumentingTests,
+    PromptTests,
 ):
     """Every promise."""
 

@@ -7,13 +7,18 @@ from typing import Any
 
 import pytest
 
+from leyden.core.data.prompts.edits import PromptComponent, PromptEdits
 from leyden.core.data.resources import LLM, NamedResources, PromptTemplate
 from leyden.core.data.rollout import RolloutConfig
 from leyden.core.store.base import LightningStore
 from leyden.core.testing.store_contract.shared import StoreTests, attempt_now, claimed, rollout_now
 
 FIRST: NamedResources = {"policy": LLM(endpoint="http://h/v1", model="m", sampling_parameters={"temperature": 1})}
-SECOND: NamedResources = {"prompt": PromptTemplate(template="Say {word}")}
+EDITED = PromptComponent(name="s", agent="a", role="system", position=1, text="Say {{{v1}}}", new_text="{v1} again")
+SECOND: NamedResources = {
+    "prompt": PromptTemplate(template="Say {word}"),
+    "edits": PromptEdits(components=(EDITED,)),
+}
 NONE: Any = None
 """For arguments that must not be None."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from leyden.core.data.identity import new_key
 from leyden.core.data.production import ProductionSampling
+from leyden.core.data.prompts.edits import PromptEdits
 from leyden.core.data.resources import LLM
 from leyden.core.gateway.upstream.endpoints import open_upstream
 from leyden.core.store.open import open_store
@@ -36,6 +37,8 @@ class CapturePlan:
     """URI of the store."""
     provider: ProviderEndpoint | None = None
     """Endpoint for requests besides model calls; None: an endpoint in `answering`, if there is one."""
+    prompts: PromptEdits | None = None
+    """Prompt edits of rollouts whose resources have none."""
     device: str = "cpu"
     """Device of the embedded engine."""
     token: str = field(repr=False)
@@ -93,6 +96,8 @@ async def capture_gateway(
             mounts={PATH: captures},
             provider=None if plan.provider is None else plan.provider.open(),
         )
+        if plan.prompts is not None:
+            gateway.edit_prompts(plan.prompts)
         if shared is not None:
             gateway.join_workers(shared)
             await closing.enter_async_context(_metrics_written(shared))

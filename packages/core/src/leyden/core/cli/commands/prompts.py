@@ -1,0 +1,181 @@
+"""`leyden prompts`: the prompts of an agent, found in what it sends, and what to change in its source."""
+
+import sys
+from difflib import unified_diff
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from leyden.core.cli.command import Command, TakesCommand, given_command
+from leyden.core.cli.options import (
+    ApiKeyEnvOption,
+    DeviceOption,
+    EndpointOption,
+    EnvOption,
+    HookOption,
+    InputOption,
+    JsonOption,
+    ModelOption,
+    PolicyOption,
+    ProviderKeyEnvOption,
+    ProviderOption,
+    answering,
+    check_policy_device,
+    chosen_agent,
+    read_env,
+)
+from leyden.core.data.encoding.json_line import json_line
+from leyden.core.data.isolation import check_isolation
+from leyden.core.errors import UsageError
+from leyden.core.masking import printable
+
+if TYPE_CHECKING:
+    from leyden.core.data.prompts.edits import PromptComponent
+    from leyden.core.trajectory.prompts.discover import FoundPrompts
+
+FIND = "find"
+SHOWN_CHARACTERS = 70
+
+
+class _FindByDefault(TyperGroup):
+    """Group of commands whose first one runs if no command is named: `leyden prompts AGENT` finds its prompts."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, with the default command before them if they name none."""
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = [FIND, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_FindByDefault,
+    help="The prompts of an agent: `leyden prompts AGENT` finds them, `apply` prints what to change in its source.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command(FIND, cls=TakesCommand)
+def find(
+    context: typer.Context,
+    agent: Annotated[str | None, typer.Argument(help="path/to/file.py:attribute or package.module:attribute")] = None,
+    *,
+    tasks: Annotated[Path, typer.Option(help="Tasks, JSON Lines.")],
+    count: Annotated[int, typer.Option("--count", "-n", help="Run the first so many tasks.")] = 5,
+    out: Annotated[Path, typer.Option(help="File to write; it must not exist.")] = Path("prompts.yaml"),
+    input: InputOption = None,
+    hook: HookOption = None,
+    policy: PolicyOption = None,
+    endpoint: EndpointOption = None,
+    model: ModelOption = None,
+    api_key_env: ApiKeyEnvOption = None,
+    provider: ProviderOption = None,
+    provider_key_env: ProviderKeyEnvOption = None,
+    device: DeviceOption = "cpu",
+    concurrency: Annotated[int, typer.Option(help="Rollouts at once.")] = 4,
+    isolation: Annotated[
+        str,
+        typer.Option(
+            help="process: a separate process for each rollout; shared: a shared one; auto: separate where needed."
+        ),
+    ] = "auto",
+    timeout: Annotated[float, typer.Option(help="Seconds one attempt may take.")] = 120.0,
+    env: EnvOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Run AGENT, or COMMAND, on a few tasks, and write the prompts in its model calls to a file.
+
+    Exit code 1 when no prompt was found.
+    """
+    from leyden.core.trainer.prompt_file import write_prompts
+    from leyden.core.trainer.rollouts.tasks import load_tasks
+    from leyden.core.trainer.services.dev import DevPlan
+    from leyden.core.trainer.services.prompts import discover_prompts
+    from leyden.core.trainer.serving.provider import read_provider
+
+    named = chosen_agent(agent, given_command(context))
+    if named is None:
+        raise UsageError("missing AGENT, or -- COMMAND; see `leyden prompts find --help`")
+    if out.exists():
+        raise UsageError(f"{out} exists, and may have new texts: give another file with --out, or remove it")
+    resources = answering(policy, endpoint, model, api_key_env)
+    check_policy_device(device, policy)
+    plan = DevPlan(
+        policy=policy,
+        device=device,
+        resources=resources,
+        provider=read_provider(provider, provider_key_env),
+        concurrency=concurrency,
+        isolation=check_isolation(isolation),
+        timeout_seconds=timeout,
+        input=input,
+        hooks=tuple(hook or ()),
+        env=read_env(env or [], given_command(context)),
+    )
+    found, results = discover_prompts(plan, named, load_tasks(tasks)[:count])
+    if found.edits.components:
+        write_prompts(out, found.edits, found.notes)
+    failed = sum(result.rollout.status != "succeeded" for result in results)
+    _show_found(found, out, failed, len(results), json=json)
+    return 0 if found.edits.components else 1
+
+
+@app.command("apply", cls=Command)
+def apply(
+    file: Annotated[Path, typer.Argument(help="Prompt file with new texts.")], *, json: JsonOption = False
+) -> None:
+    """Print each changed prompt of FILE: what differs, and the text to paste into the agent's source."""
+    from leyden.core.trainer.prompt_file import read_prompts
+
+    changed = read_prompts(file).changed
+    if json:
+        for component in changed:
+            sys.stdout.write(json_line(component))
+        return
+    if not changed:
+        sys.stdout.write(f"{printable(str(file))} changes no prompt: no component has a `new_text`\n")
+    for component in changed:
+        sys.stdout.write("\n".join([*_changes(component), "", ""]))
+
+
+def _show_found(found: "FoundPrompts", out: Path, failed: int, rollouts: int, *, json: bool) -> None:
+    if json:
+        for component in found.edits.components:
+            sys.stdout.write(json_line(component))
+    else:
+        for component in found.edits.components:
+            first = " ".join(component.text.split())
+            shown = first if len(first) <= SHOWN_CHARACTERS else f"{first[: SHOWN_CHARACTERS - 1]}…"
+            calls = f"{component.calls} call{'s' if component.calls != 1 else ''}"
+            sys.stdout.write(printable(f"{component.name}  ({component.place}, {calls})\n  {shown}") + "\n")
+        if found.edits.components:
+            sys.stdout.write(
+                f"{len(found.edits.components)} components of {found.calls} calls are in {printable(str(out))}\n"
+            )
+    for note in found.notes:
+        sys.stderr.write(f"leyden: {printable(note)}\n")
+    if failed:
+        sys.stderr.write(
+            f"leyden: {failed} of {rollouts} rollouts failed, so calls may be missing: `leyden dev` shows why\n"
+        )
+
+
+def _changes(component: "PromptComponent") -> list[str]:
+    """Return the lines that show a changed component: its place, the difference, and the new text."""
+    from leyden.core.data.prompts.template import TextTemplate
+
+    caller = " ".join(
+        f"{kind} {value}" for kind, value in (("agent", component.agent), ("node", component.node)) if value
+    )
+    old, new = component.text.splitlines(), component.current.splitlines()
+    template = TextTemplate.parse(component.current)
+    if template.names:
+        variables = ", ".join(f"{{{name}}}" for name in sorted(template.variables))
+        paste, how = component.current, f"text to paste (where it has {variables}, keep what the agent puts there):"
+    else:
+        paste, how = template.fixed[0], "text to paste:"
+    head = f"{component.name}: {component.place}" + (f" of {caller}" if caller else "")
+    diff = unified_diff(old, new, "the agent's text", "new text", lineterm="")
+    return [printable(line) for line in (head, *diff, "", how, *paste.splitlines())]

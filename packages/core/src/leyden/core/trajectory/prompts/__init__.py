@@ -1,0 +1,1 @@
+"""Prompt components of an agent, found in the recorded calls of several rollouts."""

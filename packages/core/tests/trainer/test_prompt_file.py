@@ -1,0 +1,91 @@
+"""Prompt files: written, read back, and refused in one line."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leyden.core.data.prompts.edits import PromptComponent, PromptEdits
+from leyden.core.data.prompts.template import escaped
+from leyden.core.errors import PromptError
+from leyden.core.trainer.prompt_file import prompt_file, read_prompts, write_prompts
+
+TEXTS = st.text(st.characters(codec="utf-8")) | st.sampled_from(
+    [
+        "1e-5",
+        "null",
+        "yes",
+        "2025-11-26",
+        "  a\n b\n\n",
+        "\n",
+        "a\r\nb",
+        "- x: |",
+        "é\u2028\x85\t",
+        "#c",
+        "0o7",
+        "a: b",
+        "💡\n",
+    ]
+)
+
+
+@given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS | st.none()), max_size=3))
+def test_a_file_reads_back_exactly(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str | None]]
+) -> None:
+    components = [
+        PromptComponent(
+            name=f"c{number}", agent=agent, role="user", position=number, text=escaped(text),
+            new_text=new if new is None else escaped(new),
+        )
+        for number, (agent, text, new) in enumerate(rows)
+    ]  # fmt: skip
+    edits = PromptEdits(components=tuple(components))
+    path = tmp_path_factory.getbasetemp() / "prompts.yaml"
+    write_prompts(path, edits, ["A note: with {braces}."])
+    assert read_prompts(path) == edits
+
+
+def test_a_text_of_several_lines_is_written_line_by_line() -> None:
+    component = PromptComponent(name="a", role="system", text="One: é\n  two\n", calls=2)
+    text = prompt_file(PromptEdits(components=(component,)), ["A note."])
+    assert "# A note.\ncomponents:\n- name: a\n  role: system\n  calls: 2\n  text: |\n    One: é\n      two\n" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("components: [", "is not YAML: while parsing"),
+        ("- a", "must hold a list `components`"),
+        ("components: []\nother: 1", "and nothing else, not `other`"),
+        ("components: {}", "must hold a list `components`"),
+        (
+            "components:\n- {name: a, role: user, txt: x}",
+            "component 1 'a': Object contains unknown field `txt`",
+        ),
+        ("components:\n- {name: a, role: user}", "component 1 'a': Object missing required field `text`"),
+        ("components:\n- {name: a, role: boss, text: x}", "component 1 'a': Invalid enum value 'boss'"),
+        ("components:\n- {name: a, role: user, text: 3}", "Expected `str`, got `int` - at `$.text`"),
+        ("components:\n- 3", "component 1: Expected `object`, got `int`"),
+        ("components:\n- {name: a, role: user, text: x, text: y}", "the key 'text' occurs twice"),
+        ("components:\n- {name: a, role: user, text: 'a {'}", "text of the prompt component 'a': line 1, column 3"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "prompts.yaml"
+    path.write_text(text)
+    with pytest.raises(PromptError) as error:
+        read_prompts(path)
+    assert message in str(error.value)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_cannot_be_read_or_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes(b"\xff\xfe\xff")
+    for path in (tmp_path / "none.yaml", tmp_path, tmp_path / "latin"):
+        with pytest.raises(PromptError, match="cannot be read"):
+            read_prompts(path)
+    with pytest.raises(PromptError, match="cannot be written"):
+        write_prompts(tmp_path / "no" / "prompts.yaml", PromptEdits())
