@@ -4,6 +4,8 @@ from typing import Any
 
 import msgspec
 
+from leyden.core.data.prompt_template import PromptTemplate
+
 
 class LLM(msgspec.Struct, frozen=True, kw_only=True, tag="llm"):
     """An OpenAI-compatible endpoint for the agent's model calls."""
@@ -32,16 +34,6 @@ class LLM(msgspec.Struct, frozen=True, kw_only=True, tag="llm"):
         if self.attempt is not None and given != (None, None) and given != self.attempt:
             raise ValueError(f"this endpoint belongs to attempt {self.attempt}, not to {given}")
         return self.endpoint
-
-
-class PromptTemplate(msgspec.Struct, frozen=True, kw_only=True, tag="prompt_template"):
-    """A prompt with `{placeholders}`."""
-
-    template: str
-
-    def format(self, **values: Any) -> str:
-        """Return the prompt with its placeholders filled; raises KeyError for a placeholder without a value."""
-        return self.template.format(**values)
 
 
 Resource = LLM | PromptTemplate
