@@ -102,8 +102,7 @@ _FORMATTER = _Formatter()
 
 
 def _render(template: str, values: Mapping[str, Any]) -> str:
-    from jinja2 import TemplateError, UndefinedError
-    from jinja2.sandbox import SecurityError
+    from jinja2.exceptions import SecurityError, TemplateError, UndefinedError
 
     environment = _jinja()
     try:

@@ -1,5 +1,6 @@
 """Resources: versioned things that an agent runs with, such as model endpoints and prompt templates."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -48,3 +49,8 @@ class ResourcesUpdate(msgspec.Struct, frozen=True, kw_only=True):
     create_time: float
     update_time: float
     resources: NamedResources
+
+
+def prompts_of(resources: Mapping[str, Resource]) -> dict[str, PromptTemplate]:
+    """Return the prompt templates among `resources`."""
+    return {name: resource for name, resource in resources.items() if isinstance(resource, PromptTemplate)}
