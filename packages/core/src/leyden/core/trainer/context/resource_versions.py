@@ -67,4 +67,4 @@ def recordable(resources: Mapping[str, Resource]) -> NamedResources:
 def version_id(resources: Mapping[str, Resource]) -> str:
     """Return the id of a version: equal for equal resources, which must be `recordable`."""
     content = msgspec.json.encode(dict(resources), order="deterministic")
-    return PREFIX + hashlib.sha256(content).hexdigest()[:16]
+    return PREFIX + hashlib.sha256(content).hexdigest()[:12]

@@ -353,4 +353,7 @@ class RunContext(Context):
         engine_idle = self.collector.idle.seconds - self._engine_idle
         speed = pace(self._rollout_seconds, self._rollout_tokens, trainer_idle=self._waited, engine_idle=engine_idle)
         self._rollout_seconds, self._rollout_tokens = 0.0, 0
-        self.journal.log(self.step, metrics if self.policies else {**self._ran, **metrics}, speed)
+        if not self.policies:  # nothing is served here that could be idle
+            metrics = {**self._ran, **metrics}
+            speed = {name: value for name, value in speed.items() if not name.endswith("_idle")}
+        self.journal.log(self.step, metrics, speed)
