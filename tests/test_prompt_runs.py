@@ -153,9 +153,7 @@ def test_without_an_endpoint_the_option_is_named(files: Path, capsys: pytest.Cap
     assert "--model belongs to an --endpoint" in printed(capsys, *command, "--model", "m", code=2)
 
 
-def test_an_endpoint_that_refuses_its_key_fails_the_check(
-    files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_endpoint_that_refuses_its_key_fails_the_check(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     error = printed(capsys, *arguments("http://127.0.0.1:9/v1", "--quiet"), code=1)
     assert "the check found that this run would not learn" in error
     assert "rollouts: 6 of 6 failed" in error

@@ -201,13 +201,15 @@ class RunOptions:
 
     def read(self) -> "tuple[RunConfig, list[Task], dict[str, list[Task]]]":
         """Return the run's configuration, its training tasks and its held-out sets. Raises UsageError with one line."""
-        from leyden.core.algorithm.registry import make_algorithm
+        from leyden.core.algorithm.registry import algorithm_class, make_algorithm
         from leyden.core.cli.run_file import run_config
         from leyden.core.trainer.config import check_name
         from leyden.core.trainer.rollouts.tasks import load_tasks
         from leyden.core.trainer.serving.endpoint import check_model
 
         fields = self._fields()
+        kind = algorithm_class(fields["algorithm"])
+        check_model(kind, policy=bool(fields["policy"]), endpoint=bool(fields["endpoint"]))
         algorithm = make_algorithm(fields["algorithm"], fields["algorithm_config"])
         fields["policy"] = fields["policy"] or algorithm.named_policy
         collects, tasks, held_out = algorithm.needs_rollouts, fields["tasks"], fields["held_out"]
@@ -221,7 +223,6 @@ class RunOptions:
         if missing:
             command = self.context.info_name
             raise UsageError(f"missing {', '.join(missing)}; see `leyden {command} --help`, or `leyden quickstart`")
-        check_model(algorithm, policy=bool(fields["policy"]), endpoint=bool(fields["endpoint"]))
         rows, sets = load_tasks(Path(tasks)) if tasks else [], read_held_out(held_out)
         fields["name"] = check_name(fields["name"] or default_name(fields["agent"] or fields["algorithm"]))
         return run_config(fields, self.run_file), rows, sets

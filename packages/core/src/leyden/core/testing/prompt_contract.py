@@ -22,7 +22,7 @@ KILLS = 10
 """Number of points at which the run is killed."""
 TASKS = 4
 SECONDS = 120
-AGENT = '''
+AGENT = """
 import json
 from urllib.request import Request, urlopen
 
@@ -38,7 +38,7 @@ def agent(task, llm, prompt_template):
     with urlopen(request) as response:
         answer = json.load(response)
     return float(answer["choices"][0]["message"]["content"])
-'''
+"""
 
 
 class PromptAlgorithmContract:

@@ -254,7 +254,7 @@ def check_needed(config: RunConfig, tasks: list[Task]) -> None:
     given = {"an agent": config.agent is not None, "tasks": bool(tasks)}
     check_in_clear(config)
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
-    check_model(algorithm, policy=config.policy is not None, endpoint=config.endpoint is not None)
+    check_model(type(algorithm), policy=config.policy is not None, endpoint=config.endpoint is not None)
     algorithm.check_steps(config.steps)
     if algorithm.needs_rollouts:
         missing = " and ".join(what for what, is_given in given.items() if not is_given)

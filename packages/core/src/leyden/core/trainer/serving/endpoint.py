@@ -52,17 +52,17 @@ class ModelEndpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return LLM(endpoint=self.url, replicas=self.replicas, model=self.model, api_key=key)
 
 
-def check_model(algorithm: Algorithm, *, policy: bool, endpoint: bool) -> None:
-    """Raise UsageError unless `algorithm` can work with what answers the agents: a policy, or an endpoint."""
+def check_model(algorithm: type[Algorithm], *, policy: bool, endpoint: bool) -> None:
+    """Raise UsageError if `algorithm` cannot work with what was given to answer the agents: a policy, or an endpoint."""
     if algorithm.needs_policy and endpoint:
         raise UsageError(
             f"{algorithm.name} trains the weights of a policy, and an endpoint has none: give --policy in place of "
             "--endpoint, or an --algorithm that trains no weights"
         )
-    if not algorithm.needs_policy and (policy or not endpoint):
+    if policy and not algorithm.needs_policy:
         raise UsageError(
-            f"{algorithm.name} trains no weights: give the --endpoint that answers the agent"
-            + (", in place of --policy (`leyden gateway --policy` makes an endpoint of a policy)" if policy else "")
+            f"{algorithm.name} trains no weights: give the --endpoint that answers the agent, in place of --policy "
+            "(`leyden gateway --policy` makes an endpoint of a policy)"
         )
 
 
