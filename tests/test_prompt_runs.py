@@ -1,7 +1,7 @@
 """Runs that train prompts and no weights: killed, rolled back, listed, exported, and refused in one line."""
 
 import json
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from leyden.core.testing.prompt_contract import AGENT, PromptAlgorithmContract
 from leyden.core.testing.scripted_prompts import ScriptedPrompts, ScriptedPromptsConfig
 from leyden.core.testing.servers.chat_endpoint import ChatEndpoint, chat_endpoint
 
+ROOT = Path(__file__).parents[1]
 SCRIPTED = "leyden.core.testing.scripted_prompts:ScriptedPrompts"
 CANDIDATES = [["a {question}", "aaa {question}"], ["aa {question}", "aaaaa\n{question}\x1b[31m"], ["b"]]
 BEST = "aaaaa\n{question}\x1b[31m"
@@ -172,7 +173,9 @@ def a_function(task: dict[str, str], llm: agl.LLM, prompt_template: agl.PromptTe
 def test_trainer_takes_prompt_and_endpoint_among_its_resources(
     engine: Any, endpoint: ChatEndpoint, tmp_path: Path
 ) -> None:
-    jinja: Callable[[str], str] = lambda text: text.replace("{", "{{").replace("}", "}}") if engine == "jinja" else text
+    def jinja(text: str) -> str:
+        return text.replace("{", "{{").replace("}", "}}") if engine == "jinja" else text
+
     config = ScriptedPromptsConfig(candidates=[[jinja("aaa {question}")]], prompt="asked")
     trainer = agl.Trainer(
         algorithm=ScriptedPrompts(config),
@@ -199,3 +202,73 @@ def test_trainer_names_what_is_missing() -> None:
     trainer = agl.Trainer(algorithm=ScriptedPrompts(ScriptedPromptsConfig()))
     with pytest.raises(agl.UsageError, match="scripted_prompts trains no weights: Trainer\\(initial_resources="):
         trainer.fit(agl.rollout(a_function), train_dataset=[{"question": "why"}])
+
+
+BOTH = """
+from leyden.core import LightningRL, PromptTemplate
+
+class Both(LightningRL):
+    name = "both"
+
+    async def run(self, context):
+        publish = context.publish
+
+        async def publish_both(models, *, resources=None):
+            prompt = PromptTemplate(template=f"{context.step + 1} {{question}}")
+            return await publish(models, resources={"prompt": prompt})
+
+        context.publish = publish_both
+        await super().run(context)
+"""
+POLICED = """
+import json
+from urllib.request import Request, urlopen
+
+import leyden.core as agl
+
+
+@agl.rollout
+def agent(task, llm, prompt_template):
+    body = {"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": prompt_template.format(**task)}]}
+    request = Request(f"{llm.get_base_url()}/chat/completions", json.dumps(body).encode())
+    request.add_header("content-type", "application/json")
+    with urlopen(request) as response:
+        answer = json.load(response)
+    return float(len(answer["choices"][0]["message"]["content"] or "") % 7)
+"""
+
+
+@pytest.mark.long
+def test_weights_and_prompts_are_one_version(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("both.py").write_text(BOTH)
+    Path("policed.py").write_text(POLICED)
+    policy = str(ROOT / "examples/calculator_langgraph/policy")
+    printed(
+        capsys,
+        *("train", "policed.py:agent", "--policy", policy, "--tasks", "tasks.jsonl", "--algorithm", "both.py:Both"),
+        *("--prompt", "prompt=prompt.txt", "--tasks-per-step", "2", "--group-size", "4", "--steps", "2"),
+        *("--name", "both", "--no-check", "--quiet"),
+    )
+    versions = [json.loads(line) for line in printed(capsys, "models", "list", "both", "--json").splitlines()]
+    texts = [one["prompts"]["prompt"]["template"] for one in versions]
+    assert texts == ["{question}", "1 {question}", "2 {question}"]
+    printed(capsys, "export", "both", "--format", "jsonl", "--what", "rollouts", "--to", "rows", "--quiet")
+    rows = [json.loads(line) for line in Path("rows/rollouts.jsonl").read_text().splitlines()]
+    ran_with = {row["rollout_id"].split("-")[1]: row["resources_id"] for row in rows}
+    assert ran_with == {"v0": versions[0]["resources_id"], "v1": versions[1]["resources_id"]}
+    printed(capsys, "models", "rollback", "both", "1")
+    printed(capsys, "models", "export", "both", "1", "out")
+    assert Path("out/prompts/prompt.txt").read_text() == "1 {question}"
+    assert Path("out/model.safetensors").exists()
+    printed(capsys, "train", "--resume", "both", "--quiet")
+    assert Path("runs/both/prompts/prompt.txt").read_text() == "2 {question}"
+
+
+def test_a_check_without_a_policy_says_nothing_about_weights(
+    endpoint: ChatEndpoint, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = printed(capsys, "check", *arguments(endpoint.url)[1:])
+    assert "6 rollouts" in said
+    names = ("options", "rollouts", "isolation", "calls", "rewards", "spread")
+    assert all(name in said for name in names)
+    assert not [word for word in ("memory", "gradient", "policy", "weights", "log-prob") if word in said], said

@@ -39,11 +39,15 @@ class ModelEndpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """Return what forwards calls to the endpoint; raises UsageError if it cannot be called."""
         from leyden.core.gateway.upstream.endpoints import check_endpoint, open_upstream
 
-        llm = self._llm(key)
+        llm = self.llm(key)
         given = check_endpoint(llm, OPTION)
         return open_upstream(llm if given is None else msgspec.structs.replace(llm, model=given.model))
 
-    def _llm(self, key: str | None) -> LLM:
+    def llm(self, key: str | None = None) -> LLM:
+        """Return the endpoint with its key: the one that was given in Python, or that of a variable.
+
+        Raises UsageError if the named variable is not set.
+        """
         is_provider = read_provider_model(self.url) is not None
         if key is None:
             key = os.environ.get(KEY) or os.environ.get(self.key_env or ("" if is_provider else "OPENAI_API_KEY"))
@@ -53,7 +57,7 @@ class ModelEndpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def check_model(algorithm: type[Algorithm], *, policy: bool, endpoint: bool) -> None:
-    """Raise UsageError if `algorithm` cannot work with what was given to answer the agents: a policy, or an endpoint."""
+    """Raise UsageError if `algorithm` cannot work with what was given: a policy, or an endpoint."""
     if algorithm.needs_policy and endpoint:
         raise UsageError(
             f"{algorithm.name} trains the weights of a policy, and an endpoint has none: give --policy in place of "
