@@ -1,15 +1,21 @@
 """Runs that train prompts and no weights: killed, rolled back, listed, exported, and refused in one line."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from planted import found_in, random_of, texts_below
+from provider_formats import PROVIDERS, Script
+from provider_servers import provider_server
 
 import leyden.core as agl
 from leyden.core.cli import main as cli
-from leyden.core.testing.prompt_contract import AGENT, PromptAlgorithmContract
+from leyden.core.testing.prompt_contract import AGENT, PromptAlgorithmContract, run_folder
 from leyden.core.testing.scripted_prompts import ScriptedPrompts, ScriptedPromptsConfig
 from leyden.core.testing.servers.chat_endpoint import ChatEndpoint, chat_endpoint
 
@@ -272,3 +278,24 @@ def test_a_check_without_a_policy_says_nothing_about_weights(
     names = ("options", "rollouts", "isolation", "calls", "rewards", "spread")
     assert all(name in said for name in names)
     assert not [word for word in ("memory", "gradient", "policy", "weights", "log-prob") if word in said], said
+
+
+@pytest.mark.long
+def test_a_providers_model_answers_and_no_torch_is_loaded(tmp_path: Path) -> None:
+    key = random_of("the key of an endpoint")
+    with run_folder(tmp_path / "run") as folder, provider_server("anthropic") as server:
+        server.script = Script(pieces=("0.", "5"))
+        (folder / "prompt.txt").write_text("{question}")
+        command = [
+            *(sys.executable, "train.py", *arguments("anthropic/claude-sonnet-4-5"), "--quiet"),
+            *("--set", "candidates=[]", "--steps", "1"),
+        ]
+        variables = {**os.environ, **PROVIDERS["anthropic"].variables(server.url, key), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((folder / "loaded.json").read_text()) == []
+    assert {request.body["model"] for request in server.requests} == {"claude-sonnet-4-5"}
+    report = json.loads((folder / "runs/run/report.json").read_text())
+    assert (report["endpoint"], report["success_after"]) == ("anthropic/claude-sonnet-4-5", 0.5)
+    printed = {"output": done.stdout.encode(), "errors": done.stderr.encode()}
+    assert found_in(texts_below([tmp_path]) | printed, {"the key": key}) == []

@@ -56,12 +56,12 @@ class PromptAlgorithmContract:
 
     def test_a_run_killed_at_ten_points_evaluates_no_rollout_twice(self, tmp_path: Path) -> None:
         """Every rollout that had finished keeps its attempt, and the result is that of a run without kills."""
-        with _folder(tmp_path / "whole") as whole, _counting_endpoint() as endpoint:
+        with run_folder(tmp_path / "whole") as whole, _counting_endpoint() as endpoint:
             assert self._run(whole, endpoint).returncode == 0
             calls = endpoint.calls
             expected = result_of(whole)
         every = max(1, calls // (KILLS + 1))
-        with _folder(tmp_path / "killed") as killed, _counting_endpoint() as endpoint:
+        with run_folder(tmp_path / "killed") as killed, _counting_endpoint() as endpoint:
             finished: dict[str, str] = {}
             done = None
             for kill in range(KILLS + 1):
@@ -77,7 +77,7 @@ class PromptAlgorithmContract:
 
     def test_the_published_prompt_is_worth_no_less_than_the_first(self, tmp_path: Path) -> None:
         """The training process has neither torch nor transformers, and writes the kept prompt into a file."""
-        with _folder(tmp_path / "whole") as folder, _counting_endpoint() as endpoint:
+        with run_folder(tmp_path / "whole") as folder, _counting_endpoint() as endpoint:
             done = self._run(folder, endpoint)
             assert done.returncode == 0, done.stderr
         report = json.loads((folder / "runs/run/report.json").read_text())
@@ -164,7 +164,7 @@ def _counting_endpoint() -> Generator[_Endpoint]:
 
 
 @contextmanager
-def _folder(folder: Path) -> Generator[Path]:
+def run_folder(folder: Path) -> Generator[Path]:
     """Yield a folder with agent, tasks and `train.py`, which is `leyden` and records what it has imported."""
     folder.mkdir()
     (folder / "agent.py").write_text(AGENT)

@@ -9,6 +9,7 @@ from leyden.core.algorithm.base import Algorithm
 from leyden.core.data.encoding.provider_model import read_provider_model
 from leyden.core.data.resources import LLM
 from leyden.core.errors import UsageError
+from leyden.core.masking import remember_secret
 
 if TYPE_CHECKING:
     from leyden.core.gateway.upstream.backend import UpstreamBackend
@@ -40,6 +41,7 @@ class ModelEndpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         from leyden.core.gateway.upstream.endpoints import check_endpoint, open_upstream
 
         llm = self.llm(key)
+        remember_secret(llm.api_key or "")
         given = check_endpoint(llm, OPTION)
         return open_upstream(llm if given is None else msgspec.structs.replace(llm, model=given.model))
 
