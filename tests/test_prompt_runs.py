@@ -15,12 +15,12 @@ from provider_servers import provider_server
 
 import leyden.core as agl
 from leyden.core.cli import main as cli
-from leyden.core.testing.prompt_contract import AGENT, PromptAlgorithmContract, run_folder
-from leyden.core.testing.scripted_prompts import ScriptedPrompts, ScriptedPromptsConfig
+from leyden.core.testing.prompts.contract import AGENT, PromptAlgorithmContract, run_folder
+from leyden.core.testing.prompts.scripted import ScriptedPrompts, ScriptedPromptsConfig
 from leyden.core.testing.servers.chat_endpoint import ChatEndpoint, chat_endpoint
 
 ROOT = Path(__file__).parents[1]
-SCRIPTED = "leyden.core.testing.scripted_prompts:ScriptedPrompts"
+SCRIPTED = "leyden.core.testing.prompts.scripted:ScriptedPrompts"
 CANDIDATES = [["a {question}", "aaa {question}"], ["aa {question}", "aaaaa\n{question}\x1b[31m"], ["b"]]
 BEST = "aaaaa\n{question}\x1b[31m"
 

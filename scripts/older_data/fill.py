@@ -9,8 +9,7 @@ import json
 import sys
 from typing import Any
 
-from leyden.core.data.prompt_template import PromptTemplate
-from leyden.core.data.resources import LLM
+from leyden.core.data.resources import LLM, PromptTemplate
 from leyden.core.data.rollout import Attempt, AttemptedRollout, EnqueueRollout, RolloutConfig
 from leyden.core.data.run import PolicyVersion, Run, StepMetrics
 from leyden.core.data.span import Span, SpanEvent, SpanLink, SpanStatus

@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from leyden.core.data import semconv
 from leyden.core.data.production import CaptureBegin, CaptureEnd, CaptureSpans
-from leyden.core.data.prompt_template import PromptTemplate
+from leyden.core.data.resources import PromptTemplate
 from leyden.core.data.rollout import EnqueueRollout
 from leyden.core.data.run import PolicyVersion, Run, StepMetrics
 from leyden.core.data.span import Attributes, Span

@@ -8,8 +8,7 @@ import pytest
 
 from leyden.core.data import semconv
 from leyden.core.data.identity import verify
-from leyden.core.data.prompt_template import PromptTemplate
-from leyden.core.data.resources import LLM, NamedResources
+from leyden.core.data.resources import LLM, NamedResources, PromptTemplate
 from leyden.core.data.rollout import AttemptedRollout, AttemptStatus, RolloutConfig
 from leyden.core.data.span import Span
 from leyden.core.runner.adapters.finding import AgentSource

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from redis import Redis
 
-from leyden.core.data.prompt_template import PromptTemplate
+from leyden.core.data.resources import PromptTemplate
 from leyden.core.data.rollout import Attempt
 from leyden.core.data.run import PolicyVersion, StepMetrics
 from leyden.core.store.base import LightningStore

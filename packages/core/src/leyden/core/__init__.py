@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from leyden.core.algorithm.side_by_side import Side, SideBySide, SideBySideConfig
     from leyden.core.algorithm.stages import Stage, Stages, StagesConfig
     from leyden.core.algorithm.verl.algorithm import VERL, VERLConfig
-    from leyden.core.data.prompt_template import PromptError, PromptTemplate
-    from leyden.core.data.resources import LLM, NamedResources, ResourcesUpdate
+    from leyden.core.data.resources import LLM, NamedResources, PromptError, PromptTemplate, ResourcesUpdate
     from leyden.core.data.rollout import Attempt, AttemptedRollout, EnqueueRollout, Rollout, RolloutConfig, Task
     from leyden.core.data.sampling import Sampling
     from leyden.core.data.span import Span
@@ -69,8 +68,8 @@ _HOME = {
     "LitAgent": "runner.adapters.lit_agent",
     "LoraOptions": "policy.options",
     "NamedResources": "data.resources",
-    "PromptError": "data.prompt_template",
-    "PromptTemplate": "data.prompt_template",
+    "PromptError": "data.resources",
+    "PromptTemplate": "data.resources",
     "ResourcesUpdate": "data.resources",
     "Rollout": "data.rollout",
     "RolloutConfig": "data.rollout",

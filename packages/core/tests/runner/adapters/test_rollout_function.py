@@ -2,8 +2,7 @@ from typing import Any
 
 import pytest
 
-from leyden.core.data.prompt_template import PromptTemplate
-from leyden.core.data.resources import LLM, NamedResources
+from leyden.core.data.resources import LLM, NamedResources, PromptTemplate
 from leyden.core.data.rollout import Attempt, AttemptedRollout
 from leyden.core.errors import UsageError
 from leyden.core.runner.adapters.lit_agent import LitAgent

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from leyden.core.data.prompt_template import PromptTemplate
-from leyden.core.data.resources import LLM, ResourcesUpdate
+from leyden.core.data.resources import LLM, PromptTemplate, ResourcesUpdate
 from leyden.core.data.rollout import Rollout
 from leyden.core.runner.attempts.resource_cache import MOST, ResourceCache
 from leyden.core.store.memory import MemoryStore

@@ -1,5 +1,4 @@
-from leyden.core.data.prompt_template import PromptTemplate
-from leyden.core.data.resources import LLM
+from leyden.core.data.resources import LLM, PromptTemplate
 from leyden.core.trainer.agents.local import served_resources
 from leyden.core.trainer.serving.address import RunAddress
 

@@ -1,7 +1,6 @@
 import pytest
 
-from leyden.core.data.prompt_template import PromptTemplate
-from leyden.core.data.resources import LLM, NamedResources
+from leyden.core.data.resources import LLM, NamedResources, PromptTemplate
 from leyden.core.errors import UsageError
 from leyden.core.store.memory import MemoryStore
 from leyden.core.trainer.context.resource_versions import ResourceVersions, version_id

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from leyden.core.data.prompt_template import PromptTemplate
-from leyden.core.data.resources import LLM
+from leyden.core.data.resources import LLM, PromptTemplate
 from leyden.core.errors import RunError
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder import folder as folder_module

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from leyden.core.data.prompt_template import PromptTemplate
+from leyden.core.data.resources import PromptTemplate
 from leyden.core.errors import UsageError
 from leyden.core.trainer.run_folder.prompt_files import export_prompts, read_prompt
 

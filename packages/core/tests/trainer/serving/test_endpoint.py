@@ -4,7 +4,7 @@ from leyden.core.algorithm.base import Algorithm
 from leyden.core.algorithm.lightning_rl import LightningRL
 from leyden.core.data.resources import LLM
 from leyden.core.errors import UsageError
-from leyden.core.testing.scripted_prompts import ScriptedPrompts
+from leyden.core.testing.prompts.scripted import ScriptedPrompts
 from leyden.core.trainer.config import RunConfig, endpoint_name
 from leyden.core.trainer.serving.endpoint import KEY, ModelEndpoint, check_model, read_model_endpoint
 

@@ -11,7 +11,7 @@ import yaml
 from leyden.core.data.bounds import BOUNDS, check_bound
 from leyden.core.data.encoding.provider_model import ProviderModel, read_provider_model
 from leyden.core.data.isolation import Isolation
-from leyden.core.data.prompt_template import PromptTemplate
+from leyden.core.data.resources import PromptTemplate
 from leyden.core.data.route import POLICY, PROVIDER, Route
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.vllm.options import VllmOptions

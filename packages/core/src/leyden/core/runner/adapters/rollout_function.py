@@ -8,8 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from leyden.core.data.prompt_template import PromptTemplate
-from leyden.core.data.resources import LLM, NamedResources, Resource
+from leyden.core.data.resources import LLM, NamedResources, PromptTemplate, Resource
 from leyden.core.data.rollout import AttemptedRollout, Task
 from leyden.core.errors import UsageError
 from leyden.core.runner.adapters.lit_agent import LitAgent, RolloutResult

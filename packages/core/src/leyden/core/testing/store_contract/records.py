@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from leyden.core.data.prompt_template import PromptTemplate
-from leyden.core.data.resources import LLM, NamedResources
+from leyden.core.data.resources import LLM, NamedResources, PromptTemplate
 from leyden.core.data.rollout import RolloutConfig
 from leyden.core.store.base import LightningStore
 from leyden.core.testing.store_contract.shared import StoreTests, attempt_now, claimed, rollout_now

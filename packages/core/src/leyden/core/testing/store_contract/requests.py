@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from leyden.core.data.prompt_template import PromptTemplate
-from leyden.core.data.resources import NamedResources
+from leyden.core.data.resources import NamedResources, PromptTemplate
 from leyden.core.errors import CallRefused, UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.testing.store_contract.shared import StoreTests, queue_length

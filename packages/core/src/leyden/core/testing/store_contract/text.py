@@ -16,8 +16,7 @@ import pytest
 
 from leyden.core.data import semconv
 from leyden.core.data.encoding.tokens import pack_ids
-from leyden.core.data.prompt_template import PromptTemplate
-from leyden.core.data.resources import NamedResources
+from leyden.core.data.resources import NamedResources, PromptTemplate
 from leyden.core.data.rollout import EnqueueRollout
 from leyden.core.data.run import PolicyVersion, Run, StepMetrics
 from leyden.core.data.span import Attributes, Span, SpanEvent, SpanLink, SpanStatus

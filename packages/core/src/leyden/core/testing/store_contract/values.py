@@ -21,8 +21,7 @@ from leyden.core.data import semconv
 from leyden.core.data.encoding.tokens import pack_ids
 from leyden.core.data.plain import reading
 from leyden.core.data.plain.own_methods import TimeBudget
-from leyden.core.data.prompt_template import PromptTemplate
-from leyden.core.data.resources import LLM
+from leyden.core.data.resources import LLM, PromptTemplate
 from leyden.core.data.rollout import EnqueueRollout, RolloutConfig
 from leyden.core.data.run import Run, StepMetrics
 from leyden.core.data.span import MOST_BYTES, Span, SpanEvent, SpanLink, SpanStatus

@@ -12,8 +12,7 @@ from typing import Any
 
 import msgspec
 
-from leyden.core.data.prompt_template import PromptTemplate
-from leyden.core.data.resources import Resource, prompts_of
+from leyden.core.data.resources import PromptTemplate, Resource, prompts_of
 from leyden.core.errors import TrainingError
 from leyden.core.policy.checkpoints.retention import MARK, mark_checkpoint
 from leyden.core.trainer.config import RunConfig, endpoint_name

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from leyden.core.data.prompt_template import PromptEngine, PromptTemplate
+from leyden.core.data.resources import PromptEngine, PromptTemplate
 from leyden.core.errors import UsageError
 from leyden.core.policy.checkpoints.atomic import replaced_folder
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from leyden.core.data.prompt_template import PromptTemplate
+from leyden.core.data.resources import PromptTemplate
 from leyden.core.errors import RunError
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leyden.core.data.prompt_template import MissingVariable, PromptEngine, PromptError, PromptTemplate
+from leyden.core.data.resources import MissingVariable, PromptEngine, PromptError, PromptTemplate
 
 
 def jinja(template: str) -> PromptTemplate:

@@ -1,7 +1,7 @@
 """`ScriptedPrompts`: an algorithm that tries prompts from a script and publishes the best, without weights.
 
 For tests, and as the example of an algorithm without a policy: an optimizer differs only in where its candidates come
-from. `leyden train --algorithm leyden.core.testing.scripted_prompts:ScriptedPrompts` runs it.
+from. `leyden train --algorithm leyden.core.testing.prompts.scripted:ScriptedPrompts` runs it.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import msgspec
 
 from leyden.core.algorithm.base import Algorithm, Context
 from leyden.core.algorithm.task_rollouts import RolloutRequest, RolloutResult
-from leyden.core.data.prompt_template import PromptTemplate
+from leyden.core.data.resources import PromptTemplate
 from leyden.core.errors import UsageError
 
 
