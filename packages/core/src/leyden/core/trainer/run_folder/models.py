@@ -131,9 +131,9 @@ def _prompt_changes(a: ModelVersion, b: ModelVersion) -> dict[str, str]:
     for name in dict.fromkeys([*a.prompts, *b.prompts]):
         before, after = a.prompts.get(name), b.prompts.get(name)
         if before != after:
-            texts = [[] if one is None else one.template.splitlines() for one in (before, after)]
-            labels = [f"{one.label} {name}" for one in (a, b)]
-            changes[name] = "\n".join(difflib.unified_diff(*texts, *labels, lineterm=""))
+            old, new = ([] if one is None else one.template.splitlines() for one in (before, after))
+            lines = difflib.unified_diff(old, new, f"{a.label} {name}", f"{b.label} {name}", lineterm="")
+            changes[name] = "\n".join(lines)
     return changes
 
 
