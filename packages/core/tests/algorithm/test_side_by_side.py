@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from leyden.core.algorithm.base import Algorithm, Context
+from leyden.core.algorithm.base import NO_POLICY, Algorithm, Context
 from leyden.core.algorithm.registry import algorithm_class, make_algorithm
 from leyden.core.algorithm.side_by_side import SideBySide
 from leyden.core.algorithm.staleness import LoopKind
@@ -198,7 +198,7 @@ class KeepingContext(ScriptedContext):
         super().__init__({name: model() for name in names}, steps=4)
         self.folder, self.killed_after = folder, killed_after
 
-    async def restore(self, updaters: Mapping[str, Updater]) -> None:
+    async def restore(self, updaters: Mapping[str, Updater] = NO_POLICY) -> None:
         latest = latest_checkpoint(self.folder)
         if latest is not None:
             load_checkpoint(latest, updaters)
@@ -207,7 +207,7 @@ class KeepingContext(ScriptedContext):
     async def collect(self) -> list[TrajectoryGroup]:
         return [group(self.step, 0.0, 1.0, 0.5, by=self.policies)]
 
-    async def checkpoint(self, updaters: Mapping[str, Updater]) -> None:
+    async def checkpoint(self, updaters: Mapping[str, Updater] = NO_POLICY) -> None:
         save_checkpoint(self.folder, self.step, updaters, {"step": self.step})
         if self.step == self.killed_after:
             raise Killed

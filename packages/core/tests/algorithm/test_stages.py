@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from leyden.core.algorithm.base import Algorithm, Context, StoredRollouts
+from leyden.core.algorithm.base import NO_POLICY, Algorithm, Context, StoredRollouts
 from leyden.core.algorithm.registry import algorithm_class, make_algorithm
 from leyden.core.algorithm.stages import Stages
 from leyden.core.algorithm.staleness import LoopKind
@@ -55,7 +55,7 @@ class KeepingContext(ScriptedContext):
         latest = latest_checkpoint(self.folder)
         return 0 if latest is None else step_of(latest)
 
-    async def restore(self, updaters: Mapping[str, Updater]) -> None:
+    async def restore(self, updaters: Mapping[str, Updater] = NO_POLICY) -> None:
         latest = latest_checkpoint(self.folder)
         if latest is not None:
             load_checkpoint(latest, updaters["policy"])
@@ -64,7 +64,7 @@ class KeepingContext(ScriptedContext):
     async def collect(self) -> list[TrajectoryGroup]:
         return batch(self.step)
 
-    async def checkpoint(self, updaters: Mapping[str, Updater]) -> None:
+    async def checkpoint(self, updaters: Mapping[str, Updater] = NO_POLICY) -> None:
         self.updaters.append(id(updaters["policy"]))
         save_checkpoint(self.folder, self.step, updaters["policy"], {"step": self.step})
         if self.step == self.killed_after:
@@ -140,7 +140,7 @@ async def test_a_teachers_traces_come_first_so_many_times_and_then_what_is_rewar
 
 async def test_a_run_that_stops_early_begins_no_further_stage(tmp_path: Path) -> None:
     class Stopping(KeepingContext):
-        async def checkpoint(self, updaters: Mapping[str, Updater]) -> None:
+        async def checkpoint(self, updaters: Mapping[str, Updater] = NO_POLICY) -> None:
             await super().checkpoint(updaters)
             self.steps = self.step
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leyden.core.algorithm.base import StoredRollouts
+from leyden.core.algorithm.base import NO_POLICY, StoredRollouts
 from leyden.core.algorithm.dpo import DPO, DPOConfig
 from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.algorithm.sft import SFT, SFTConfig
@@ -166,7 +166,7 @@ async def test_of_pairs_set_apart_loss_accuracy_and_margin_are_told() -> None:
 class Impatient(LessonContext):
     """Ends the run with its second checkpoint, as early stopping does."""
 
-    async def checkpoint(self, updaters: Any) -> None:
+    async def checkpoint(self, updaters: Any = NO_POLICY) -> None:
         await super().checkpoint(updaters)
         if self.step == 2:
             self.steps = 2

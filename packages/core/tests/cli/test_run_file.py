@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from leyden.core.cli import main as cli
+from leyden.core.data.resources import PromptTemplate
 from leyden.core.data.route import Route
 from leyden.core.data.sampling import Sampling
 from leyden.core.errors import UsageError
@@ -21,6 +22,7 @@ ALL = RunConfig(
     name="whole",
     experiment="all",
     policy={"a": "folder/a", "b": "folder/b"},
+    prompts={"asked": PromptTemplate(template="{{ question }}\n", engine="jinja")},
     agent="agent.py:agent",
     reward="reward.py:score",
     reward_weights={"style": 0.5},
@@ -86,7 +88,9 @@ def begun(monkeypatch: pytest.MonkeyPatch, files: Path) -> list[tuple[RunConfig,
 def test_every_field_differs_from_its_default() -> None:
     usual = RunConfig(name="x", policy="y")
     alike = {name for name in RunConfig.__struct_fields__ if getattr(usual, name) == getattr(ALL, name)}
-    assert alike == {"env", "engine", "vllm", "device", "deterministic", "algorithm", "frozen", "sides", "acting"}
+    assert alike == {
+        *("env", "engine", "vllm", "device", "deterministic", "algorithm", "frozen", "sides", "acting", "endpoint"),
+    }
 
 
 def test_a_runs_own_configuration_begins_the_same_run(files: Path, begun: list[tuple[RunConfig, Any, Any]]) -> None:

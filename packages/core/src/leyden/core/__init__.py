@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from leyden.core.data.worker import Worker
     from leyden.core.engine.base import Engine
     from leyden.core.engine.vllm.options import VllmOptions
-    from leyden.core.errors import LeydenError, UsageError
+    from leyden.core.errors import LeydenError, PromptError, UsageError
     from leyden.core.policy.options import LoraOptions
     from leyden.core.runner.adapters.base import Adapter
     from leyden.core.runner.adapters.lit_agent import LitAgent
@@ -71,6 +71,7 @@ _HOME = {
     "NamedResources": "data.resources",
     "PromptComponent": "data.prompts.edits",
     "PromptEdits": "data.prompts.edits",
+    "PromptError": "errors",
     "PromptTemplate": "data.resources",
     "ResourcesUpdate": "data.resources",
     "Rollout": "data.rollout",
@@ -136,6 +137,7 @@ __all__ = [
     "NamedResources",
     "PromptComponent",
     "PromptEdits",
+    "PromptError",
     "PromptTemplate",
     "ResourcesUpdate",
     "Rollout",

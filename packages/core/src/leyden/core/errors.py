@@ -56,7 +56,7 @@ class PolicyError(UsageError):
 
 
 class PromptError(UsageError):
-    """A file of prompts, or the new text of a prompt, cannot be used."""
+    """A file of prompts, a prompt template, or the new text of a prompt, cannot be used."""
 
 
 class RunError(UsageError):

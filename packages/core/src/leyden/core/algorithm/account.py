@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from leyden.core.algorithm.task_rollouts import RolloutResult
 from leyden.core.data.reasons import (
     FAILED,
     IN_NO_PAIR,
@@ -91,6 +92,21 @@ def account_of(
             objection = (objections or {}).get(trajectory.rollout_id)
             why = objection or lacking(trajectory) or reason or _unused_as_a_whole(unused)
             account.rollouts.setdefault(why, []).append(trajectory.rollout_id)
+    return account
+
+
+def account_of_results(results: Sequence[RolloutResult]) -> Account:
+    """Return the account of rollouts that an algorithm requested one by one, to compare versions of the resources.
+
+    Rollouts with a reward count as trained. Held-out rollouts are left out: they only measure.
+    """
+    account = Account(trained=[], rollouts={})
+    for result in (one for one in results if one.request.held_out is None):
+        if result.reward is not None:
+            account.trained.append(result.rollout.rollout_id)
+        else:
+            why = NO_REWARD if result.failure is None else failed_by(result.failure)
+            account.rollouts.setdefault(why, []).append(result.rollout.rollout_id)
     return account
 
 

@@ -5,12 +5,16 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 import msgspec
 
 from leyden.core.algorithm.account import Account
 from leyden.core.algorithm.staleness import LoopKind
+from leyden.core.algorithm.task_rollouts import RolloutRequest, RolloutResult
+from leyden.core.data.resources import NamedResources, Resource
+from leyden.core.data.rollout import Task
 from leyden.core.data.route import POLICY
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import UsageError
@@ -21,6 +25,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+NO_POLICY: Mapping[str, Any] = MappingProxyType({})
+"""Updaters or models of an algorithm that trains no policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +46,27 @@ class StoredRollouts:
 
 
 class Context(ABC):
-    """What an algorithm can call: collect and evaluate rollouts, and publish, log and checkpoint its new weights.
+    """What an algorithm can call: collect and evaluate rollouts; publish, log and checkpoint new weights and resources.
 
-    Arguments that concern policies hold all policies by name, because all are published and checkpointed together.
+    Arguments that concern policies hold all policies by name, because all are published and checkpointed together. An
+    algorithm without weights (`Algorithm.needs_policy`) leaves them out.
     """
 
     policies: tuple[str, ...] = (POLICY,)
     """Names of the policies that are trained. With several, `Transition.policy` names the one that made a call."""
     steps: int
-    """Planned number of weight updates."""
+    """Planned number of steps. Each publishes a version."""
     step: int
-    """Number of weight updates taken so far, in this session and earlier ones; also the policy version being served."""
+    """Number of steps taken so far, in this session and earlier ones; also the version being served."""
     seed: int
+    tasks: Sequence[Task] = ()
+    """The training tasks."""
+    held_out: Mapping[str, Sequence[Task]] = MappingProxyType({})
+    """The tasks of each held-out set."""
+    resources: Mapping[str, Resource] = MappingProxyType({})
+    """The published resources: rollouts run with them unless they name another version."""
+    state: Any = None
+    """What the algorithm gave `save_state` last, in this session or an earlier one; None if it never did."""
 
     @property
     def goes_on_after(self) -> int:
@@ -62,8 +78,8 @@ class Context(ABC):
         """Return the policy of this name with the weights that the run begins with, ready to train."""
 
     @abstractmethod
-    async def restore(self, updaters: "Mapping[str, Updater]") -> None:
-        """Restore the run's last checkpoint, if there is one, and serve its weights."""
+    async def restore(self, updaters: "Mapping[str, Updater]" = NO_POLICY) -> None:
+        """Restore the run's last checkpoint, if there is one, and serve its weights and resources."""
 
     @abstractmethod
     async def collect(self) -> list[TrajectoryGroup]:
@@ -90,6 +106,41 @@ class Context(ABC):
         """
         raise UsageError(f"{source} cannot be read here: this context cannot read stores")
 
+    def next_rows(self) -> list[int]:
+        """Return the rows of the training tasks whose turn it is in the next step, `--tasks-per-step` of them.
+
+        A step that is repeated after a crash has the same rows.
+        """
+        raise UsageError(f"{type(self).__name__} has no order of tasks")
+
+    async def add_resources(self, changes: NamedResources) -> str:
+        """Store a version of the resources, and return its id for `RolloutRequest.resources_id`.
+
+        The version is `resources` with `changes`. Nothing else runs with it until it is published. Equal resources have
+        the same id, in every session. Raises UsageError for a prompt's name that cannot be a file name, or if this
+        context has no store.
+        """
+        del changes
+        raise UsageError(f"{type(self).__name__} cannot store resources")
+
+    async def run_tasks(self, requests: Sequence[RolloutRequest]) -> list[RolloutResult]:
+        """Run the agent as requested, all at once, and return the results in the order of the requests.
+
+        A rollout that an earlier session finished in the same step is read from the store, not run again. Failed
+        rollouts are results, too. Raises UsageError for errors that the user must fix, or if this context runs no
+        agent.
+        """
+        del requests
+        raise UsageError(f"{type(self).__name__} runs no single tasks")
+
+    def save_state(self, state: Any) -> None:
+        """Keep `state`, a value that JSON can hold, on disk at once; a resumed run finds it in `state`.
+
+        Call it after work that a crash must not repeat, such as calls of a paid model. Every checkpoint holds the state
+        saved last. A rollback returns to that of its checkpoint.
+        """
+        self.state = state
+
     @abstractmethod
     async def evaluate(self, label: str) -> None:
         """Run the agent on the held-out tasks, and record the result as `label` (`before`, `after`, ...)."""
@@ -102,12 +153,15 @@ class Context(ABC):
         """
 
     @abstractmethod
-    async def publish(self, models: "Mapping[str, PolicyModel]") -> Mapping[str, float]:
-        """Serve the models' weights as the next version of all policies, including those that were not updated.
+    async def publish(
+        self, models: "Mapping[str, PolicyModel]" = NO_POLICY, *, resources: NamedResources | None = None
+    ) -> Mapping[str, float]:
+        """Serve the next version: the models' weights, of all policies, including those that were not updated.
 
-        Returns for each policy the largest difference between served and trained log-probabilities on a fixed prompt.
-        Raises EngineError if a difference is too large, which means that the engine serves other weights than were
-        trained.
+        With `resources`, rollouts that are enqueued from now on run with these in place of the published ones of the
+        same names, unless they name another version. Returns for each policy the largest difference between served and
+        trained log-probabilities on a fixed prompt. Raises EngineError if a difference is too large, which means that
+        the engine serves other weights than were trained.
         """
 
     @abstractmethod
@@ -130,7 +184,7 @@ class Context(ABC):
         del step, accounts
 
     @abstractmethod
-    async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:
+    async def checkpoint(self, updaters: "Mapping[str, Updater]" = NO_POLICY) -> None:
         """End the step: evaluate if an evaluation is due, and save everything needed to resume from here.
 
         If the run is to end early, this sets `steps` to `step`.
@@ -143,6 +197,8 @@ class Algorithm(ABC):
     name: str
     Config: type[msgspec.Struct]
     """The typed configuration; unknown keys are refused."""
+    needs_policy: ClassVar[bool] = True
+    """Whether it trains the weights of a policy. If not, the model at an endpoint answers the agent."""
 
     def __init__(self, config: msgspec.Struct) -> None:
         self.config = config

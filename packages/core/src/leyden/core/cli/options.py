@@ -266,6 +266,19 @@ def read_policies(given: list[str]) -> str | dict[str, str]:
     return named
 
 
+def read_prompts(pairs: list[str]) -> dict[str, Any]:
+    """Read `name=file` pairs, and the files as prompt templates; raises UsageError for any other text."""
+    from leyden.core.trainer.run_folder.prompt_files import read_prompt
+
+    named: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, file = pair.partition("=")
+        if not equals or not name or not file or name in named:
+            raise UsageError(f"--prompt takes name=file, each name once, not {pair!r}")
+        named[name] = msgspec.to_builtins(read_prompt(Path(file)))
+    return named
+
+
 def read_reward_weights(pairs: list[str]) -> dict[str, float]:
     """Read `dimension=weight` pairs; raises UsageError for any other text or a duplicate dimension."""
     named: dict[str, float] = {}

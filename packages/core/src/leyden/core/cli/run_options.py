@@ -13,12 +13,15 @@ from leyden.core.cli.command import given_command
 from leyden.core.cli.options import (
     RUNS,
     AllowHostOption,
+    ApiKeyEnvOption,
     DeviceOption,
+    EndpointOption,
     EnvOption,
     ExperimentOption,
     HookOption,
     InputOption,
     JsonOption,
+    ModelOption,
     NameOption,
     ProviderKeyEnvOption,
     ProviderOption,
@@ -34,6 +37,7 @@ from leyden.core.cli.options import (
     read_frozen,
     read_held_out,
     read_policies,
+    read_prompts,
     read_reward_weights,
     read_settings,
     read_update,
@@ -60,6 +64,8 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "algorithm": ("algorithm", "backend"),
     "routes": ("route",),
     "provider": ("provider", "provider_key_env"),
+    "endpoint": ("endpoint", "model", "api_key_env"),
+    "prompts": ("prompt",),
 }
 """Options of the fields of `RunConfig` whose option has another name."""
 _WITH_RESUME = "give only --steps, --device, --ray-address, --set, --runs, --quiet and --json with it"
@@ -84,6 +90,13 @@ class RunOptions:
     policy: Annotated[
         list[str] | None,
         typer.Option(help="Hugging Face causal LM to train: folder or hub name; or NAME=FOLDER for each of several."),
+    ] = None
+    endpoint: EndpointOption = None
+    model: ModelOption = None
+    api_key_env: ApiKeyEnvOption = None
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE", help="Prompt template among the agent's resources; .j2 for Jinja."),
     ] = None
     name: NameOption = None
     experiment: ExperimentOption = None
@@ -188,19 +201,23 @@ class RunOptions:
 
     def read(self) -> "tuple[RunConfig, list[Task], dict[str, list[Task]]]":
         """Return the run's configuration, its training tasks and its held-out sets. Raises UsageError with one line."""
-        from leyden.core.algorithm.registry import make_algorithm
+        from leyden.core.algorithm.registry import algorithm_class, make_algorithm
         from leyden.core.cli.run_file import run_config
         from leyden.core.trainer.config import check_name
         from leyden.core.trainer.rollouts.tasks import load_tasks
+        from leyden.core.trainer.serving.endpoint import check_model
 
         fields = self._fields()
+        kind = algorithm_class(fields["algorithm"])
+        check_model(kind, policy=bool(fields["policy"]), endpoint=bool(fields["endpoint"]))
         algorithm = make_algorithm(fields["algorithm"], fields["algorithm_config"])
         fields["policy"] = fields["policy"] or algorithm.named_policy
         collects, tasks, held_out = algorithm.needs_rollouts, fields["tasks"], fields["held_out"]
         needed = {
             "AGENT": fields["agent"] is not None or not (collects or held_out),
             "--tasks": tasks or not collects,
-            "--policy": fields["policy"],
+            "--policy": fields["policy"] or fields["endpoint"] or not algorithm.needs_policy,
+            "--endpoint": fields["policy"] or fields["endpoint"] or algorithm.needs_policy,
         }
         missing = [name for name, is_given in needed.items() if not is_given]
         if missing:
@@ -299,6 +316,8 @@ class RunOptions:
             "algorithm": self._algorithm(),
             "routes": msgspec.to_builtins(parse_routes(self.route or [])),
             "provider": self._provider(),
+            "endpoint": self._endpoint(),
+            "prompts": read_prompts(self.prompt or []),
             "frozen": read_frozen(self.frozen or []),
             "update": read_update(self.update),
             "record_within": self.record_within,
@@ -310,6 +329,12 @@ class RunOptions:
 
         provider = read_provider(self.provider, self.provider_key_env)
         return None if provider is None else msgspec.to_builtins(provider)
+
+    def _endpoint(self) -> dict[str, Any] | None:
+        from leyden.core.trainer.serving.endpoint import read_model_endpoint
+
+        endpoint = read_model_endpoint(self.endpoint or [], self.model, self.api_key_env)
+        return None if endpoint is None else msgspec.to_builtins(endpoint)
 
     def _algorithm(self) -> str:
         """Return the name of the algorithm.

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from leyden.core.algorithm.base import Context
+from leyden.core.algorithm.base import NO_POLICY, Context
+from leyden.core.data.resources import NamedResources
 from leyden.core.data.route import POLICY
 from leyden.core.data.transition import TrajectoryGroup
 
@@ -50,7 +51,7 @@ class ScriptedContext(Context):
         """Return the model."""
         return self.models[name]
 
-    async def restore(self, updaters: "Mapping[str, Updater]") -> None:
+    async def restore(self, updaters: "Mapping[str, Updater]" = NO_POLICY) -> None:
         """Record the call: there is no checkpoint."""
         self.calls.append("restore")
 
@@ -71,8 +72,11 @@ class ScriptedContext(Context):
         self.computed.append((phase, args))
         return function(*args, **kwargs)
 
-    async def publish(self, models: "Mapping[str, PolicyModel]") -> dict[str, float]:
+    async def publish(
+        self, models: "Mapping[str, PolicyModel]" = NO_POLICY, *, resources: NamedResources | None = None
+    ) -> dict[str, float]:
         """Count the step; the served and the trained weights do not differ."""
+        self.resources = {**self.resources, **(resources or {})}
         self.calls.append("publish")
         self.step += 1
         return dict.fromkeys(models, 0.0)
@@ -85,6 +89,6 @@ class ScriptedContext(Context):
         """Add the counts."""
         self.dropped.update(reasons)
 
-    async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:
+    async def checkpoint(self, updaters: "Mapping[str, Updater]" = NO_POLICY) -> None:
         """Record the call: nothing is saved."""
         self.calls.append("checkpoint")

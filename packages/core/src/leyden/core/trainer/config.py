@@ -11,6 +11,7 @@ import yaml
 from leyden.core.data.bounds import BOUNDS, check_bound
 from leyden.core.data.encoding.provider_model import ProviderModel, read_provider_model
 from leyden.core.data.isolation import Isolation
+from leyden.core.data.resources import PromptTemplate
 from leyden.core.data.route import POLICY, PROVIDER, Route
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.vllm.options import VllmOptions
@@ -21,10 +22,12 @@ from leyden.core.policy.device import check_device_name
 from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.trainer.agents.placement import RunnerPlacement
 from leyden.core.trainer.monitoring.trackers import tracker_names
+from leyden.core.trainer.serving.endpoint import ModelEndpoint
 from leyden.core.trainer.serving.provider import ProviderEndpoint
 from leyden.core.trajectory.select import Selector
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+GROUP_SIZE = 8
 _OPTION = {"timeout_seconds": "timeout"}
 """Option names of the fields whose option has another name."""
 
@@ -42,9 +45,13 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     name: str
     experiment: str | None = None
     """Name of the experiment, a set of runs that are compared with each other."""
-    policy: str | dict[str, str]
+    policy: str | dict[str, str] | None = None
     """Folder or hub name of a Hugging Face causal language model. A dictionary gives several policies by name, each
-    with its own weights; `routes` then maps calls to policies."""
+    with its own weights; `routes` then maps calls to policies. None: the model at `endpoint` answers the agents."""
+    endpoint: ModelEndpoint | None = None
+    """Endpoint that answers the agents of a run without a policy."""
+    prompts: dict[str, PromptTemplate] = {}
+    """Prompt templates by name among the resources with which the run begins."""
     agent: AgentReference | None = None
     """Import string `path.py:attribute` or `module:attribute`, or the words of a command line. For a live object, a
     description of it. None when no agent runs: the run then learns from stored rollouts and evaluates nothing."""
@@ -66,7 +73,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     steps: int = 25
     """Number of weight updates."""
     tasks_per_step: int = 16
-    group_size: int = 8
+    group_size: int = GROUP_SIZE
     """Rollouts of each task; the mean reward of the group is the baseline."""
     seed: int = 0
     sampling: Sampling = Sampling()
@@ -152,7 +159,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         for name, weight in self.reward_weights.items():
             check_bound("reward_weight", weight, f"the weight of reward dimension {name!r}")
         Selector(agent_match=self.agent_match, span_match=self.span_match, attribute_match=self.attribute_match)
+        for name in self.prompts:
+            check_prompt_name(name)
         self._check_routes()
+        self._check_endpoint()
         SpanWriterLimits(within=self.record_within)
         tracker_names(self.tracker)
         self._check_evaluation()
@@ -165,14 +175,17 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def policies(self) -> dict[str, str]:
-        """Trained policies: folder or hub name by name. A single policy without a given name is called `policy`."""
+        """Trained policies: folder or hub name by name. A single policy without a given name is called `policy`.
+
+        Empty in a run without a policy.
+        """
         if isinstance(self.policy, str):
             return dict.fromkeys(self.sides or (POLICY,), self.policy)
-        return self.policy
+        return self.policy or {}
 
     @property
     def answering(self) -> tuple[str, ...]:
-        """Names of the policies that answer training rollouts."""
+        """Names of the policies that answer training rollouts; empty in a run without a policy."""
         return self.acting or tuple(self.policies)
 
     @property
@@ -190,20 +203,22 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def has_names(self) -> bool:
         """Whether the policies have given names; each then has a subfolder of that name in checkpoints and exports."""
-        return bool(self.sides) or not isinstance(self.policy, str)
+        return bool(self.sides) or isinstance(self.policy, dict)
 
     @property
     def usual(self) -> str:
         """Name of the policy for calls that reach the gateway directly or match no route."""
         if self.sides:
             return self.acting[0]
+        if self.policy is None:
+            return POLICY
         names = self.policies
         ends = [route.to for route in self.routes if route.fits_all and route.to in names]
         return POLICY if POLICY in names else next(iter([*ends, *names]))
 
     def _check_routes(self) -> None:
         names = self.policies
-        if not names:
+        if not names and self.endpoint is None:
             raise UsageError("no policy is given: give --policy FOLDER, or --policy NAME=FOLDER")
         for name in names.keys() | self.frozen.keys():
             if name == PROVIDER or (name == POLICY and name in self.frozen):
@@ -213,14 +228,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             if name in names and (not NAME.fullmatch(name) or name.endswith("-adapter")):
                 raise UsageError(f"policy name {name!r} must match {NAME.pattern}, and not end in -adapter")
         self._check_sides()
-        known = (*(names if not self.sides else (POLICY,)), PROVIDER, *self.frozen)
+        known = (*(names if names and not self.sides else (POLICY,)), PROVIDER, *self.frozen)
         providers = self.providers
         for route in self.routes:
             if route.to not in known and route.to not in providers:
                 message = f"a route goes to {route.to!r}, which is none of {', '.join(known)}"
                 raise UsageError(f"{message}; name it with --policy or --frozen, or give PROVIDER/MODEL")
-        if self.sides:
-            return  # the rollout's metadata name the side that answers it
+        if self.sides or not names:
+            return  # the rollout's metadata name the side that answers it; without a policy, the endpoint answers
         if POLICY not in names and not any(route.fits_all for route in self.routes):
             raise UsageError(
                 "a call that matches no route would reach no policy: end with --route to=NAME, or name one of "
@@ -228,11 +243,31 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             )
         self._check_reached()
 
+    def _check_endpoint(self) -> None:
+        """Raise UsageError for options that have no effect where an endpoint answers instead of a policy."""
+        if self.endpoint is None:
+            return
+        if self.policy is not None:
+            raise UsageError("a run has a --policy, which it trains, or an --endpoint, which answers in its place")
+        without_effect = {
+            "deterministic": self.deterministic,
+            "device": self.device != "cpu",
+            "engine": self.engine != "embedded",
+            "engine-log": self.engine_log,
+            "frozen": bool(self.frozen),
+            "group-size": self.group_size != GROUP_SIZE,
+            "temperature": self.sampling != Sampling(),
+            "threads": self.threads is not None,
+            "update": self.update != "swap",
+        }
+        if given := [f"--{name}" for name, is_given in without_effect.items() if is_given]:
+            raise UsageError(f"no policy is served or trained in a run with an --endpoint; remove {', '.join(given)}")
+
     def _check_sides(self) -> None:
         if self.sides and not isinstance(self.policy, str):
             raise UsageError(
                 f"{self.algorithm} trains the policies {' and '.join(self.sides)}, which start from the same weights: "
-                f"give --policy FOLDER once, without a name, not {', '.join(self.policy)}"
+                f"give --policy FOLDER once, without a name, not {', '.join(self.policies)}"
             )
         if not set(self.acting) <= set(self.sides) or (self.sides and not self.acting):
             raise UsageError(f"acting must name at least one of the sides {', '.join(self.sides)}, and only sides")
@@ -303,7 +338,29 @@ def check_name(name: str) -> str:
     return name
 
 
-_IN_CLEAR = ("name", "experiment", "agent_match", "span_match", "attribute_match", "routes", "provider")
+def endpoint_name(config: RunConfig) -> str | None:
+    """Return the model or base URL that answers the agents of a run without a policy; None for other runs."""
+    endpoint = config.endpoint
+    return None if endpoint is None else " ".join(filter(None, (endpoint.model, endpoint.url)))
+
+
+def check_prompt_name(name: str) -> None:
+    """Raise UsageError if `name` cannot be the name of a resource: the files of exported prompts are called so."""
+    if not NAME.fullmatch(name):
+        raise UsageError(f"the name {name!r} of a prompt or another resource must match {NAME.pattern}")
+
+
+_IN_CLEAR = (
+    "name",
+    "experiment",
+    "agent_match",
+    "span_match",
+    "attribute_match",
+    "routes",
+    "provider",
+    "endpoint",
+    "prompts",
+)
 """Fields that a run needs unmasked."""
 
 

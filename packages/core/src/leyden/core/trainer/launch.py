@@ -31,6 +31,7 @@ from leyden.core.trainer.preflight.rehearsal import ENOUGH_ROLLOUTS, MOST_BATCHE
 from leyden.core.trainer.preflight.report import CheckReport
 from leyden.core.trainer.run_folder.folder import RunFolder, is_free
 from leyden.core.trainer.run_folder.report import RunReport
+from leyden.core.trainer.serving.endpoint import check_model
 from leyden.core.trainer.session import check, train
 
 T = TypeVar("T")
@@ -253,6 +254,7 @@ def check_needed(config: RunConfig, tasks: list[Task]) -> None:
     given = {"an agent": config.agent is not None, "tasks": bool(tasks)}
     check_in_clear(config)
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
+    check_model(type(algorithm), policy=config.policy is not None, endpoint=config.endpoint is not None)
     algorithm.check_steps(config.steps)
     if algorithm.needs_rollouts:
         missing = " and ".join(what for what, is_given in given.items() if not is_given)

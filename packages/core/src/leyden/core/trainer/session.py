@@ -9,12 +9,13 @@ from pathlib import Path
 from leyden.core.algorithm.base import Algorithm
 from leyden.core.algorithm.external_loop import ExternalLoopAlgorithm
 from leyden.core.algorithm.registry import make_algorithm
-from leyden.core.data.resources import NamedResources
+from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import Task
 from leyden.core.errors import CheckFailed, UsageError
 from leyden.core.trainer.agents.local import AgentSide, CheckAgents, agents_output, served_resources
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.context.external_loop import ExternalLoopRun
+from leyden.core.trainer.context.resource_versions import ResourceVersions
 from leyden.core.trainer.context.run_context import RunContext
 from leyden.core.trainer.context.run_journal import RunJournal, held_out_curve
 from leyden.core.trainer.monitoring.curve import save_curve
@@ -26,11 +27,12 @@ from leyden.core.trainer.preflight.run import before_loading, conclude, is_due, 
 from leyden.core.trainer.rollouts.collector import Collector
 from leyden.core.trainer.rollouts.interrupted import set_aside
 from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.prompt_files import export_prompts
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.run_folder.timing import TimeUsage
 from leyden.core.trainer.run_folder.weights import export_policies, with_version
 from leyden.core.trainer.serving.external import serve_external
-from leyden.core.trainer.serving.serving import Serving, serve_policies
+from leyden.core.trainer.serving.serving import Serving, serve_endpoint, serve_policies
 
 EXAMPLE: Task = "What is learned here was collected elsewhere."
 """Task of a run without tasks, on which the log-probabilities of engine and trainer are compared."""
@@ -50,10 +52,10 @@ async def train(
     began = TimeUsage.now()
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
     checks = algorithm.needs_rollouts and not algorithm.serves_itself and is_due(folder, config)
-    memory = None if algorithm.serves_itself else measure_memory(config)
+    memory = None if algorithm.serves_itself or not config.policies else measure_memory(config)
     if memory is not None:
         display.show(memory.line(config))
-    before = _checked_before(config, memory) if checks and memory is not None else None
+    before = _checked_before(config, memory) if checks else None
     trackers = open_trackers(config.tracker, folder.trackers, config.name, folder.written_config())
     failed = True
     try:
@@ -90,9 +92,9 @@ async def check(
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
     if algorithm.serves_itself:
         raise UsageError(f"{config.algorithm} serves and trains in its own processes, which this check cannot examine")
-    before = before_loading(config, measure_memory(config))
+    before = before_loading(config, measure_memory(config) if config.policies else None)
     if any(result.status == "failure" for result in before):
-        report = not_loaded(before)
+        report = not_loaded(config, before)
     else:
         trackers = open_trackers(None, folder.trackers, config.name, {})
         try:
@@ -106,11 +108,11 @@ async def check(
     return report
 
 
-def _checked_before(config: RunConfig, memory: MemoryEstimate) -> list[CheckResult]:
+def _checked_before(config: RunConfig, memory: MemoryEstimate | None) -> list[CheckResult]:
     """Return the results of the checks that load no model; raises CheckFailed if one of them fails."""
     before = before_loading(config, memory)
     if any(result.status == "failure" for result in before):
-        raise CheckFailed(not_loaded(before).complaint())
+        raise CheckFailed(not_loaded(config, before).complaint())
     return before
 
 
@@ -130,9 +132,14 @@ async def _open_context(
     held_out = {held.name: folder.tasks(held.name) for held in config.held_out}
     await set_aside(folder.store_uri)
     example = tasks[0] if tasks else EXAMPLE
-    async with _serve(folder, config, algorithm, example, agents) as (serving, check_agents):
-        model = Path(config.policies[config.usual]).name
-        await serving.store.add_resources(served_resources(resources or {}, serving.address, model))
+    initial: NamedResources = {**config.prompts, **(resources or {})}
+    key = next((llm.api_key for llm in initial.values() if isinstance(llm, LLM)), None)
+    async with _serve(folder, config, algorithm, example, agents, key) as (serving, check_agents):
+        model = _model_name(config)
+        versions = ResourceVersions(
+            serving.store, initial, lambda given: served_resources(given, serving.address, model)
+        )
+        await versions.publish(versions.resources)
         collector = Collector(
             serving.store,
             config,
@@ -143,13 +150,21 @@ async def _open_context(
             flush=serving.flush,
             agents_output=agents_output(config, folder),
         )
+        collector.resources_id = versions.resources_id
         journal = RunJournal(folder, config, display, trackers, began)
-        kind = ExternalLoopRun if isinstance(algorithm, ExternalLoopAlgorithm) else RunContext
-        context = kind(config, journal, serving, collector)
+        if isinstance(algorithm, ExternalLoopAlgorithm):
+            context = ExternalLoopRun(config, journal, serving, collector)
+        else:
+            context = RunContext(config, journal, serving, collector, versions)
         try:
             yield context
         finally:
             await context.close()
+
+
+def _model_name(config: RunConfig) -> str:
+    """Return the model name that agents get with their LLM resource."""
+    return config.endpoint.model if config.endpoint is not None else Path(config.policies[config.usual]).name
 
 
 async def _run(algorithm: Algorithm, context: RunContext | ExternalLoopRun) -> None:
@@ -163,15 +178,26 @@ async def _run(algorithm: Algorithm, context: RunContext | ExternalLoopRun) -> N
 
 @asynccontextmanager
 async def _serve(
-    folder: RunFolder, config: RunConfig, algorithm: Algorithm, example: Task, agents: AgentSide
+    folder: RunFolder,
+    config: RunConfig,
+    algorithm: Algorithm,
+    example: Task,
+    agents: AgentSide,
+    key: str | None,
 ) -> AsyncGenerator[tuple[Serving, CheckAgents]]:
-    """Context manager: starts policies and agents; yields the serving side and a function that checks the agents."""
+    """Context manager: starts policies and agents; yields the serving side and a function that checks the agents.
+
+    `key` is the key of the endpoint of a run without a policy, if it was given in Python.
+    """
     if isinstance(algorithm, ExternalLoopAlgorithm):
         async with (
             serve_external(folder, config, algorithm) as serving,
             agents(serving.address) as check_agents,
         ):
             yield serving, check_agents
+    elif config.endpoint is not None:
+        async with serve_endpoint(folder, config, agents, key) as serving_and_check:
+            yield serving_and_check
     else:
         async with serve_policies(folder, config, example, agents) as serving_and_check:
             yield serving_and_check
@@ -188,8 +214,14 @@ def _check_both(check_engines: Callable[[], None], check_agents: CheckAgents) ->
 
 
 def _export(folder: RunFolder, config: RunConfig, context: RunContext | ExternalLoopRun) -> None:
-    """Export the kept version as `policy/`; also export the last version as `policy-last/` if it is another one."""
+    """Export the kept version as `policy/` and `prompts/`.
+
+    If the last version is another one, its policy is also exported, as `policy-last/`.
+    """
     models, kept = context.models.all(), context.journal.keep_for_good(context.step)
+    export_prompts(context.journal.selection.prompts(kept.version), folder.prompts)
+    if not models:
+        return
     shutil.rmtree(folder.last_policy, ignore_errors=True)
     if kept.version != context.step:
         export_policies(models, config, folder.last_policy)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from leyden.core.algorithm.base import Algorithm
 from leyden.core.algorithm.lightning_rl import LightningRL
 from leyden.core.data.isolation import Isolation, check_isolation
-from leyden.core.data.resources import NamedResources
+from leyden.core.data.resources import LLM, NamedResources, prompts_of
 from leyden.core.data.rollout import Task
 from leyden.core.data.route import parse_routes
 from leyden.core.data.sampling import Sampling
@@ -32,6 +32,7 @@ from leyden.core.trainer.preflight.report import CheckReport
 from leyden.core.trainer.rollouts.selection import Selection, read_selection
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
+from leyden.core.trainer.serving.endpoint import ModelEndpoint
 from leyden.core.trainer.serving.provider import read_provider
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class Trainer:
             with an agent given as import string they must be import strings.
         provider: Base URL of the endpoint that answers a program's requests besides model calls, such as those for
             embeddings. `provider_key_env` names the environment variable with its key.
+        initial_resources: What the agent runs with: prompt templates, and LLMs, whose endpoint becomes the run's. With
+            an algorithm that trains no weights, the endpoint of the first LLM answers the agent.
         engine: "vllm" serves the policies with vLLM servers, which use the options in `vllm`.
         device: Device on which policies are trained and served, `cpu` or `cuda`. The default is the CPU; for
             `resume` it is the device of the run.
@@ -216,7 +219,8 @@ class Trainer:
                 agent, reward, reward_weights=config.reward_weights, input=self.input, hooks=self.hooks
             )
             folder.save_resources(self.initial_resources)
-            return train_with_live_agent(folder, config, loaded, "quiet" if self.quiet else "bars")
+            shown = "quiet" if self.quiet else "bars"
+            return train_with_live_agent(folder, config, loaded, shown, self._endpoint_key())
 
         return run_session
 
@@ -233,9 +237,28 @@ class Trainer:
                 agent, reward, reward_weights=config.reward_weights, input=self.input, hooks=self.hooks
             )
             folder.save_resources(self.initial_resources)
-            return check_with_live_agent(folder, config, loaded, "quiet" if self.quiet else "bars")
+            shown = "quiet" if self.quiet else "bars"
+            return check_with_live_agent(folder, config, loaded, shown, self._endpoint_key())
 
         return run_check
+
+    def _endpoint(self) -> ModelEndpoint:
+        """The endpoint that answers the agents of a run without a policy."""
+        llm = self._llm()
+        if llm is None:
+            raise UsageError(
+                f"{self.algorithm.name} trains no weights: Trainer(initial_resources={{'main_llm': LLM(endpoint=..., "
+                "model=...)}) names the model that answers the agent"
+            )
+        return ModelEndpoint.of(llm)
+
+    def _llm(self) -> LLM | None:
+        return next((one for one in self.initial_resources.values() if isinstance(one, LLM)), None)
+
+    def _endpoint_key(self) -> str | None:
+        """The key that was given in Python, which no file holds."""
+        llm = None if self.algorithm.needs_policy else self._llm()
+        return None if llm is None else llm.api_key
 
     def _where(self, agent: Any) -> RunnerPlacement:
         if self.runners.where != "local" and not isinstance(agent, str):
@@ -251,13 +274,15 @@ class Trainer:
         import time
 
         policy = self.algorithm.named_policy if self.policy is None else self.policy
-        if policy is None:
+        if policy is None and self.algorithm.needs_policy:
             raise UsageError("Trainer(policy=...) names the Hugging Face model to train: a folder or a hub name")
         return RunConfig(
             name=check_name(self.name or f"run-{time.strftime('%m%d-%H%M%S')}"),
             experiment=self.experiment,
             agent=_described(agent),
             policy=policy,
+            endpoint=None if policy is not None else self._endpoint(),
+            prompts=prompts_of(self.initial_resources),
             reward=_named(reward),
             reward_weights=self.reward_weights,
             input=_named(self.input),

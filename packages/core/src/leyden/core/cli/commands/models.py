@@ -1,4 +1,4 @@
-"""`leyden models`: the versions of runs, listed, compared, rolled back to and exported."""
+"""`leyden models`: the versions of runs, listed, shown, compared, rolled back to and exported."""
 
 import asyncio
 import sys
@@ -12,6 +12,7 @@ from leyden.core.cli.command import Command
 from leyden.core.cli.options import RUNS, JsonOption, RunsOption
 from leyden.core.data.encoding.json_line import json_line
 from leyden.core.errors import UsageError
+from leyden.core.masking import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from leyden.core.trainer.run_folder.versions import Evaluation
 
 app = typer.Typer(
-    help="The versions of runs: list, compare, roll back, export.",
+    help="The versions of runs: list, show, compare, roll back, export.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -79,6 +80,35 @@ def list_versions(
     _print_table(f"Runs in {runs}", columns, shown)
 
 
+@app.command("show", cls=Command)
+def show(version: NamedVersion, *, runs: RunsOption = RUNS, json: JsonOption = False) -> None:
+    """Show a version: where it came from, what it earned, and its prompts in full."""
+    from msgspec import to_builtins
+
+    from leyden.core.trainer.run_folder.models import find_version
+
+    models, found = find_version(runs, version)
+    if json:
+        _print_lines([{**to_builtins(found), "kept": found.version == models.kept}])
+        return
+    is_first = found.version == 0
+    facts = {
+        "made": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.created)),
+        "parent": None if found.parent is None else str(found.parent),
+        "algorithm": found.algorithm,
+        "endpoint": found.endpoint,
+        "policy": None if found.policy is None else str(found.policy),
+        "weights" if found.policy else "checkpoint": "as given" if is_first else found.weights or "not kept",
+        "resources": found.resources_id,
+        "reward of the step": None if "reward" not in found.metrics else _number(found.metrics["reward"]),
+        "held-out reward": _means(found.held_out, {side: own.held_out for side, own in found.sides.items()}),
+    }
+    rows = [(name, value) for name, value in facts.items() if value is not None]
+    _print_table("", (f"version {found.label}{' (kept)' if found.version == models.kept else ''}", ""), rows)
+    for name, prompt in found.prompts.items():
+        _print(f"\nprompt {name} ({prompt.engine}):\n{_visible(prompt.template)}")
+
+
 @app.command("compare", cls=Command)
 def compare(a: NamedVersion, b: NamedVersion, *, runs: RunsOption = RUNS, json: JsonOption = False) -> None:
     """Compare two versions: their steps' numbers, and the held-out tasks that both were asked, one by one."""
@@ -91,6 +121,8 @@ def compare(a: NamedVersion, b: NamedVersion, *, runs: RunsOption = RUNS, json: 
     rows = [(name, _number(x), _number(y)) for name, (x, y) in comparison.metrics.items() if name in SHOWN]
     if rows:
         _print_table("", ("of the step", comparison.a, comparison.b), rows)
+    for change in comparison.prompts.values():
+        _print(_visible(change))
     compared = {**comparison.held_out, **{f"{name}, sampled": paired for name, paired in comparison.sampled.items()}}
     if not compared:
         _print("no held-out task was run with both versions, so they cannot be compared")
@@ -138,7 +170,10 @@ def export(
     runs: RunsOption = RUNS,
     json: JsonOption = False,
 ) -> None:
-    """Write a version of RUN as a plain Hugging Face folder, which must not be there yet, or be empty."""
+    """Write a version of RUN as a plain Hugging Face folder, which must not be there yet, or be empty.
+
+    Its prompts become text files; of a run without a policy, they are all that is written.
+    """
     from leyden.core.trainer.run_folder.models import KEPT, Models, export_version
 
     if len(to) > 2:
@@ -159,7 +194,9 @@ def _show_versions(models: "Models", *, json: bool) -> None:
         _print_lines([{**to_builtins(v), "kept": v.version == models.kept} for v in models.versions.values()])
         return
     rows: list[tuple[str, ...]] = []
+    has_prompts = any(version.prompts for version in models.versions.values())
     for version in models.versions.values():
+        resources = [version.resources_id or "–"] if has_prompts else []
         rows.append(
             (
                 f"{version.version}{' (kept)' if version.version == models.kept else ''}",
@@ -167,15 +204,17 @@ def _show_versions(models: "Models", *, json: bool) -> None:
                 time.strftime("%m-%d %H:%M", time.localtime(version.created)),
                 _number(version.metrics.get("reward")),
                 _means(version.held_out, {side: own.held_out for side, own in version.sides.items()}),
+                *resources,
                 "as given" if version.version == 0 else Path(version.weights or "–").name,
             )
         )
-    _print_table(
-        f"Run {models.folder.path.name}", ("version", "parent", "made", "reward", "held-out reward", "weights"), rows
-    )
+    what = "weights" if models.config.policies else "checkpoint"
+    columns = ("version", "parent", "made", "reward", "held-out reward", *(["resources"] if has_prompts else []), what)
+    _print_table(f"Run {models.folder.path.name}", columns, rows)
     if lost := [version.version for version in models.versions.values() if version.version and version.weights is None]:
+        whose = "the weights of " if models.config.policies else "checkpoints of "
         _print(
-            f"the weights of {_count(len(lost), 'version')} are not kept, and the run cannot be rolled back to them: "
+            f"{whose}{_count(len(lost), 'version')} are not kept, and the run cannot be rolled back to them: "
             f"--keep-checkpoints ({models.config.keep_checkpoints} in this run) sets how many are kept"
         )
     for aside in sorted(models.folder.path.glob("set_aside/*")):
@@ -230,7 +269,7 @@ def _print_table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...
 
     table = Table(title=as_it_is(title, TITLE) if title else None, title_justify="left")
     for number, column in enumerate(columns):
-        table.add_column(as_it_is(column), justify="left" if number == 0 else "right")
+        table.add_column(as_it_is(column), justify="left" if number == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(as_it_is, row))
     Console().print(table, highlight=False)
@@ -240,6 +279,11 @@ def _print_lines(rows: list[Any]) -> None:
 
     for row in rows:
         sys.stdout.write(json_line(row))
+
+
+def _visible(text: str) -> str:
+    """Escape control characters, since a language model may have written the text; line ends stay."""
+    return "\n".join(printable(line) for line in text.split("\n"))
 
 
 def _print(text: str) -> None:

@@ -61,7 +61,7 @@ def _finish(given: RunOptions, work: "Callable[[], RunReport]", name: str) -> No
             sys.stderr.write(f"outcome of each rollout: {folder.command('why')}\n")
         raise
     if given.json:
-        sys.stdout.write(json_line({"event": "report", **msgspec.to_builtins(report)}))
+        sys.stdout.write(json_line({"event": "report", **report.written()}))
     elif not given.quiet:
         _show(report, given.runs / name)
 
@@ -79,6 +79,12 @@ def _show(report: "RunReport", folder: Path) -> None:
     if curve:
         console.print(curve, highlight=False, markup=False)
     console.print(closing_table(report))
-    console.print(as_it_is(f"trained policy: {folder / 'policy'}   reward curve: {folder / 'reward_curve.png'}"))
+    results = {"prompts": "prompts", "reward curve": "reward_curve.png"}
+    if report.endpoint is None:
+        results = {"trained policy": "policy", **results}
+    written = [
+        f"{what}: {folder / path}" for what, path in results.items() if path != "prompts" or (folder / path).exists()
+    ]
+    console.print(as_it_is("   ".join(written)))
     if report.failed_rollouts or report.rollouts_left_out or report.excluded_calls:
         console.print(as_it_is(f"why rollouts and calls were not trained: {RunFolder(folder).command('why')}"))

@@ -14,9 +14,9 @@ import msgspec
 import safetensors
 import safetensors.torch
 
-from leyden.core.errors import RunError, TrainingError
+from leyden.core.errors import RunError
 from leyden.core.policy.checkpoints.atomic import whole_folder
-from leyden.core.policy.checkpoints.retention import MARK, PROGRESS, remove_old, unused_folder
+from leyden.core.policy.checkpoints.retention import PROGRESS, unused_folder, write_checkpoint
 from leyden.core.policy.checkpoints.state import (
     LORA,
     MODEL,
@@ -67,21 +67,22 @@ class PendingCheckpoint:
 
     def write(self) -> Path:
         """Write the checkpoint and return its folder; TrainingError if that fails. Call once, on any thread."""
-        target = unused_folder(self._folder, self._step)
         try:
-            with whole_folder(target) as pending:
-                for name, state in self._states.items():
-                    (pending / name).mkdir(exist_ok=True)
-                    state.write(pending / name)
-                (pending / PROGRESS).write_text(self._progress, encoding="utf-8")
-                if self._mark:
-                    (pending / MARK).touch()
-        except Exception as error:  # the libraries raise errors of different types for a full disk
-            raise TrainingError(f"the checkpoint {target} could not be written: {error}") from error
+            return write_checkpoint(
+                self._folder,
+                self._step,
+                self._progress,
+                self._keep,
+                mark=self._mark,
+                write_state=self._write_states,
+            )
         finally:
             self._release()
-        remove_old(self._folder, self._keep)
-        return target
+
+    def _write_states(self, pending: Path) -> None:
+        for name, state in self._states.items():
+            (pending / name).mkdir(exist_ok=True)
+            state.write(pending / name)
 
     def _release(self) -> None:
         for updater in self._updaters.values():

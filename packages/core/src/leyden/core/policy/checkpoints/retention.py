@@ -1,14 +1,18 @@
-"""Retention: the checkpoint folders of a run by step, and which of them are removed to make room.
+"""Retention: the checkpoint folders of a run by step, how they are written, and which are removed to make room.
 
 A folder is called `step-00000012`, and `.2`, `.3` follow if the same step was saved again. It is complete once it holds
 `progress.json`.
 """
 
+import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from leyden.core.policy.checkpoints.atomic import remove_unfinished
+from leyden.core.errors import RunError, TrainingError
+from leyden.core.policy.checkpoints.atomic import remove_unfinished, whole_folder
 
 PROGRESS, MARK = "progress.json", "KEEP"
 _NAME = re.compile(r"step-(\d{8})(?:\.(\d+))?")
@@ -28,6 +32,42 @@ def latest_checkpoint(folder: Path) -> Path | None:
 def step_of(checkpoint: Path) -> int:
     """Return the step after which a checkpoint was saved, by its name."""
     return _order(checkpoint)[0]
+
+
+def write_checkpoint(
+    folder: Path,
+    step: int,
+    progress: str,
+    keep: int,
+    *,
+    mark: bool = False,
+    write_state: Callable[[Path], None] | None = None,
+) -> Path:
+    """Write a checkpoint of `step` and return its folder; `write_state` writes the state of the policies into it.
+
+    `progress` is JSON. Of the checkpoints in `folder` that are not marked, the `keep` latest are kept. Raises
+    TrainingError if it cannot be written.
+    """
+    target = unused_folder(folder, step)
+    try:
+        with whole_folder(target) as pending:
+            if write_state is not None:
+                write_state(pending)
+            (pending / PROGRESS).write_text(progress, encoding="utf-8")
+            if mark:
+                (pending / MARK).touch()
+    except Exception as error:  # the libraries raise errors of different types for a full disk
+        raise TrainingError(f"the checkpoint {target} could not be written: {error}") from error
+    remove_old(folder, keep)
+    return target
+
+
+def read_progress(checkpoint: Path) -> dict[str, Any]:
+    """Return the progress that a checkpoint holds; raises RunError if it cannot be read."""
+    try:
+        return json.loads((checkpoint / PROGRESS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"checkpoint {checkpoint} cannot be read: {error}") from error
 
 
 def unused_folder(folder: Path, step: int) -> Path:

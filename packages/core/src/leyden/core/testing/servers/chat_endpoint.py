@@ -4,7 +4,7 @@ It stands in for a model of the user's own at another provider.
 """
 
 import json
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
@@ -24,8 +24,11 @@ class ChatEndpoint:
 
 
 @contextmanager
-def chat_endpoint(text: str) -> Generator[ChatEndpoint]:
-    """Answer every chat completion with `text` inside the block, under the requested model's name."""
+def chat_endpoint(text: str | Callable[[dict[str, Any]], str]) -> Generator[ChatEndpoint]:
+    """Answer every chat completion with `text` inside the block, under the requested model's name.
+
+    `text` may be a function of the request's body, which is called on a thread of the server.
+    """
     endpoint = ChatEndpoint()
 
     class Handler(BaseHTTPRequestHandler):
@@ -36,7 +39,7 @@ def chat_endpoint(text: str) -> Generator[ChatEndpoint]:
             """Record the request, and answer it."""
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             endpoint.seen.append({"body": body, "key": self.headers["authorization"]})
-            data = json.dumps(_completion(body["model"], text)).encode()
+            data = json.dumps(_completion(body["model"], text if isinstance(text, str) else text(body))).encode()
             self.send_response(200)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(data)))

@@ -19,6 +19,7 @@ from leyden.core.trainer.preflight.report import CheckReport, load_report
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.serving.address import RunAddress
+from leyden.core.trainer.serving.endpoint import KEY
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -28,21 +29,27 @@ class _Message(msgspec.Struct, frozen=True):
     error: dict[str, str] | None = None
 
 
-def train_with_live_agent(folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str) -> RunReport:
+def train_with_live_agent(
+    folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str, endpoint_key: str | None = None
+) -> RunReport:
     """Train while the agent object runs in this process, on an event loop of its own; return the run's report."""
-    _run_child("train", folder, config, agent, shown)
+    _run_child("train", folder, config, agent, shown, endpoint_key)
     return msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)
 
 
-def check_with_live_agent(folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str) -> CheckReport:
+def check_with_live_agent(
+    folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str, endpoint_key: str | None = None
+) -> CheckReport:
     """Check the run in the same way, and return the check's report."""
-    _run_child("check", folder, config, agent, shown)
+    _run_child("check", folder, config, agent, shown, endpoint_key)
     return load_report(folder.check_file)
 
 
-def _run_child(work: str, folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str) -> None:
+def _run_child(
+    work: str, folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str, endpoint_key: str | None
+) -> None:
     processes = LiveProcesses(config.isolation, agent)
-    run = _Child(work, folder, shown)
+    run = _Child(work, folder, shown, endpoint_key)
     try:
         message = run.receive()
         if message.address is not None:
@@ -119,7 +126,7 @@ class ChildLost(TrainingError):
 class _Child:
     """Learner process, and the pipe through which it sends messages."""
 
-    def __init__(self, work: str, folder: RunFolder, shown: str) -> None:
+    def __init__(self, work: str, folder: RunFolder, shown: str, endpoint_key: str | None) -> None:
         reading, writing = os.pipe()
         command = [
             sys.executable,
@@ -131,7 +138,8 @@ class _Child:
             shown,
         ]
         command.append(str(os.getpid()))
-        self._process = subprocess.Popen(command, pass_fds=[writing], stdin=subprocess.PIPE)
+        variables = None if endpoint_key is None else {**os.environ, KEY: endpoint_key}
+        self._process = subprocess.Popen(command, pass_fds=[writing], stdin=subprocess.PIPE, env=variables)
         os.close(writing)
         self._pipe = os.fdopen(reading, "rb")
         self.ended = threading.Event()

@@ -4,15 +4,24 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from leyden.core.algorithm.account import Account
-from leyden.core.algorithm.base import Context, StoredRollouts
+import msgspec
+
+from leyden.core.algorithm.account import Account, account_of_results
+from leyden.core.algorithm.base import NO_POLICY, Context, StoredRollouts
 from leyden.core.algorithm.staleness import LoopKind
+from leyden.core.algorithm.task_rollouts import RolloutRequest, RolloutResult
+from leyden.core.data.order import rows_of_batch
+from leyden.core.data.resources import NamedResources
 from leyden.core.data.route import POLICY
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import UsageError
+from leyden.core.policy.checkpoints.retention import latest_checkpoint, read_progress, step_of
 from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.context.algorithm_state import AlgorithmState
+from leyden.core.trainer.context.resource_versions import ResourceVersions
 from leyden.core.trainer.context.run_journal import RunJournal, pace
 from leyden.core.trainer.context.trained_policies import TrainedPolicies
 from leyden.core.trainer.rollouts.collector import Collector
@@ -34,8 +43,16 @@ R = TypeVar("R")
 class RunContext(Context):
     """One session of a run."""
 
-    def __init__(self, config: RunConfig, journal: RunJournal, serving: Serving, collector: Collector) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        journal: RunJournal,
+        serving: Serving,
+        collector: Collector,
+        versions: ResourceVersions | None = None,
+    ) -> None:
         self.config, self.journal, self.serving, self.collector = config, journal, serving, collector
+        self._versions = versions
         self.steps, self.seed = config.steps, config.seed
         self.policies = tuple(config.policies)
         self.step = 0
@@ -48,6 +65,14 @@ class RunContext(Context):
         self._rollout_seconds = 0.0
         self._rollout_tokens = 0
         self._waited = self._engine_idle = 0.0
+        self._state = AlgorithmState(journal.folder)
+        self._results: dict[RolloutRequest, RolloutResult] = {}
+        """Results of single rollouts that the algorithm requested in the current step."""
+        self._ran: dict[str, int] = {}
+        """Metrics of the single rollouts of the step that was just published."""
+        if versions is not None:
+            self.tasks, self.held_out = collector.tasks, collector.held_out
+            self._note_resources(versions)
 
     # --- The policy
 
@@ -58,29 +83,36 @@ class RunContext(Context):
     @property
     def goes_on_after(self) -> int:
         """Step of the last checkpoint; 0 without one."""
-        from leyden.core.policy.checkpoints.retention import latest_checkpoint, step_of
-
         latest = latest_checkpoint(self._checkpoints)
         return 0 if latest is None else step_of(latest)
 
-    async def restore(self, updaters: "Mapping[str, Updater]") -> None:
-        """Restore the last checkpoint, if there is one, and serve the weights."""
-        from leyden.core.policy.checkpoints.checkpoint import load_checkpoint
-        from leyden.core.policy.checkpoints.retention import latest_checkpoint
-
+    async def restore(self, updaters: "Mapping[str, Updater]" = NO_POLICY) -> None:
+        """Restore the last checkpoint, if there is one, and serve the weights and resources."""
         latest = latest_checkpoint(self._checkpoints)
         if latest is None:
             self.journal.start()
+            self.state = self._state.restore(0, "", None)
         else:
-            progress = load_checkpoint(latest, self.models.checkpoint_content(updaters))
+            progress = self._load(latest, updaters)
             self.step, self._position = progress["step"], progress["position"]
             self.batches = make_batches(LoopKind(), self.collector, self, self._position)
             self.collector.lineage = progress.get("lineage", "")
+            self.state = self._state.restore(self.step, self.collector.lineage, progress.get("state"))
+            if "resources" in progress:
+                await self._publish_resources(msgspec.convert(progress["resources"], NamedResources))
             if self.journal.resume(self.step, latest, progress):
                 self.steps = self.step
         await self.serving.serve({name: updater.model for name, updater in updaters.items()}, self.step)
         self.journal.display.start(self.steps, self.step)
         await self.journal.follow(self.serving.store, self.step)
+
+    def _load(self, checkpoint: Path, updaters: "Mapping[str, Updater]") -> dict[str, Any]:
+        """Restore the updaters from a checkpoint, and return its progress. Imports torch only for updaters."""
+        if not self.policies:
+            return read_progress(checkpoint)
+        from leyden.core.policy.checkpoints.checkpoint import load_checkpoint
+
+        return load_checkpoint(checkpoint, self.models.checkpoint_content(updaters))
 
     async def compute(self, phase: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `function` in a thread and return its result; its time counts under `phase`."""
@@ -89,20 +121,28 @@ class RunContext(Context):
             async with self.serving.asleep():
                 return await asyncio.to_thread(function, *args, **kwargs)
 
-    async def publish(self, models: "Mapping[str, PolicyModel]") -> dict[str, float]:
-        """Serve the models' weights as the next version.
+    async def publish(
+        self, models: "Mapping[str, PolicyModel]" = NO_POLICY, *, resources: NamedResources | None = None
+    ) -> dict[str, float]:
+        """Serve the models' weights as the next version, and let later rollouts run with `resources`.
 
         Returns the differences between served and trained log-probabilities.
         """
+        changed = None if resources is None else self._stored_versions().changed(resources)
         await self._wait(self.batches.settle)
         with self.journal.phase("publish"):
             gaps = await self.serving.serve(models, self.step + 1)
+            if changed is not None:
+                await self._publish_resources(changed)
         self.step += 1
+        training = [result for result in self._results.values() if result.request.held_out is None]
+        self._ran = {"rollouts": len(training), "calls": sum(len(result.calls) for result in training)}
+        self._results.clear()
         self.batches.step_taken()
         return gaps
 
-    async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:
-        """End the step: evaluate if due, and save models, optimizers, random states and position.
+    async def checkpoint(self, updaters: "Mapping[str, Updater]" = NO_POLICY) -> None:
+        """End the step: evaluate if due, and save models, optimizers, random states, resources and position.
 
         Saves every `checkpoint_every` steps, after the last step, and for the best version so far. The checkpoint is
         written while the next rollouts run.
@@ -124,6 +164,8 @@ class RunContext(Context):
             "step": self.step,
             "position": self.batches.position(),
             "lineage": self.collector.lineage,
+            "resources": msgspec.to_builtins(self.resources),
+            "state": self.state,
             **self.journal.progress(self.step),
         }
 
@@ -141,6 +183,32 @@ class RunContext(Context):
     async def close(self) -> None:
         """End the session: finish a checkpoint that is being written."""
         await self._writer.close()
+
+    # --- Resources and the algorithm's own state
+
+    async def add_resources(self, changes: NamedResources) -> str:
+        """Add a version of the resources to the store, and return its id."""
+        versions = self._stored_versions()
+        return await versions.add(versions.changed(changes))
+
+    def save_state(self, state: Any) -> None:
+        """Write the algorithm's state to disk."""
+        self.state = self._state.save(self.step, self.collector.lineage, state)
+
+    def _stored_versions(self) -> ResourceVersions:
+        if self._versions is None:
+            raise UsageError("this context has no store for resources")
+        return self._versions
+
+    async def _publish_resources(self, resources: NamedResources) -> None:
+        versions = self._stored_versions()
+        await versions.publish(resources)
+        self._note_resources(versions)
+
+    def _note_resources(self, versions: ResourceVersions) -> None:
+        self.resources = versions.resources
+        self.collector.resources_id = versions.resources_id
+        self.journal.selection.note_resources(versions.resources_id, versions.resources)
 
     # --- Rollouts
 
@@ -175,6 +243,35 @@ class RunContext(Context):
         self._rollout_seconds, self._rollout_tokens = collected.seconds, collected.tokens
         self.journal.count(collected)
         return collected.groups
+
+    def next_rows(self) -> list[int]:
+        """Return the rows of the training tasks of the next step."""
+        return rows_of_batch(len(self.tasks), self.step, self.config.tasks_per_step, self.seed)
+
+    async def run_tasks(self, requests: Sequence[RolloutRequest]) -> list[RolloutResult]:
+        """Run the rollouts, except those that the current step has run before, and return all results in order."""
+        named = self.named(requests)
+        new = [request for request in dict.fromkeys(named) if request not in self._results]
+        if new:
+            with self.journal.phase("rollouts"):
+                collected, results = await self.collector.requested(self.step + 1, new)
+            self._rollout_seconds += collected.seconds
+            self._rollout_tokens += collected.tokens
+            self.journal.count(collected)
+            self._results.update(zip(new, results, strict=True))
+            self.account(self.step + 1, [account_of_results(results)])
+        return [self._results[request] for request in named]
+
+    def named(self, requests: Sequence[RolloutRequest]) -> list[RolloutRequest]:
+        """Return the requests with the ids of their versions; raises UsageError for a task that does not exist."""
+        published = self._stored_versions().resources_id
+        for request in requests:
+            tasks = self.tasks if request.held_out is None else self.held_out.get(request.held_out, ())
+            if not 0 <= request.row < len(tasks):
+                where = "the training set" if request.held_out is None else f"held-out set {request.held_out!r}"
+                raise UsageError(f"there is no task {request.row} in {where}")
+        replace = msgspec.structs.replace
+        return [replace(request, resources_id=request.resources_id or published) for request in requests]
 
     async def stored(self, source: str) -> StoredRollouts:
         """Read the rollouts of another run or of a store. Each session reads the same rollouts as the first one."""
@@ -213,7 +310,7 @@ class RunContext(Context):
     async def _run_held_out(self, label: str) -> VersionScores:
         scores = VersionScores.none(self.step, self.config.sides)
         for held_out in self.config.held_out:
-            for sampled in (False, True) if self.config.evaluate_sampled else (False,):
+            for sampled in (False, True) if self.config.evaluate_sampled and self.policies else (False,):
                 own = scores.sampled if sampled else scores.held_out
                 sides: dict[str, Evaluation] = {}
                 if self.config.sides:
@@ -252,7 +349,11 @@ class RunContext(Context):
         self.journal.count_dropped(reasons)
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        """Record the metrics of the step, and the speed of its rollouts."""
+        """Record the metrics of the step, and the number and speed of its rollouts."""
         engine_idle = self.collector.idle.seconds - self._engine_idle
         speed = pace(self._rollout_seconds, self._rollout_tokens, trainer_idle=self._waited, engine_idle=engine_idle)
+        self._rollout_seconds, self._rollout_tokens = 0.0, 0
+        if not self.policies:  # nothing is served here that could be idle
+            metrics = {**self._ran, **metrics}
+            speed = {name: value for name, value in speed.items() if not name.endswith("_idle")}
         self.journal.log(self.step, metrics, speed)

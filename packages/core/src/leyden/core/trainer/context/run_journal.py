@@ -13,7 +13,7 @@ import msgspec
 
 from leyden.core.algorithm.account import FOUND_WHILE_LEARNING, Account
 from leyden.core.store.base import LightningStore
-from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.config import RunConfig, endpoint_name
 from leyden.core.trainer.monitoring.alerts import AlertDetector
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.monitoring.trackers import Trackers
@@ -35,7 +35,7 @@ class RunJournal:
         self.folder, self.config, self.display, self.trackers = folder, config, display, trackers
         self._began = began
         self.policies = tuple(config.policies)
-        self.report = RunReport(name=config.name, seed=config.seed)
+        self.report = RunReport(name=config.name, seed=config.seed, endpoint=endpoint_name(config))
         """Totals of all sessions. Its seconds cover the earlier sessions only; see `report_now`."""
         self.selection = ModelSelection(folder, config)
         """The versions of the policies: their scores, and which of them is the best."""
@@ -173,8 +173,8 @@ class RunJournal:
     def log(self, step: int, metrics: Mapping[str, Any], pace: Mapping[str, float]) -> None:
         """Write the metrics line of a step, send it to the trackers, and update the display."""
         self.report.steps = step
-        self.report.tokens_trained += int(metrics["tokens_trained"])
-        self.report.transitions += int(metrics["transitions_trained"])
+        self.report.tokens_trained += int(metrics.get("tokens_trained", 0))
+        self.report.transitions += int(metrics.get("transitions_trained", 0))
         self._count_by_policy(metrics)
         line = {"step": step, **metrics, **pace, "seconds": time.monotonic() - self._step_began}
         self._step_began = time.monotonic()

@@ -53,5 +53,7 @@ class TrainedPolicies:
         return self._models
 
     def checkpoint_content(self, updaters: "Mapping[str, Updater]") -> "Trained":
-        """Return what a checkpoint stores: the single unnamed policy, or the policies by name."""
+        """Return what a checkpoint stores: the single unnamed policy, the policies by name, or nothing without one."""
+        if not self._config.policies:
+            return {}
         return updaters if self._config.has_names else updaters[POLICY]

@@ -114,17 +114,19 @@ class Bars(Display):
 
 def _headline(metrics: Mapping[str, Any]) -> list[str]:
     """Return the summary of a step: its rewards, or for a step without rollouts its loss."""
-    if "reward" not in metrics:
+    if "loss" in metrics and "reward" not in metrics:
         parts = [f"loss {metrics['loss']:.3f}", f"{metrics['transitions_trained']} calls"]
         if "held_out_loss" in metrics:
             parts.append(f"held-out loss {metrics['held_out_loss']:.3f}")
         return [*parts, f"{metrics['tokens_trained']:,} tokens"]
-    return [
-        f"reward {metrics['reward']:.3f}",
-        f"{metrics['rollouts']} rollouts",
-        f"{metrics['transitions']} calls",
-        f"{metrics['tokens_per_second']:,.0f} tokens/s",
-    ]
+    shown = {
+        "reward": "reward {:.3f}",
+        "rollouts": "{} rollouts",
+        "transitions": "{} calls",
+        "calls": "{} calls",
+        "tokens_per_second": "{:,.0f} tokens/s",
+    }
+    return [text.format(metrics[name]) for name, text in shown.items() if name in metrics] or ["taken"]
 
 
 def make_display(*, quiet: bool = False, json: bool = False) -> Display:

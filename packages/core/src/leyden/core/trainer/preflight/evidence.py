@@ -99,6 +99,8 @@ class Evidence:
     @property
     def calls(self) -> int:
         """Number of recorded calls."""
+        if not self.config.policies:
+            return sum(len(trajectory.untrained) for trajectory in self.trajectories)
         return len(self.transitions) + self.excluded.total()
 
     def total(self, count: str) -> int:

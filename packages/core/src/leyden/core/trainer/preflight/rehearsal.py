@@ -8,8 +8,10 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from leyden.core.algorithm.base import Algorithm, Context, StoredRollouts
+from leyden.core.algorithm.base import NO_POLICY, Algorithm, Context, StoredRollouts
 from leyden.core.algorithm.staleness import LoopKind
+from leyden.core.algorithm.task_rollouts import RolloutRequest, RolloutResult
+from leyden.core.data.resources import NamedResources
 from leyden.core.data.route import POLICY
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.errors import EngineError, TrainingError
@@ -59,6 +61,7 @@ class TrialContext(Context):
         self.real, self.evidence = real, evidence
         self.steps, self.seed = real.steps, real.seed
         self.policies = real.policies
+        self.tasks, self.held_out, self.resources = real.tasks, real.held_out, real.resources
         self.step = 0
         self._pace = LoopKind()
         self._before: dict[str, dict[str, tuple[float, float]]] = {}
@@ -71,7 +74,7 @@ class TrialContext(Context):
         self._before[name] = fingerprint(model)
         return model
 
-    async def restore(self, updaters: "Mapping[str, Updater]") -> None:
+    async def restore(self, updaters: "Mapping[str, Updater]" = NO_POLICY) -> None:
         """Do nothing: there is no checkpoint."""
 
     @asynccontextmanager
@@ -93,6 +96,34 @@ class TrialContext(Context):
             await self._read_all(collected)
         return collected.groups
 
+    def next_rows(self) -> list[int]:
+        """Return the rows of the run's first step."""
+        return self.real.next_rows()
+
+    async def add_resources(self, changes: NamedResources) -> str:
+        """Add a version of the resources, which the run will find in the store."""
+        return await self.real.add_resources(changes)
+
+    def save_state(self, state: Any) -> None:
+        """Save the state that the run continues from, unless an update of the weights came before it."""
+        if not self.policies:
+            self.real.save_state(state)
+        self.state = state
+
+    async def run_tasks(self, requests: Sequence[RolloutRequest]) -> list[RolloutResult]:
+        """Run the first rollouts that the algorithm requests, which the run then finds finished.
+
+        Without a policy, they are all evidence there is: the rehearsal ends.
+        """
+        with self.real.journal.phase("rollouts"):
+            collected, results = await self.real.collector.requested(1, self.real.named(requests))
+        self.evidence.batches.append(collected)
+        await self._inspect(collected)
+        await self._read_all(collected)
+        if not self.policies:
+            raise _RehearsalEnded
+        return results
+
     async def stored(self, source: str) -> StoredRollouts:
         """Read the stored rollouts that the run will read."""
         return await self.real.stored(source)
@@ -106,11 +137,16 @@ class TrialContext(Context):
         async with self.real.serving.asleep():
             return await asyncio.to_thread(function, *args, **kwargs)
 
-    async def publish(self, models: "Mapping[str, PolicyModel]") -> dict[str, float]:
-        """Serve the updated weights.
+    async def publish(
+        self, models: "Mapping[str, PolicyModel]" = NO_POLICY, *, resources: NamedResources | None = None
+    ) -> dict[str, float]:
+        """Serve the updated weights; new resources are not published.
 
         If the update is too small to distinguish old from new weights, perturbed weights are served as well.
         """
+        del resources
+        if not models:
+            raise _RehearsalEnded
         found = self.evidence.rehearsal
         old = {name: await self._served(name) for name in models}
         await self._count_changes(models)
@@ -130,7 +166,7 @@ class TrialContext(Context):
     def count_dropped(self, reasons: Mapping[str, int]) -> None:
         """Do nothing: the run will meet the same groups again."""
 
-    async def checkpoint(self, updaters: "Mapping[str, Updater]") -> None:
+    async def checkpoint(self, updaters: "Mapping[str, Updater]" = NO_POLICY) -> None:
         """Do nothing: a rehearsal keeps no checkpoint."""
 
     async def _batch(self, index: int) -> Collected:

@@ -53,6 +53,20 @@ def check_spread(evidence: Evidence) -> CheckResult:
     return verdict("spread", seen, _WHERE)
 
 
+def check_spread_of_tasks(evidence: Evidence) -> CheckResult:
+    """Check that not all rollouts earn the same reward. Prompts are compared by their rewards on the same tasks."""
+    rewards = [t.reward for t in evidence.trajectories if t.reward is not None]
+    if not rewards:
+        return unchecked("spread", "no rollout has a reward, see rewards")
+    if len(rewards) == 1 or len(set(rewards)) > 1:
+        return ok("spread", f"{len(set(rewards))} different rewards in {len(rewards)} rollouts")
+    change = (
+        "read some rollouts with `leyden dev`: the tasks may be far too hard or too easy for the agent, or the reward "
+        "may ignore its result"
+    )
+    return warning("spread", f"all {len(rewards)} rollouts earned {rewards[0]:g}", change)
+
+
 _WHERE = (
     "read some rollouts with `leyden dev`: the tasks may be far too hard or too easy for this policy, or the reward "
     "may ignore the agent's result"

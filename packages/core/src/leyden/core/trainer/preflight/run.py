@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +25,7 @@ from leyden.core.trainer.preflight.memory import MemoryEstimate, check_memory, m
 from leyden.core.trainer.preflight.options import OptionReads, check_options
 from leyden.core.trainer.preflight.rehearsal import rehearse
 from leyden.core.trainer.preflight.report import CheckReport, CheckResult, save_report, unchecked, worst_first
-from leyden.core.trainer.preflight.rewards import check_rewards, check_spread
+from leyden.core.trainer.preflight.rewards import check_rewards, check_spread, check_spread_of_tasks
 from leyden.core.trainer.preflight.task_leaks import check_isolation
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.serving.serving import SERVED_GAP
@@ -51,11 +51,18 @@ CHECKS = (
     check_served,
 )
 """Checks of the evidence, in the order of the report."""
+CHECKS_OF_ENDPOINT = (check_rollouts, check_isolation, check_calls, check_rewards, check_spread_of_tasks)
+"""Checks of the evidence in a run without a policy."""
+NAMES_OF_ENDPOINT = ("options", "rollouts", "isolation", "calls", "rewards", "spread")
 NAMES = (
     *("memory", "options", "rollouts", "isolation", "calls", "tokens", "selection", "sampling", "prompts"),
     *("rewards", "spread", "log-probabilities", "gradient", "served weights"),
 )
 """Names of all checks, in the order of a report."""
+
+
+def _checks(config: RunConfig) -> Sequence[Callable[[Evidence], CheckResult]]:
+    return CHECKS if config.policies else CHECKS_OF_ENDPOINT
 
 
 def measure_memory(config: RunConfig) -> MemoryEstimate:
@@ -69,22 +76,28 @@ def measure_memory(config: RunConfig) -> MemoryEstimate:
     return MemoryEstimate(need=memory_need(config, options, sizes, frozen), free=free_memory(config.device))
 
 
-def before_loading(config: RunConfig, memory: MemoryEstimate) -> list[CheckResult]:
-    """Run the checks that load nothing: memory and options. Raises UsageError for an unreadable setting."""
-    return [check_memory(memory.need, memory.free, config), check_options(config)]
+def before_loading(config: RunConfig, memory: MemoryEstimate | None) -> list[CheckResult]:
+    """Run the checks that load nothing: memory, if the run has a policy, and options.
+
+    Raises UsageError for an unreadable setting.
+    """
+    checked = [] if memory is None else [check_memory(memory.need, memory.free, config)]
+    return [*checked, check_options(config)]
 
 
-def not_loaded(before: Sequence[CheckResult]) -> CheckReport:
+def not_loaded(config: RunConfig, before: Sequence[CheckResult]) -> CheckReport:
     """Return the report for a failed check before loading; all later checks are unchecked."""
     because = f"nothing was loaded, see {worst_first(before)[0].name}"
     known = {result.name: result for result in before}
-    return CheckReport(results=tuple(known.get(name) or unchecked(name, because) for name in NAMES))
+    names = NAMES if config.policies else NAMES_OF_ENDPOINT
+    return CheckReport(results=tuple(known.get(name) or unchecked(name, because) for name in names))
 
 
 async def preflight(context: "RunContext", before: Sequence[CheckResult]) -> CheckReport:
     """Run the first rollouts of a new run, rehearse its first update, and check both.
 
     `before` are the results of `before_loading`. Afterwards the engine serves the initial weights again, as version 0.
+    In a run without a policy, only the first rollouts are run.
     Raises UsageError for errors that the user must fix first, such as a reward function that raises.
     """
     began, config = time.monotonic(), context.config
@@ -101,9 +114,10 @@ async def preflight(context: "RunContext", before: Sequence[CheckResult]) -> Che
         evidence.rehearsal.unread = option_reads.unread
     if evidence.transitions:
         evidence.difference = await asyncio.to_thread(_difference, context.models.prepared(), evidence)
-    results = [next(result for result in before if result.name == "memory"), check_options(config, evidence.rehearsal)]
+    memory = [result for result in before if result.name == "memory"]
+    results = [*memory, check_options(config, evidence.rehearsal)]
     return CheckReport(
-        results=(*results, *(check(evidence) for check in CHECKS)),
+        results=(*results, *(check(evidence) for check in _checks(config))),
         rollouts=int(evidence.total("rollouts")),
         seconds=time.monotonic() - began,
         rollout_seconds=sum(collected.seconds for collected in evidence.batches),

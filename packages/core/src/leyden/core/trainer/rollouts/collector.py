@@ -3,14 +3,15 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from leyden.core.algorithm.external_loop import TaskRequest
+from leyden.core.algorithm.task_rollouts import RolloutRequest, RolloutResult
 from leyden.core.data import semconv
-from leyden.core.data.failure import failure_of
+from leyden.core.data.failure import Failure, failure_of
 from leyden.core.data.reasons import EARLIER_ATTEMPT
 from leyden.core.data.rollout import (
     Attempt,
@@ -25,6 +26,7 @@ from leyden.core.data.route import ANSWERED_BY
 from leyden.core.data.similar_messages import Tally
 from leyden.core.data.span import Span
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
+from leyden.core.errors import NotFound
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.monitoring.display import Display
@@ -136,6 +138,8 @@ class Collector:
         self.check_workers = check_workers
         self.flush = flush
         self.agents_output = agents_output
+        self.resources_id: str | None = None
+        """Version of the resources that rollouts run with; None: the latest in the store."""
         self.lineage = ""
         """Prefix of rollout ids. A rollback changes it, so that repeated steps run new rollouts."""
         self.idle = IdleTimer()
@@ -242,9 +246,63 @@ class Collector:
         acting = self.config.acting
         return {ANSWERED_BY: acting[turn % len(acting)]} if acting else {}
 
-    def _request(self, rollout_id: str, task: Task, mode: RolloutMode, metadata: dict[str, Any]) -> EnqueueRollout:
+    async def requested(self, step: int, requests: Sequence[RolloutRequest]) -> tuple[Collected, list[RolloutResult]]:
+        """Run the rollouts that an algorithm requests in `step`, and return their results in the order of `requests`.
+
+        The ids contain the step and everything that distinguishes a request, so that a later session that repeats the
+        step does not run them again.
+        """
+        enqueued = {request: self._requested(step, request) for request in requests}
+        self.display.phase("rollouts", len(enqueued))
+        collected = await self._run(list(enqueued.values()), self.display.advance)
+        found = {one.rollout_id: one for group in collected.groups for one in group.trajectories}
+        results = {
+            request: await self._result(request, rollout.rollout_id or "", found)
+            for request, rollout in enqueued.items()
+        }
+        return collected, [results[request] for request in requests]
+
+    def _requested(self, step: int, request: RolloutRequest) -> EnqueueRollout:
+        version = request.resources_id or self.resources_id
+        named = f"s{step}-r{request.row}-{version}-{request.repeat}"
+        metadata = {"task": request.row, "row": request.row}
+        if request.held_out is None:
+            return self._request(f"train-{named}", self.tasks[request.row], "train", metadata, version)
+        task, metadata = self.held_out[request.held_out][request.row], {**metadata, "sampling": "agent"}
+        return self._request(f"val-{request.held_out}-{named}", task, "val", metadata, version)
+
+    async def _result(
+        self, request: RolloutRequest, rollout_id: str, trajectories: Mapping[str, Trajectory]
+    ) -> RolloutResult:
+        rollout, trajectory = await self.store.get_rollout_by_id(rollout_id), trajectories.get(rollout_id)
+        if rollout is None:
+            raise NotFound(f"no rollout {rollout_id!r}")
+        spans: list[Span] = []
+        if trajectory is not None:
+            spans = (await self.store.query_spans(rollout_id, trajectory.attempt_id)).items
+        by_id = {span.span_id: span for span in spans}
+        calls = [span for span in spans if is_recorded_call(span) and self.selector.selects(span, by_id)]
+        cancelled = Failure(kind="cancelled", type="Cancelled", message="the rollout was cancelled before it began")
+        return RolloutResult(
+            request=request,
+            rollout=rollout,
+            reward=None if trajectory is None else trajectory.reward,
+            dimensions={} if trajectory is None else trajectory.dimensions,
+            failure=cancelled if trajectory is None else trajectory.failure,
+            spans=tuple(spans),
+            calls=tuple(calls),
+        )
+
+    def _request(
+        self, rollout_id: str, task: Task, mode: RolloutMode, metadata: dict[str, Any], version: str | None = None
+    ) -> EnqueueRollout:
         return EnqueueRollout(
-            rollout_id=self.lineage + rollout_id, input=task, mode=mode, config=self.rollout_config, metadata=metadata
+            rollout_id=self.lineage + rollout_id,
+            input=task,
+            mode=mode,
+            resources_id=version or self.resources_id,
+            config=self.rollout_config,
+            metadata=metadata,
         )
 
     async def _run(self, requests: list[EnqueueRollout], on_finished: Callable[[int], None]) -> Collected:

@@ -1,12 +1,15 @@
 """Checkpoint writer: writes the checkpoints of a run one at a time, in a thread, while the run continues."""
 
 import asyncio
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leyden.core.errors import TrainingError
+from leyden.core.policy.checkpoints.retention import write_checkpoint
 from leyden.core.trainer.run_folder.model_selection import ModelSelection
 
 if TYPE_CHECKING:
@@ -29,14 +32,21 @@ class CheckpointWriter:
     async def begin(self, step: int, trained: "Trained", progress: Mapping[str, Any], *, mark: bool) -> None:
         """Start writing a checkpoint of the current state of `trained`, after the previous checkpoint is complete.
 
-        Raises TrainingError if the previous checkpoint could not be written.
+        Without a policy, it holds only `progress`. Raises TrainingError if the previous checkpoint could not be
+        written.
         """
+        await self.finish()
+        write = self._pending(step, trained, progress, mark=mark)
+        written = asyncio.get_running_loop().run_in_executor(None, write)
+        self._writing = asyncio.create_task(self._note(step, written))
+
+    def _pending(self, step: int, trained: "Trained", progress: Mapping[str, Any], *, mark: bool) -> Callable[[], Path]:
+        if isinstance(trained, Mapping) and not trained:
+            text = json.dumps(dict(progress))
+            return partial(write_checkpoint, self._folder, step, text, self._keep, mark=mark)
         from leyden.core.policy.checkpoints.checkpoint import PendingCheckpoint
 
-        await self.finish()
-        pending = PendingCheckpoint(self._folder, step, trained, progress, self._keep, mark=mark)
-        written = asyncio.get_running_loop().run_in_executor(None, pending.write)
-        self._writing = asyncio.create_task(self._note(step, written))
+        return PendingCheckpoint(self._folder, step, trained, progress, self._keep, mark=mark).write
 
     async def finish(self) -> None:
         """Return when the pending checkpoint is complete and recorded; raises TrainingError if writing it failed."""

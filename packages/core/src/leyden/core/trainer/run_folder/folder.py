@@ -22,6 +22,7 @@ from leyden.core.policy.checkpoints.atomic import remove_unfinished, whole_folde
 from leyden.core.trainer.config import RunConfig, check_name, load_config, save_config
 from leyden.core.trainer.rollouts.tasks import load_tasks, save_tasks
 from leyden.core.trainer.run_folder.move_journal import end_moves, is_under_way
+from leyden.core.trainer.run_folder.report import RunReport
 
 Metrics = dict[str, Any]
 LEARNED = "learned.jsonl"
@@ -57,6 +58,10 @@ class RunFolder:
         self.policy = path / "policy"
         self.last_policy = path / "policy-last"
         """Last version, if another version is kept."""
+        self.prompts = path / "prompts"
+        """Prompt templates of the kept version, if it has some."""
+        self.state_file = path / "algorithm_state.json"
+        """State that the algorithm saved within the latest steps."""
         self.trackers = path / "trackers"
         self.stored_file = path / "stored.json"
         self.store_file = path / "store.db"
@@ -252,9 +257,9 @@ class RunFolder:
             learned = [msgspec.json.encode(line) + b"\n" for line in self.learned() if line.step <= step]
             self._replace(self.learned_file, b"".join(learned))
 
-    def write_report(self, report: msgspec.Struct) -> None:
+    def write_report(self, report: RunReport) -> None:
         """Write `report.json`."""
-        self._replace(self.report_file, _readable(msgspec.to_builtins(report)))
+        self._replace(self.report_file, _readable(report.written()))
 
     def _replace(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(path.name + ".tmp")

@@ -12,8 +12,10 @@ from typing import Any
 
 import msgspec
 
+from leyden.core.data.resources import PromptTemplate, Resource, prompts_of
 from leyden.core.errors import TrainingError
-from leyden.core.trainer.config import RunConfig
+from leyden.core.policy.checkpoints.retention import MARK, mark_checkpoint
+from leyden.core.trainer.config import RunConfig, endpoint_name
 from leyden.core.trainer.run_folder.early_stopping import BestVersion
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import KeptVersion
@@ -74,6 +76,8 @@ class ModelSelection:
         self._records: dict[int, ModelVersion] = {}
         """Contents of the version file, cached so that it is not read at every step."""
         self._metrics: dict[str, float] = {}
+        self._resources_id: str | None = None
+        self._prompts: dict[str, PromptTemplate] = {}
 
     # --- Sessions
 
@@ -158,6 +162,16 @@ class ModelSelection:
             if isinstance(value, int | float) and math.isfinite(value)
         }
 
+    def note_resources(self, resources_id: str, resources: Mapping[str, Resource]) -> None:
+        """Take the published resources: those of the next version that is recorded."""
+        self._prompts = prompts_of(resources)
+        self._resources_id = resources_id if self._prompts else None
+
+    def prompts(self, version: int) -> dict[str, PromptTemplate]:
+        """Return the prompt templates of a version; empty if it has none or no record."""
+        found = self._records.get(version)
+        return {} if found is None else found.prompts
+
     def record(self, version: int) -> None:
         """Write a record of `version`."""
         self._keep(self._new(version))
@@ -187,7 +201,7 @@ class ModelSelection:
         why += f"with {reward_text(kept.success, is_share=own is None or own.is_share)}"
         if found is not None and found.side is not None:
             why += f" ({found.side})"
-        if kept.version != last:
+        if kept.version != last and self._config.policies:
             why += f"; the last one, {last}, is in policy-last/"
         return KeptVersion(version=kept.version, success=kept.success, why=why)
 
@@ -201,6 +215,9 @@ class ModelSelection:
             algorithm=self._config.algorithm,
             seed=self._config.seed,
             policy=self._config.policy,
+            endpoint=endpoint_name(self._config),
+            resources_id=self._resources_id,
+            prompts=self._prompts,
             metrics=self._metrics,
             **_recorded(scores or VersionScores.none(version, self._config.sides)),
         )
@@ -214,8 +231,6 @@ class ModelSelection:
 
     def _mark(self) -> None:
         """Mark the checkpoint of the kept version and unmark all others; a mark protects a checkpoint from removal."""
-        from leyden.core.policy.checkpoints.retention import MARK, mark_checkpoint
-
         kept = None if self._state.kept is None else self._records.get(self._state.kept.version)
         own = None if kept is None or kept.weights is None else self._folder.path / kept.weights
         if own is not None:

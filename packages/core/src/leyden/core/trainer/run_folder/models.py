@@ -4,6 +4,7 @@ See `rollback` for changes.
 """
 
 import asyncio
+import difflib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from leyden.core.errors import RunError
 from leyden.core.trainer.config import NAME, RunConfig
 from leyden.core.trainer.run_folder.comparison import PairedComparison, compare
 from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.prompt_files import export_prompts
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile
 from leyden.core.trainer.run_folder.weights import export_policies, weights_of, with_version
@@ -43,7 +45,7 @@ class Models:
 
     @property
     def kept(self) -> int:
-        """Number of the version in `policy/`; while the run is not finished, of the newest version."""
+        """Number of the version in `policy/` or `prompts/`; while the run is not finished, of the newest version."""
         file = self.folder.report_file
         report = msgspec.json.decode(file.read_bytes(), type=RunReport) if file.exists() else None
         return self.last if report is None or report.kept is None else report.kept.version
@@ -101,6 +103,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     held_out: dict[str, PairedComparison]
     """By held-out set: on the tasks that both ran, with the agent's own sampling."""
     sampled: dict[str, PairedComparison]
+    prompts: dict[str, str] = {}
+    """Differences of the prompt templates that changed, as unified diffs, by name."""
 
 
 def compare_versions(a: tuple[Models, ModelVersion], b: tuple[Models, ModelVersion]) -> Comparison:
@@ -117,7 +121,20 @@ def compare_versions(a: tuple[Models, ModelVersion], b: tuple[Models, ModelVersi
         metrics={name: (first.metrics.get(name), second.metrics.get(name)) for name in names if name != "step"},
         held_out=_paired(a, b, "held_out") | _each_side(a, b, "held_out"),
         sampled=_paired(a, b, "sampled") | _each_side(a, b, "sampled"),
+        prompts=_prompt_changes(first, second),
     )
+
+
+def _prompt_changes(a: ModelVersion, b: ModelVersion) -> dict[str, str]:
+    """Return a unified diff for each prompt template that the versions do not share; templates are compared by line."""
+    changes: dict[str, str] = {}
+    for name in dict.fromkeys([*a.prompts, *b.prompts]):
+        before, after = a.prompts.get(name), b.prompts.get(name)
+        if before != after:
+            old, new = ([] if one is None else one.template.splitlines() for one in (before, after))
+            lines = difflib.unified_diff(old, new, f"{a.label} {name}", f"{b.label} {name}", lineterm="")
+            changes[name] = "\n".join(lines)
+    return changes
 
 
 def _each_side(
@@ -159,9 +176,15 @@ def _by_task(models: Models, version: ModelVersion, which: str, name: str) -> di
 async def export_version(models: Models, version: ModelVersion, target: Path) -> Path:
     """Write a version as a Hugging Face folder and return its path; named policies go into a subfolder each.
 
-    Raises RunError when its weights are not kept, or `target` exists and is not an empty folder.
+    Prompt templates are written into the subfolder `prompts`; of a run without a policy, into `target` itself. Raises
+    RunError when its weights are not kept, or `target` exists and is not an empty folder.
     """
     _check_free(target)
+    if not models.config.policies:
+        if not version.prompts:
+            raise RunError(f"version {version.version} of run {version.run!r} has neither weights nor prompts")
+        await asyncio.to_thread(export_prompts, version.prompts, target)
+        return target
     if version.version:
         weights_of(models.file, version)
     return await asyncio.to_thread(_export, models, version, target)
@@ -188,4 +211,7 @@ def _export(models: Models, version: ModelVersion, target: Path) -> Path:
         if lora is not None:
             model.adapt(lora, config.seed)
         exported[name] = with_version(model, models.file, version.version, name if config.has_names else None)
-    return export_policies(exported, config, target)
+    folder = export_policies(exported, config, target)
+    if version.prompts:
+        export_prompts(version.prompts, folder / "prompts")
+    return folder

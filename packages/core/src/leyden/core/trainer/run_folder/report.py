@@ -1,7 +1,7 @@
 """Run report: the results of a run, and the table printed at its end."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -17,6 +17,11 @@ MOST_FAILURES = 50
 """Maximum number of different failure reasons in a report."""
 OTHERS = "for other reasons"
 LABEL_CHARACTERS = 72
+OF_POLICIES = (
+    *("sampled_before", "sampled_after", "transitions", "policies", "excluded_calls", "dropped_groups", "stored"),
+    *("tokens_trained", "sides"),
+)
+"""Fields of a report without meaning in a run without a policy."""
 SHOWN_FAILURES = 3
 """Number of failure reasons in the closing table."""
 
@@ -45,7 +50,7 @@ class HeldOutResult(msgspec.Struct, kw_only=True):
 
 
 class KeptVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """Version whose weights are in `policy/`."""
+    """Version whose weights are in `policy/`, and whose prompt templates are in `prompts/`."""
 
     version: int
     success: float | None
@@ -91,6 +96,8 @@ class RunReport(msgspec.Struct, kw_only=True):
 
     name: str
     seed: int
+    endpoint: str | None = None
+    """Model or base URL that answered the agents of a run without a policy."""
     success_before: float | None = None
     """Mean reward on the first held-out set; None without a held-out set."""
     success_after: float | None = None
@@ -138,6 +145,12 @@ class RunReport(msgspec.Struct, kw_only=True):
     stopped_early: str | None = None
     """Why the run ended before the planned number of steps, if it did."""
     alerts: list[RaisedAlert] = []
+
+    def written(self) -> dict[str, Any]:
+        """Return the fields for `report.json`; for a run without a policy, those without meaning are left out."""
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        left_out = () if self.endpoint is None else OF_POLICIES
+        return {name: value for name, value in fields.items() if name not in left_out}
 
     def note_failures(self, found: Sequence[CountedMessage]) -> None:
         """Add failure reasons. Beyond `MOST_FAILURES` reasons, the rare ones are added up as others."""
@@ -208,7 +221,8 @@ def _measured(report: RunReport) -> list[tuple[str, HeldOutResult]]:
 
 def _remarks(report: RunReport) -> list[str]:
     """Return the remarks below the table, one line each."""
-    remarks = [] if report.kept is None else [f"policy/ holds version {report.kept.version}: {report.kept.why}"]
+    folder = "policy" if report.endpoint is None else "prompts"
+    remarks = [] if report.kept is None else [f"{folder}/ holds version {report.kept.version}: {report.kept.why}"]
     if report.stopped_early is not None:
         remarks.append(f"stopped early: {report.stopped_early}")
     for alert in report.alerts:
@@ -218,13 +232,16 @@ def _remarks(report: RunReport) -> list[str]:
 
 
 def _totals(report: RunReport) -> list[tuple[str, str]]:
+    by_policy = [
+        (f"   by {name}, in {own.steps} steps", f"{own.transitions:,}") for name, own in report.policies.items()
+    ]
+    trains = report.endpoint is None
     rows = [
         ("steps", f"{report.steps:,}"),
         ("rollouts", f"{report.rollouts:,}"),
-        ("transitions trained", f"{report.transitions:,}"),
-        *((f"   by {name}, in {own.steps} steps", f"{own.transitions:,}") for name, own in report.policies.items()),
+        *([("transitions trained", f"{report.transitions:,}"), *by_policy] if trains else []),
         ("tokens generated", f"{report.tokens_generated:,}"),
-        ("tokens trained", f"{report.tokens_trained:,}"),
+        *([("tokens trained", f"{report.tokens_trained:,}")] if trains else []),
         ("seconds", f"{report.seconds:,.0f}"),
         ("CPU seconds", f"{report.cpu_seconds:,.0f}"),
     ]
@@ -234,7 +251,7 @@ def _totals(report: RunReport) -> list[tuple[str, str]]:
         "rollouts that never called a model": report.empty_rollouts,
         "rollouts without a reward": report.unrewarded_rollouts,
         **{f"groups left out: {reason}": count for reason, count in report.dropped_groups.items()},
-        **{f"calls left out: {reason}": count for reason, count in report.excluded_calls.items()},
+        **({f"calls left out: {reason}": count for reason, count in report.excluded_calls.items()} if trains else {}),
     }
     for source, stored in report.stored.items():
         counted[f"rollouts in {source}"] = stored.rollouts

@@ -24,7 +24,10 @@ from leyden.core.trainer.run_folder.versions import ModelVersion, write_versions
 from leyden.core.trainer.run_folder.weights import weights_of
 
 _STEP = re.compile(r"step-(\d{8})(\.\d+)?")
-RESULTS = ("report.json", "reward_curve.png", "policy", "policy-last", "policy-adapter", "policy-last-adapter")
+RESULTS = (
+    *("report.json", "reward_curve.png", "algorithm_state.json", "prompts"),
+    *("policy", "policy-last", "policy-adapter", "policy-last-adapter"),
+)
 
 
 class RolledBack(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,9 +54,7 @@ def roll_back(models: Models, version: ModelVersion) -> RolledBack:
     folder, number = models.folder, version.version
     name = folder.path.name
     if number == 0:
-        raise RunError(
-            f"version 0 is the policy that run {name!r} began with, and has no checkpoint; start a new run instead"
-        )
+        raise RunError(f"version 0 is what run {name!r} began with, and has no checkpoint; start a new run instead")
     checkpoint = weights_of(models.file, version)
     with folder.locked():
         later = _later(folder, number)

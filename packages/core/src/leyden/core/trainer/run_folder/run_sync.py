@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from leyden.core.data.route import POLICY
 from leyden.core.data.run import PolicyVersion, Run, RunStatus, StepMetrics
 from leyden.core.errors import StoreError
 from leyden.core.store.base import LightningStore
@@ -60,7 +61,7 @@ class StoreSync:
         await self._write_versions(list(latest.values()))
         for number in [number for number, path in self._kept.items() if not is_checkpoint(path)]:
             del self._kept[number]
-            for policy in self._config.policies:
+            for policy in self._config.policies or (POLICY,):
                 await self._store.update_policy_version(self._run_id, number, policy, path=None)
 
     async def _write_versions(self, changed: list[ModelVersion]) -> None:
@@ -73,7 +74,7 @@ class StoreSync:
                 await self._store.update_policy_version(*key, path=new.path, metrics=new.metrics)
 
     def _records_of(self, version: ModelVersion) -> list[PolicyVersion]:
-        """Return one record for each policy.
+        """Return one record for each policy; of a run without a policy, one record under the usual name.
 
         `path` is that of the checkpoint, or for version 0 of the initial policy.
         """
@@ -83,7 +84,11 @@ class StoreSync:
         else:
             checkpoint = None
         records: list[PolicyVersion] = []
-        for policy, source in self._config.policies.items():
+        metadata: dict[str, Any] = {"algorithm": version.algorithm, "seed": version.seed}
+        if version.resources_id is not None:
+            metadata["resources_id"] = version.resources_id
+        sources: Mapping[str, str | None] = self._config.policies or {POLICY: None}
+        for policy, source in sources.items():
             path = None if checkpoint is None else str(checkpoint / policy if self._config.has_names else checkpoint)
             own = version.of_side(policy) if policy in version.sides else version
             records.append(
@@ -94,7 +99,7 @@ class StoreSync:
                     parent=version.parent,
                     path=source if version.version == 0 else path,
                     metrics=version_metrics(own),
-                    metadata={"algorithm": version.algorithm, "seed": version.seed},
+                    metadata=metadata,
                     create_time=version.created,
                 )
             )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from leyden.core.data.resources import PromptTemplate
 from leyden.core.errors import RunError
 
 
@@ -47,21 +48,27 @@ class SideScores(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """Version of a run's policy: origin, scores, and location of its weights."""
+    """Version of a run's policy and prompts: origin, scores, prompt templates, and location of its weights."""
 
     run: str
     version: int
-    """Number of weight updates that led to it; 0 is the initial policy."""
+    """Number of steps that led to it; 0 is the initial policy, with the initial prompts."""
     parent: int | None
     """Version it was trained from; None for the first."""
     created: float
     """Seconds since the epoch."""
     algorithm: str
     seed: int
-    policy: str | dict[str, str]
-    """Folder or hub name of the initial policy; for several policies, by name."""
+    policy: str | dict[str, str] | None = None
+    """Folder or hub name of the initial policy; for several policies, by name. None in a run without a policy."""
+    endpoint: str | None = None
+    """Model or base URL that answers the agents of a run without a policy."""
+    resources_id: str | None = None
+    """Id of the version of the resources in the run's store, if there are prompt templates among them."""
+    prompts: dict[str, PromptTemplate] = {}
+    """Prompt templates of the version, by name."""
     weights: str | None = None
-    """Checkpoint with its weights, relative to the run's folder; None if they are not kept."""
+    """Checkpoint of the version, with its weights, relative to the run's folder; None if it is not kept."""
     metrics: dict[str, float] = {}
     """Metrics of the step that produced it."""
     held_out: dict[str, Evaluation] = {}

@@ -49,11 +49,14 @@ def export_policies(models: "Mapping[str, PolicyModel]", config: RunConfig, fold
 
 
 def weights_of(versions: VersionFile, version: ModelVersion) -> Path:
-    """Return the checkpoint of `version`; raises RunError that lists the kept ones when its weights are not kept."""
+    """Return the checkpoint of `version`; raises RunError that lists the kept ones when it is not kept."""
     if version.weights is None:
         there = [str(number) for number, other in versions.read().items() if other.weights is not None]
+        one, are, several = ("weights", "are", "weights are")
+        if version.policy is None:
+            one, are, several = ("checkpoint", "is", "checkpoints are")
         raise RunError(
-            f"the weights of version {version.version} of run {version.run!r} are not kept; weights are kept of "
+            f"the {one} of version {version.version} of run {version.run!r} {are} not kept; {several} kept of "
             f"versions {', '.join(there) or '(none)'}; --keep-checkpoints sets how many are kept"
         )
     return versions.path.parent / version.weights

@@ -13,7 +13,7 @@ import msgspec
 
 from leyden.core.data.rollout import Task
 from leyden.core.engine.base import Engine, EngineRecord
-from leyden.core.errors import EngineError
+from leyden.core.errors import EngineError, UsageError
 from leyden.core.runner.user_code.loading import importing
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.agents.runner_api import RunnerEndpoint
@@ -118,8 +118,8 @@ class Serving:
 
     @property
     def context_length(self) -> int:
-        """Maximum number of tokens, prompt and response together, that every policy can process."""
-        return min(served.engine.model.context_length for served in self.policies.values())
+        """Maximum number of tokens, prompt and response together, that every policy can process; 0 without policies."""
+        return min((served.engine.model.context_length for served in self.policies.values()), default=0)
 
     async def check(self, name: str, model: "PolicyModel") -> float:
         """Return the largest difference between served and trained log-probabilities of the fixed prompt.
@@ -186,6 +186,38 @@ async def serve_policies(
             frozen=[served[name].engine for name in config.frozen],
         )
         yield serving, check_agents
+
+
+@asynccontextmanager
+async def serve_endpoint(
+    folder: RunFolder, config: RunConfig, agents: "AgentSide", key: str | None = None
+) -> "AsyncGenerator[tuple[Serving, CheckAgents]]":
+    """Context manager: starts store and gateway, in front of the endpoint of a run without a policy, and the agents.
+
+    `key` is the endpoint's key if it was given in Python. Yields the serving side and the check of the agent side.
+    """
+    from leyden.core.gateway.app import GatewayLimits
+    from leyden.core.gateway.calls.span_writer import SpanWriterLimits
+    from leyden.core.store.open import open_store
+
+    if config.endpoint is None:
+        raise UsageError(f"{config.algorithm} trains no policy, and needs an --endpoint that answers the agent")
+    async with AsyncExitStack() as closing:
+        store = await open_store(folder.store_uri)
+        closing.push_async_callback(store.close)
+        opening = open_gateway(
+            store,
+            config.endpoint.open(key),
+            others=provider_upstreams(config),
+            limits=GatewayLimits(records=SpanWriterLimits(within=config.record_within)),
+            other_metrics={"run": RunMetrics(folder, config).measure},
+            provider=None if config.provider is None else config.provider.open(),
+            endpoint=RunnerEndpoint(config),
+        )
+        address, gateway = await closing.enter_async_context(opening)
+        address = replace(address, routes=config.routes)
+        check_agents = await closing.enter_async_context(agents(address))
+        yield Serving(store, address, {}, gateway), check_agents
 
 
 def provider_upstreams(config: RunConfig) -> "dict[str, UpstreamBackend]":

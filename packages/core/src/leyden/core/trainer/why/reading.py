@@ -11,7 +11,7 @@ from leyden.core.data.rollout import Rollout
 from leyden.core.errors import LeydenError, RunError, UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
-from leyden.core.trainer.config import RunConfig, load_config
+from leyden.core.trainer.config import RunConfig, endpoint_name, load_config
 from leyden.core.trainer.rollouts.offline import locate, objection
 from leyden.core.trainer.rollouts.recorded import find_rollout, no_rollout
 from leyden.core.trainer.run_folder.folder import RunFolder
@@ -121,6 +121,7 @@ def _run_facts(folder: RunFolder, config: RunConfig) -> RunFacts:
         selector=own_selector(config),
         runs_now=folder.is_in_use(),
         ended=" ".join((folder.failure() or "").split()),
+        endpoint=endpoint_name(config),
     )
 
 

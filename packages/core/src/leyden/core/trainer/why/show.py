@@ -17,14 +17,20 @@ def summary_lines(summary: Summary) -> Iterable[str]:
     rest = _rest(summary.rollouts - summary.rollouts_trained, summary.rollouts_left_out)
     yield f"{_plural(summary.rollouts, 'training rollout')}: {trained}, {rest}"
     if summary.held_out:
-        yield f"{_plural(summary.held_out, 'held-out rollout')}: they measure the policy and are not trained on"
-    if summary.calls:
+        measured = "policy" if summary.endpoint is None else "prompts"
+        yield f"{_plural(summary.held_out, 'held-out rollout')}: they measure the {measured} and are not trained on"
+    if summary.calls and summary.endpoint is not None:
+        yield f"{_plural(summary.calls, 'model call')}, to {summary.endpoint}"
+    elif summary.calls:
         unmoved = f" ({summary.calls_unmoved:,} of them with advantage 0)" if summary.calls_unmoved else ""
         rest = _rest(summary.calls - summary.calls_trained, summary.calls_left_out)
         yield f"{_plural(summary.calls, 'model call')}: {summary.calls_trained:,} trained{unmoved}, {rest}"
     for title, counted in (
         ("Rollouts that were not trained", summary.rollouts_left_out),
-        ("Calls that were not trained", summary.calls_left_out),
+        (
+            "Calls that were not trained" if summary.endpoint is None else "Calls without an answer",
+            summary.calls_left_out,
+        ),
     ):
         if counted:
             yield from ("", title + (", or of which that is not recorded" if _unknown(counted) else ""))
@@ -87,7 +93,7 @@ def _counted_lines(counted: Iterable[CountedMessage]) -> Iterable[str]:
 def _call_line(call: CallExplanation) -> str:
     agent, node = f"agent {call.agent}" if call.agent else "", f"node {call.node}" if call.node else ""
     who = ", ".join(filter(None, [f"attempt {call.attempt}", agent, node]))
-    result = _learned_by(call.steps, call.reason)
+    result = f"answered by {call.answered_by}" if call.answered_by else _learned_by(call.steps, call.reason)
     if call.steps and not call.moves:
         result += ", with advantage 0"
     return f"  {call.span_id}  {who}: {result}" + (f": {call.detail}" if call.detail else "")

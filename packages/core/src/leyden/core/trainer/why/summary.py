@@ -60,6 +60,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     held_out_failures: list[CountedMessage]
     remarks: list[CountedMessage]
     """Other irregularities, such as spans with forged records, each with the id of its first rollout."""
+    endpoint: str | None = None
+    """Model or base URL that answered the calls of a run without a policy."""
     agents_output: str | None
     """Clause that states where the agents' output can be read; None for a run without an agent."""
 
@@ -90,6 +92,7 @@ async def summarise(record: RunRecord) -> Summary:
         calls_left_out=_listed(counts.call_reasons, command("show")),
         held_out_failures=counts.held_out_failures.grouped(MOST_DETAILS),
         remarks=counts.remarks.grouped(MOST_DETAILS),
+        endpoint=record.facts.endpoint,
         agents_output=None if record.config.agent is None else agents_output(record.config, record.folder),
     )
 

@@ -28,6 +28,7 @@ from leyden.core.data.reasons import (
     REQUEUED,
     ROLLED_BACK,
     UNFINISHED,
+    UPSTREAM,
     failed_by,
 )
 from leyden.core.data.rollout import FINISHED_ROLLOUT, Attempt, AttemptedRollout, Rollout, RolloutStatus
@@ -58,6 +59,8 @@ class CallExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """Recorded detail of the reason, such as what the gateway refused."""
     moves: bool = True
     """False for a trained call with advantage 0."""
+    answered_by: str | None = None
+    """In a run without a policy: the endpoint that answered the call."""
 
 
 class RolloutExplanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +102,8 @@ class RunFacts:
     """Why the run ended early, if it did."""
     is_own: bool = True
     """Whether the run made the rollout itself; False if it learns from stored rollouts of another source."""
+    endpoint: str | None = None
+    """Model or base URL that answers the agents of a run without a policy, whose calls are not trained."""
     objection: str | None = None
     """Reason why a run that learns from another store leaves the rollout out, whatever its content."""
 
@@ -142,7 +147,7 @@ def _reason(
     if (step := facts.learning.rolled_back.get(rollout.rollout_id)) is not None:
         return ROLLED_BACK, f"{step}"
     recorded = facts.learning.reasons.get(rollout.rollout_id, [])
-    reason = "; ".join(dict.fromkeys(recorded)) or _lacks(rollout, failure, trajectory)
+    reason = "; ".join(dict.fromkeys(recorded)) or _lacks(rollout, failure, trajectory, facts)
     if reason:
         return reason, detail
     if not facts.learning.is_recorded:
@@ -163,7 +168,7 @@ def _open_reason(rollout: Rollout, facts: RunFacts) -> str | None:
     return UNFINISHED if facts.runs_now or facts.learning is None else INTERRUPTED
 
 
-def _lacks(rollout: Rollout, failure: Failure | None, trajectory: Trajectory | None) -> str | None:
+def _lacks(rollout: Rollout, failure: Failure | None, trajectory: Trajectory | None, facts: RunFacts) -> str | None:
     if failure is not None:
         return failed_by(failure)
     if trajectory is None:
@@ -172,7 +177,7 @@ def _lacks(rollout: Rollout, failure: Failure | None, trajectory: Trajectory | N
         return FAILED["cancelled"]
     if trajectory.reward is None:
         return NO_REWARD
-    if not trajectory.transitions:
+    if not trajectory.transitions and facts.endpoint is None:
         return NO_CALL_LEFT if trajectory.untrained else NO_CALL
     return None
 
@@ -218,6 +223,8 @@ def _calls(
                 steps = learning.of_call(rollout.rollout_id, span.span_id)
             own = None if learning is None else learning.why_not(span.span_id)
             why = None if steps else own or unfit or reason
+        if facts.endpoint is not None:  # calls are answered, or were lost with their client
+            steps, why = [], None if why in (UPSTREAM, EARLIER_ATTEMPT) else why
         found.append(
             CallExplanation(
                 span_id=span.span_id,
@@ -228,6 +235,7 @@ def _calls(
                 reason=why,
                 detail=_refusal(span) if why == REFUSED or span.status.code == "error" else "",
                 moves=learning is None or span.span_id not in learning.unmoved,
+                answered_by=facts.endpoint if why is None else None,
             )
         )
     return found
