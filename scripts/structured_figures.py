@@ -23,6 +23,8 @@ FRAMEWORKS = ("chain", "create_agent", "openai_agents", "autogen", "crewai")
 FIVE = tuple(f"calculation_{framework}" for framework in FRAMEWORKS)
 MADE_FROM = dict.fromkeys(FIVE, "calculation_chain") | {"calculation_crewai": "calculation_crewai"}
 """Agent whose traces make the policy: four of the five have the same prompts, and CrewAI writes its own."""
+SUPERVISED = {"calculation_chain": "2800", "calculation_crewai": "1200"}
+"""Steps of the policies' supervised stages; CrewAI's prompts are five times as long."""
 
 
 def kind_of(agent: str) -> str:
@@ -38,7 +40,7 @@ def policy_of(options: argparse.Namespace, agent: str) -> Path:
     path = options.folder / "policies" / source
     if not (path / "model.safetensors").exists():
         command = [sys.executable, "scripts/make_tiny_policy.py", "--agent", f"{AGENTS}/{source}.py:agent"]
-        subprocess.run([*command, "--out", str(path)], cwd=ROOT, check=True)
+        subprocess.run([*command, "--steps", SUPERVISED[source], "--out", str(path)], cwd=ROOT, check=True)
     return path
 
 
@@ -91,7 +93,7 @@ def main() -> None:
     parser.add_argument("--agents", nargs="+", choices=choices, default=FIVE, help="default: the five")
     parser.add_argument("--policy", type=Path, help="default: for the five the tiny ones, else the calculator's")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--tasks", type=int, default=16, help="tasks of a step")
     parser.add_argument("--group", type=int, default=8, help="rollouts of a task")
     parser.add_argument("--learning-rate", default="6e-4")

@@ -13,7 +13,7 @@ class Calculation(BaseModel):
 
 calculation_agent = Agent(
     role="calculation_agent",
-    goal="Which calculation is it? Answer in JSON.",
+    goal="Answer with the right calculation, in JSON.",
     backstory="You are good at word problems.",
     llm=LLM(model="gpt-4.1-mini", api_key="sk-your-key-here", temperature=0, max_tokens=64),
 )
