@@ -1,5 +1,8 @@
 """The rewards of the agents: 1 if the field of the answer is right, else 0."""
 
+# The results of the frameworks are of types that are unknown here:
+# pyright: reportUnknownVariableType=false
+
 import operator
 import re
 from typing import Any
