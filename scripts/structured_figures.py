@@ -27,6 +27,17 @@ SUPERVISED = {"calculation_chain": "2800", "calculation_crewai": "1200"}
 """Steps of the policies' supervised stages; CrewAI's prompts are five times as long."""
 
 
+SIZES = {"calculation_crewai": {"steps": 10, "held_out": 200}}
+"""Smaller sizes than the options' defaults: a crew takes ten times as long as another agent."""
+
+
+def sized(options: argparse.Namespace, agent: str) -> argparse.Namespace:
+    """Return the options of an agent's runs: an option that is not given has the agent's own default."""
+    sizes = {"steps": 15, "held_out": 400} | SIZES.get(agent, {})
+    given = {name: getattr(options, name) for name in sizes if getattr(options, name) is not None}
+    return argparse.Namespace(**vars(options) | sizes | given)
+
+
 def kind_of(agent: str) -> str:
     """Return the first word of an agent's name."""
     return agent.split("_")[0]
@@ -56,8 +67,8 @@ def arguments(options: argparse.Namespace, agent: str, seed: int) -> list[str]:
     words += ["--tasks", f"{TASKS[kind]}/train.jsonl"]
     for name in held_out_names(options, agent):
         rows = (ROOT / TASKS[kind] / f"{name}.jsonl").read_text().splitlines()[: options.held_out]
-        path = options.folder / kind / f"{name}.jsonl"
-        path.parent.mkdir(exist_ok=True)
+        path = options.folder / f"held_out_{options.held_out}" / kind / f"{name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(rows) + "\n")
         words += ["--val", str(path)]
     words += ["--policy", str(policy_of(options, agent)), "--learning-rate", options.learning_rate]
@@ -93,11 +104,11 @@ def main() -> None:
     parser.add_argument("--agents", nargs="+", choices=choices, default=FIVE, help="default: the five")
     parser.add_argument("--policy", type=Path, help="default: for the five the tiny ones, else the calculator's")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--steps", type=int, help="default: 15, with CrewAI 10")
     parser.add_argument("--tasks", type=int, default=16, help="tasks of a step")
     parser.add_argument("--group", type=int, default=8, help="rollouts of a task")
     parser.add_argument("--learning-rate", default="6e-4")
-    parser.add_argument("--held-out", type=int, default=400, help="held-out tasks of each file")
+    parser.add_argument("--held-out", type=int, help="held-out tasks of each file; default: 400, with CrewAI 200")
     parser.add_argument("--other-wordings", action="store_true", help="held-out tasks in other wordings, too")
     options = parser.parse_args()
     options.folder = options.folder.resolve()
@@ -108,7 +119,7 @@ def main() -> None:
     print("|---" * (2 * len(names) + 4) + "|")
     for agent in options.agents:
         for seed in options.seeds:
-            print(row(agent, seed, names, report(options, agent, seed)), flush=True)
+            print(row(agent, seed, names, report(sized(options, agent), agent, seed)), flush=True)
 
 
 if __name__ == "__main__":
