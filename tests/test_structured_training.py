@@ -70,6 +70,7 @@ def imported_crewai() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")  # AutoGen's own, of its model client
+@pytest.mark.filterwarnings("ignore:Resolved model mismatch:UserWarning")  # AutoGen expects a dated model
 @pytest.mark.filterwarnings("ignore:function_calling_llm is deprecated:DeprecationWarning")  # CrewAI's own
 @pytest.mark.filterwarnings("ignore:deprecated$:DeprecationWarning")
 @pytest.mark.usefixtures("closed_http_clients", "imported_crewai")
@@ -87,7 +88,8 @@ async def test_valid_answers_of_an_unchanged_agent_earn_rewards(
 
     rewards = [reward for _, spans in runs for reward in rewards_in(spans)]
     answers = [call.attributes[semconv.OUTPUT_MESSAGES] for _, spans in runs for call in calls_of(spans)]
-    assert [rollout.status for rollout, _ in runs] == ["succeeded"] * QUESTIONS, answers
+    failed = [rollout.attempt.metadata.get("error") for rollout, _ in runs if rollout.status != "succeeded"]
+    assert not failed, (len(failed), failed[:3])
     assert len(rewards) == QUESTIONS and sum(rewards) > QUESTIONS / 2, answers
 
 
