@@ -27,7 +27,7 @@ from tiny_policy.training import Stage
 
 EXAMPLE = Path("examples/calculator_langgraph")
 HELD_OUT = 100
-QUESTIONS, BY_HEART = 8, Stage(steps=80, batch=4, learning_rate=3e-3)
+QUESTIONS, BY_HEART = 8, Stage(steps=120, batch=4, learning_rate=3e-3)
 """Number of questions that a small policy learns by heart, and what that takes."""
 
 Leyden = Callable[..., "subprocess.CompletedProcess[str]"]
