@@ -2,9 +2,9 @@
 
 The agents are in `structured_training`; the first word of a file's name is the agent's task. `calculation` sends its
 class as a forced tool. All others send the class's JSON schema: five agents of four frameworks with the calculation as
-a text, `operation` with an enumeration, and those of `sums` with an integer. Their tasks are those of two examples. The tiny
-policies of the five are made by `make_tiny_policy.py` where they are missing. Policies and runs that are already in
-the folder are used, not made again.
+a text, `operation` with an enumeration, and those of `sums` with an integer. Their tasks are those of two examples. The
+tiny policies of the five are made by `make_tiny_policy.py` where they are missing. Policies and runs that are already
+in the folder are used, not made again.
 """
 
 import argparse
