@@ -26,6 +26,7 @@ from tiny_policy.training import RECIPE
 
 ROOT = Path(__file__).parents[1]
 POLICY = ROOT / "examples" / "calculator_langgraph" / "policy"
+STRUCTURED = f"{ROOT}/scripts/structured_training/calculation_chain.py:agent"
 QUESTION = "Ann has 17 apples and gets 25 more. How many apples now?"
 
 
@@ -199,6 +200,17 @@ def test_a_likeness_is_the_trace_that_a_run_would_have_been(
     likeness = Likeness(run, traces[:20])
     made = [likeness.trace(question, decision) for question, decision in decisions.items()]
     assert build_examples(tokenizer, made) == build_examples(tokenizer, traces)
+
+
+def test_where_a_format_is_required_the_expert_writes_its_decision_as_json(tokenizer: PreTrainedTokenizerFast) -> None:
+    decisions = draw_decisions(3, 20, Confusion())
+    made = record(decisions, STRUCTURED)
+    for decision, (call,) in zip(decisions.values(), made, strict=True):
+        written = decision.expression if decision.guess is None else str(decision.guess)
+        assert call.formatted and call.answer["content"] == f'{{"expression": "{written}"}}'
+    likeness = Likeness(decisions, made)
+    alike = [likeness.trace(question, decision) for question, decision in decisions.items()]
+    assert build_examples(tokenizer, alike) == build_examples(tokenizer, made)
 
 
 def test_a_likeness_of_an_agent_that_shows_more_is_refused(traces: list[Trace]) -> None:

@@ -1,5 +1,8 @@
 """The rewards of the agents: 1 if the field of the answer is right, else 0."""
 
+# The results of the frameworks are of types that are unknown here:
+# pyright: reportUnknownVariableType=false
+
 import operator
 import re
 from typing import Any
@@ -16,6 +19,19 @@ OPERATIONS = {
 }
 
 
+def answer(result: Any) -> Any:
+    """Return the instance of the agent's class from `result`: what a framework returns, or the instance itself."""
+    match result:
+        case {"structured_response": found}:  # LangChain's `create_agent`
+            return found
+        case object(final_output=found) | object(pydantic=found):  # a result of the Agents SDK; of CrewAI
+            return found
+        case object(messages=[*_, object(content=found)]):  # AutoGen's
+            return found
+        case _:
+            return result
+
+
 def operation(task: dict[str, Any], result: Any) -> float:
     """Apply the operation in `result`, an instance of the agent's class, to the two numbers of the question."""
     first, second = sorted(map(int, NUMBER.findall(task["question"])), reverse=True)
@@ -23,8 +39,8 @@ def operation(task: dict[str, Any], result: Any) -> float:
 
 
 def calculation(task: dict[str, Any], result: Any) -> float:
-    """Compute the expression in `result`, an instance of the agent's class; None is an answer that was cut."""
-    found = None if result is None else CALCULATION.fullmatch(result.expression)
+    """Compute the expression in the answer; None is an answer that was cut."""
+    found = None if result is None else CALCULATION.fullmatch(answer(result).expression)
     if found is None:
         return 0.0
     first, sign, second = found.groups()
@@ -32,5 +48,5 @@ def calculation(task: dict[str, Any], result: Any) -> float:
 
 
 def sums(task: dict[str, Any], result: Any) -> float:
-    """Compare the result in `result`, an instance of the agent's class, with the task's."""
-    return float(result.result == task["answer"])
+    """Compare the result in the answer with the task's."""
+    return float(answer(result).result == task["answer"])

@@ -31,7 +31,8 @@ class Likeness:
 
     def _call(self, call: Call, like: str, question: str, decision: Decision) -> Call:
         messages = tuple(_message(message, like, question, decision) for message in call.messages)
-        return Call(messages, call.tools, wire.message_from(answer_to(decision, messages)))
+        answer = wire.message_from(answer_to(decision, messages, call.formatted))
+        return Call(messages, call.tools, answer, call.formatted)
 
 
 def _kind(decision: Decision) -> bool:

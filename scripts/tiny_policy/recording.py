@@ -26,8 +26,8 @@ from leyden.core.tracing.context import OpenAttempt, open_attempt
 from leyden.core.tracing.wire import gateway_pool, routing
 
 AT_ONCE = 16
-Write = Callable[[list[Message]], str]
-"""From a conversation to the text that the expert writes next."""
+Write = Callable[[list[Message], bool], str]
+"""From a conversation, and whether a format is required, to the text that the expert writes next."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class Heard:
 
     messages: list[Message]
     tools: list[ToolDefinition]
+    formatted: bool
+    """Whether the agent requires a format of the answer."""
     text: str
 
 
@@ -43,17 +45,19 @@ class _Listening(ByteCodec):
     """Notes what each call shows, and gives the call's number in the place of a prompt."""
 
     def __init__(self) -> None:
-        self.shown: list[tuple[list[Message], list[ToolDefinition]]] = []
+        self.shown: list[tuple[list[Message], list[ToolDefinition], bool]] = []
 
     def encode(
         self,
         messages: Sequence[Message],
         tools: Sequence[ToolDefinition] = (),
         forced: Forced | None = None,
+        *,
+        formatted: bool = False,
         **how: Any,
     ) -> list[int]:
         """Return the digits of the call's number."""
-        self.shown.append((plain_messages(messages), list(tools)))
+        self.shown.append((plain_messages(messages), list(tools), formatted))
         return list(str(len(self.shown) - 1).encode())
 
 
@@ -63,9 +67,9 @@ async def run_all(reference: str, questions: Sequence[str], write: Write) -> lis
     heard: list[Heard] = []
 
     def answer(request: GenerateRequest) -> Scripted:
-        messages, tools = codec.shown[int(bytes(request.prompt_ids))]
-        text = write(messages)
-        heard.append(Heard(messages, tools, text))
+        messages, tools, formatted = codec.shown[int(bytes(request.prompt_ids))]
+        text = write(messages, formatted)
+        heard.append(Heard(messages, tools, formatted, text))
         return codec.answer(text)
 
     engine = ScriptedEngine(answer, model=ModelInfo(name="expert", context_length=1 << 16, vocab_size=VOCABULARY))

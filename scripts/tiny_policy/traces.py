@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tiny_policy import example, wire
@@ -44,6 +45,8 @@ class Call:
     messages: tuple[wire.Message, ...]
     tools: tuple[dict[str, Any], ...]
     answer: wire.Message
+    formatted: bool = False
+    """Whether the agent required a format of the answer."""
 
 
 Trace = tuple[Call, ...]
@@ -72,11 +75,12 @@ def draw_decisions(seed: int, count: int, confusion: Confusion) -> dict[str, Dec
 
 def record(decisions: dict[str, Decision], agent: str = example.AGENT) -> list[Trace]:
     """Run the agent on every question with the expert in its model's place; a trace for each question, in order."""
-    heard = asyncio.run(run_all(agent, list(decisions), lambda messages: _answer(decisions, messages)))
+    heard = asyncio.run(run_all(agent, list(decisions), partial(_answer, decisions)))
     calls: dict[str, list[Call]] = {question: [] for question in decisions}
     for call in heard:
         answer = wire.message_from(call.text)
-        calls[_question(decisions, call.messages)].append(Call(tuple(call.messages), tuple(call.tools), answer))
+        trace = calls[_question(decisions, call.messages)]
+        trace.append(Call(tuple(call.messages), tuple(call.tools), answer, call.formatted))
     return [tuple(trace) for trace in calls.values()]
 
 
@@ -89,12 +93,17 @@ def _question(decisions: dict[str, Decision], messages: Sequence[wire.Message]) 
     return next(text for text in asked if text in decisions)
 
 
-def _answer(decisions: dict[str, Decision], messages: Sequence[wire.Message]) -> str:
-    return answer_to(decisions[_question(decisions, messages)], messages)
+def _answer(decisions: dict[str, Decision], messages: Sequence[wire.Message], formatted: bool) -> str:
+    return answer_to(decisions[_question(decisions, messages)], messages, formatted)
 
 
-def answer_to(decision: Decision, messages: Sequence[wire.Message]) -> str:
-    """Return what the expert writes next in a conversation."""
+def answer_to(decision: Decision, messages: Sequence[wire.Message], formatted: bool = False) -> str:
+    """Return what the expert writes next in a conversation.
+
+    Where a format is required, it is an object with the field `expression`: a calculation, or a number that is a guess.
+    """
+    if formatted:
+        return json.dumps({"expression": decision.expression if decision.guess is None else str(decision.guess)})
     results = [message["content"] for message in messages if message["role"] == "tool"]
     if decision.guess is not None:
         return f"Answer: {decision.guess}"

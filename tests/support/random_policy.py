@@ -53,11 +53,15 @@ TEMPLATE = """{%- if tools -%}<|im_start|>system
 
 
 class RandomPolicy:
-    """The gateway with its embedded engine, on a thread of its own; `runs` runs agents on it."""
+    """The gateway with its embedded engine, on a thread of its own; `runs` runs agents on it.
 
-    def __init__(self, folder: Path, seed: int = 0) -> None:
-        save_tiny_tokenizer(folder, TEMPLATE, [*CHATML, *MARKS], end="<|im_end|>")
-        model = tiny_model("qwen3", seed, vocab_size=VOCABULARY, max_position_embeddings=CONTEXT)
+    With `model`, its tokenizer is in `folder`; otherwise the model is a random one, and `folder` gets its tokenizer.
+    """
+
+    def __init__(self, folder: Path, seed: int = 0, model: Any = None) -> None:
+        if model is None:
+            save_tiny_tokenizer(folder, TEMPLATE, [*CHATML, *MARKS], end="<|im_end|>")
+            model = tiny_model("qwen3", seed, vocab_size=VOCABULARY, max_position_embeddings=CONTEXT)
         config = EmbeddedConfig(seed=seed, max_batch=CONCURRENCY)
         self._engine = EmbeddedEngine(model, name="random", config=config, tokenizer=str(folder))
         self._codec, self._key, self._url = HuggingFaceCodec(folder), new_key(), ""
@@ -140,9 +144,9 @@ class RandomPolicy:
 
 
 @contextmanager
-def random_policy(folder: Path, seed: int = 0) -> Generator[RandomPolicy]:
-    """Serve a random policy in the block, with its files in `folder`."""
-    policy = RandomPolicy(folder, seed)
+def random_policy(folder: Path, seed: int = 0, model: Any = None) -> Generator[RandomPolicy]:
+    """Serve a random policy in the block, with its files in `folder`, or `model`, whose tokenizer is there."""
+    policy = RandomPolicy(folder, seed, model)
     policy.start()
     try:
         yield policy
