@@ -16,12 +16,12 @@ from rich.console import Console
 import wire_campaign
 from campaign.agents import Outcome
 from campaign.checks import Recorded, all_wrong, may_stop_anywhere, packed, sampling_of
-from campaign.dialects import DIALECTS
+from campaign.dialects.conversation import Choice
+from campaign.dialects.table import DIALECTS
 from campaign.evidence import Evidence
 from campaign.plan import make_plans
 from campaign.recompute import difference, drawn_from, recomputed, version_ranges
 from campaign.summary import ALWAYS
-from campaign.talk import Choice
 from campaign.versions import Versions
 from leyden.core.data import reasons, semconv
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs, unpack_ids, unpack_log_probs

@@ -12,6 +12,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from campaign.formats import FORMATS
+from campaign.pictures import Picture, draw_picture
+from campaign.policies import VIEWING_AGENT
 
 AGENTS = ("planner", "solver", "critic")
 LIBRARIES = ("sdk", "httpx", "other")
@@ -26,7 +28,10 @@ with half of it given on (`half`), or at its first bytes (`live`). The gateway c
 CUTS: tuple[Fault, ...] = ("sent", "lost", "half", "live")
 TOOLS = ("none", "auto", "required", "named", "one at a time", "strict")
 """`strict`: a call is required, and the tools are declared as strict."""
-REFUSALS = ("too warm", "no such tool", "a schema", "an unknown field", "too long")
+REFUSALS = ("too warm", "no such tool", "a schema", "an unknown field", "too long", "an image")
+"""`an image`: one that the policy cannot read or that would have to be fetched; only in `WITH_PICTURES`."""
+WITH_PICTURES = ("chat", "responses", "messages")
+"""Dialects in which requests may hold images."""
 EXTENDED = ("chat", "completions")
 """Dialects with `n`, `seed`, penalties, a bias, and the further fields of vLLM's API."""
 TOKENS = 600
@@ -69,6 +74,10 @@ class CallPlan(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float | None
     top_p: float | None
     seed: int | None
+    pictures: tuple[Picture, ...]
+    """Images that the call brings into its conversation."""
+    shows_result: bool
+    """Whether the first picture is the result of a tool, if the answer before this call called one."""
     pinned: bool
     """Whether its client has the gateway's own URL, rather than the provider's."""
     fault: Fault
@@ -175,12 +184,21 @@ def _call(random: Random, mark: Mark, dialects: Sequence[str], cut: bool) -> Cal
         temperature=random.choice((None, 0.0, 0.7, 1.0 if dialect == "messages" else 1.3)),
         top_p=random.choice((None, None, 0.9)),
         seed=random.choice((None, random.randint(0, 99))) if extended else None,
+        pictures=_pictures(random, mark, dialect),
+        shows_result=random.random() < 0.5,
         pinned=random.random() < 0.15,
         fault=fault,
         after=random.randint(1, 4),
         again=fault in CUTS or random.random() < 0.6,
-        refusal=random.choice(REFUSALS),
+        refusal=random.choice(REFUSALS if dialect in WITH_PICTURES else REFUSALS[:-1]),
     )
+
+
+def _pictures(random: Random, mark: Mark, dialect: str) -> tuple[Picture, ...]:
+    if mark[1] != VIEWING_AGENT or dialect not in WITH_PICTURES:
+        return ()
+    count = random.choices((0, 1, 2), (3, 4, 3))[0]
+    return tuple(draw_picture(random, f"{mark} {place}") for place in range(count))
 
 
 def _shaping(random: Random, dialect: str) -> dict[str, Any]:
