@@ -26,8 +26,8 @@ from rich.table import Table
 from campaign.checks import all_wrong
 from campaign.dialects.table import DIALECTS
 from campaign.evidence import Evidence
-from campaign.plan import make_plans
-from campaign.policies import VIEWER, make_policies
+from campaign.plan import VIEWER, make_plans
+from campaign.policies import make_policies
 from campaign.recompute import Differences, recomputed
 from campaign.recorded import Recorded
 from campaign.stage import Campaign, crews

@@ -25,14 +25,14 @@ TRIES = 4
 OWN_RETRIES = 2
 """How often the providers' clients try again by themselves, their default."""
 
-Became: TypeAlias = Literal["answered", "unanswered", "refused", "failed"]
+Result: TypeAlias = Literal["answered", "unanswered", "refused", "failed"]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     """What became of a call, as its agent saw it."""
 
     mark: Mark
-    became: Became
+    result: Result
     tries: int = 1
     """How often the agent sent it, besides what its client did by itself."""
     answer: Answer | None = None
@@ -44,7 +44,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
 
 
 class _HungUp(Exception):
-    """The plan says that the client goes now."""
+    """The plan has the client close the connection now."""
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class AgentAtWork:
         try:
             outcome = await self._request_until_answered(call)
         except Exception as error:
-            outcome = Outcome(mark=call.mark, became="failed", error=f"{type(error).__name__}: {error}")
+            outcome = Outcome(mark=call.mark, result="failed", error=f"{type(error).__name__}: {error}")
         self.on_outcome(outcome)
 
     async def _request_until_answered(self, call: CallPlan) -> Outcome:
@@ -85,20 +85,20 @@ class AgentAtWork:
                 answer = await self._request(call, conversation, body, tried)
             except Refused as refusal:
                 as_planned = call.fault == "refused"
-                became: Became = "refused" if as_planned else "failed"
-                return Outcome(mark=call.mark, became=became, status=refusal.status, error=str(refusal))
+                result: Result = "refused" if as_planned else "failed"
+                return Outcome(mark=call.mark, result=result, status=refusal.status, error=str(refusal))
             except (Lost, _HungUp) as reason:
                 if call.fault in ("none", "refused"):
-                    return Outcome(mark=call.mark, became="failed", error=f"no answer: {reason}")
+                    return Outcome(mark=call.mark, result="failed", error=f"no answer: {reason}")
                 if not call.again:
-                    return Outcome(mark=call.mark, became="unanswered", error=str(reason))
+                    return Outcome(mark=call.mark, result="unanswered", error=str(reason))
                 continue
             if call.fault == "refused":
-                return Outcome(mark=call.mark, became="failed", error=f"answered, though {call.refusal}")
+                return Outcome(mark=call.mark, result="failed", error=f"answered, though {call.refusal}")
             used = (call.number + call.rollout) % len(answer.choices)
             conversation.continue_from(call, answer, used)
-            return Outcome(mark=call.mark, became="answered", tries=tried + 1, answer=answer, used=used)
-        return Outcome(mark=call.mark, became="failed", error=f"no answer in {TRIES} tries")
+            return Outcome(mark=call.mark, result="answered", tries=tried + 1, answer=answer, used=used)
+        return Outcome(mark=call.mark, result="failed", error=f"no answer in {TRIES} tries")
 
     async def _request(self, call: CallPlan, conversation: Conversation, body: dict[str, Any], tried: int) -> Answer:
         """Send a request once; a fault that the client itself makes happens the first time only."""

@@ -10,8 +10,7 @@ from campaign.dialects.conversation import FUNCTIONS, Answer, Choice
 from campaign.dialects.messages import canonical
 from campaign.formats import fits, is_valid
 from campaign.image_checks import wrong_images
-from campaign.plan import CallPlan, span_of
-from campaign.policies import policy_of
+from campaign.plan import CallPlan, policy_of, span_of
 from campaign.recorded import (
     Recorded,
     agent_of,
@@ -35,21 +34,21 @@ from leyden.core.trajectory.calls import is_recorded_call
 def all_wrong(recorded: Recorded) -> dict[str, list[str]]:
     """Return what each check finds."""
     checks: dict[str, Callable[[Recorded], Iterator[str]]] = {
-        "gateway's records against the engine's log": against_engine,
-        "who spoke": misattributed,
-        "what agents were answered": misanswered,
+        "engines' logs": against_engine,
+        "callers": misattributed,
+        "answers": misanswered,
         "formats": unfit,
-        "what is trained": wrongly_trained,
+        "training": wrongly_trained,
         "images": wrong_images,
     }
     return {name: list(check(recorded)) for name, check in checks.items()}
 
 
-# --- The engine's log
+# --- The engines' logs
 
 
 def against_engine(recorded: Recorded) -> Iterator[str]:
-    """Every call of the engine's log is recorded once, the same to the last bit, and nothing else is."""
+    """Every call in an engine's log is recorded once, the same to the last bit, and nothing else is."""
     logged = Counter(record.request_id for log in recorded.evidence.log.values() for record in log)
     yield from (f"{call}: twice in the engines' logs" for call, count in logged.items() if count > 1)
     rows: dict[str, Any] = {name: msgspec.to_builtins(record) for name, record in recorded.log.items()}
@@ -72,7 +71,7 @@ def against_engine(recorded: Recorded) -> Iterator[str]:
             yield f"{text(span, semconv.CALL_ID)}: recorded, but never drawn"
 
 
-# --- Who spoke
+# --- Callers
 
 
 def misattributed(recorded: Recorded) -> Iterator[str]:
@@ -81,7 +80,7 @@ def misattributed(recorded: Recorded) -> Iterator[str]:
     for span in recorded.encoded:
         call, marks = text(span, semconv.CALL_ID), recorded.marks[span.span_id]
         if not marks or marks[-1] not in recorded.plans:
-            yield f"{call}: its prompt bears no mark of this campaign"
+            yield f"{call}: its prompt has no mark of this campaign"
             continue
         mark = marks[-1]
         if {rollout for rollout, _, _ in marks} != {mark[0]}:
@@ -89,9 +88,9 @@ def misattributed(recorded: Recorded) -> Iterator[str]:
         true = rollouts[mark[0]]
         plan = recorded.plans[mark]
         expected = (true.rollout_id, true.attempt.attempt_id, mark[1], f"{mark[1]}/{plan.dialect}", span_of(mark))
-        said = (span.rollout_id, span.attempt_id, agent_of(span), span.attributes.get(semconv.NODE), span.parent_id)
-        if said != expected or span.trace_id != f"{mark[0] + 1:032x}":
-            yield f"{call}: of {expected}, recorded as of {said} in trace {span.trace_id}"
+        found = (span.rollout_id, span.attempt_id, agent_of(span), span.attributes.get(semconv.NODE), span.parent_id)
+        if found != expected or span.trace_id != f"{mark[0] + 1:032x}":
+            yield f"{call}: of {expected}, recorded as of {found} in trace {span.trace_id}"
         if (policy := span.attributes.get(semconv.POLICY)) != policy_of(mark[1]):
             yield f"{call}: of {policy_of(mark[1])}, answered by {policy}"
         if span.attributes.get(semconv.DIALECT) != plan.dialect:
@@ -100,13 +99,13 @@ def misattributed(recorded: Recorded) -> Iterator[str]:
     refused = [span for span in recorded.calls if span.attributes.get(semconv.NOT_TRAINED) == reasons.REFUSED]
     by_record = Counter((numbers.get(span.rollout_id), agent_of(span)) for span in refused)
     outcomes = recorded.evidence.outcomes
-    by_agent = Counter[tuple[int | None, str | None]](one.mark[:2] for one in outcomes if one.became == "refused")
+    by_agent = Counter[tuple[int | None, str | None]](one.mark[:2] for one in outcomes if one.result == "refused")
     yield from (
         f"{who}: refusals recorded and met differ" for who in {*by_record, *by_agent} if by_record[who] != by_agent[who]
     )
 
 
-# --- What agents were answered
+# --- Answers
 
 
 def misanswered(recorded: Recorded) -> Iterator[str]:
@@ -117,7 +116,7 @@ def misanswered(recorded: Recorded) -> Iterator[str]:
     answers = recorded.answers()
     for mark, plan in recorded.plans.items():
         outcome = recorded.outcomes.get(mark)
-        if outcome is None or outcome.became == "failed":
+        if outcome is None or outcome.result == "failed":
             yield f"{mark} ({plan.fault}): {outcome.error if outcome else 'nothing is known of it'}"
             continue
         whole = {name: spans for name, spans in answers.get(mark, {}).items() if is_whole(spans)}
@@ -125,7 +124,7 @@ def misanswered(recorded: Recorded) -> Iterator[str]:
             yield f"{mark} ({plan.fault}): {len(whole)} whole answers to one call: {', '.join(whole)}"
         if outcome.answer is not None:
             yield from (f"{mark} ({plan.fault}): {wrong}" for wrong in _differences(outcome.answer, whole))
-        if outcome.became == "refused" and (outcome.status != 400 or whole):
+        if outcome.result == "refused" and (outcome.status != 400 or whole):
             yield f"{mark}: refused with {outcome.status}, and yet recorded as answered"
 
 
@@ -144,11 +143,11 @@ def _differences(answer: Answer, whole: dict[str, list[Span]]) -> Iterator[str]:
     )
     prompt_ids = list(unpack_ids(packed(spans[0], semconv.PROMPT_IDS)))
     if answer.prompt_ids not in (None, prompt_ids):
-        yield f"answer {answer.id} was said to have another prompt than the recorded one"
+        yield f"answer {answer.id} was received with another prompt than the recorded one"
     if answer.tokens is not None:
         counted = len(prompt_ids), sum(len(response_ids(span)) for span in spans)
         if answer.tokens != counted:
-            yield f"answer {answer.id} was said to have {answer.tokens} tokens, and has {counted}"
+            yield f"answer {answer.id} was received with {answer.tokens} tokens, and has {counted}"
 
 
 def _same(received: Choice, recorded: Choice) -> bool:
@@ -161,7 +160,7 @@ def _same(received: Choice, recorded: Choice) -> bool:
 
 
 def _choice(span: Span) -> Choice:
-    """Return what a span says that its agent was answered; log-probabilities are those of all its tokens."""
+    """Return the choice that a span records, with the log-probabilities of all its tokens."""
     (message,) = msgspec.json.decode(text(span, semconv.OUTPUT_MESSAGES))
     finish: Any = span.attributes.get(semconv.FINISH_REASONS)
     write = canonical if span.attributes.get(semconv.DIALECT) == "messages" else str
@@ -215,7 +214,7 @@ def _unfit(plan: CallPlan, choice: Choice) -> str | None:
     return None
 
 
-# --- What is trained
+# --- Training
 
 
 def wrongly_trained(recorded: Recorded) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""What a campaign does: rollouts of three agents and their calls, drawn from a seed. Knows nothing of HTTP or engines.
+"""Plans a campaign: rollouts of three agents and their calls, drawn from a seed.
 
-Each call bears a mark that stands in its prompt, so that whose it was can be read from the ids alone.
+Each call has a mark in its prompt, so that rollout, agent and number of a call can be read from the ids alone.
 """
 
 import re
@@ -13,9 +13,14 @@ import msgspec
 
 from campaign.formats import FORMATS
 from campaign.pictures import Picture, draw_picture
-from campaign.policies import VIEWING_AGENT
+from leyden.core.data.route import POLICY, Route
 
 AGENTS = ("planner", "solver", "critic")
+VIEWER = "viewer"
+"""Name of the policy that reads images."""
+VIEWING_AGENT = "critic"
+"""The agent whose calls it answers; a text policy answers the others."""
+ROUTES = (Route(agent=VIEWING_AGENT, to=VIEWER),)
 LIBRARIES = ("sdk", "httpx", "other")
 """`sdk` is the provider's own client; `other` is requests in threads, aiohttp in tasks."""
 Fault: TypeAlias = Literal["none", "hang up", "unread", "time out", "sent", "lost", "half", "live", "refused"]
@@ -89,7 +94,7 @@ class CallPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mark(self) -> Mark:
-        """What tells it from every other call."""
+        """Rollout, agent and number; no other call has the same."""
         return self.rollout, self.agent, self.number
 
     @property
@@ -121,6 +126,11 @@ class RolloutPlan(msgspec.Struct, frozen=True, kw_only=True):
             for turn in turns:
                 yield from turn.inside
                 yield turn.call
+
+
+def policy_of(agent: str) -> str:
+    """Return the name of the policy that answers an agent."""
+    return VIEWER if agent == VIEWING_AGENT else POLICY
 
 
 def span_of(mark: Mark) -> str:

@@ -1,4 +1,4 @@
-"""The two policies of a campaign: a text model, and a vision-language model around the same text model.
+"""Makes the two policies of a campaign: a text model, and a vision-language model around the same text model.
 
 The text model answers in the embedded engine's fused forward pass, the other in the generic one.
 """
@@ -10,16 +10,12 @@ from typing import Any
 
 import torch.random
 
-from leyden.core.data.route import POLICY, Route
+from campaign.plan import VIEWER
+from leyden.core.data.route import POLICY
 from leyden.core.engine.embedded.weights import load_model
 from leyden.core.testing.tiny_vision import IMAGE, IMAGE_TOKENS, PATCH, SIDE, save_vision_processor
 
 TEXT_POLICY = Path(__file__).parents[2] / "examples" / "calculator_langgraph" / "policy"
-VIEWER = "viewer"
-"""Name of the policy that reads images."""
-VIEWING_AGENT = "critic"
-"""The agent whose calls it answers."""
-ROUTES = (Route(agent=VIEWING_AGENT, to=VIEWER),)
 SPREAD = 0.2
 """Standard deviation of the random weights of the vision part: large enough that answers depend on the pixels."""
 CONTENT = """\
@@ -31,11 +27,6 @@ CONTENT = """\
 {%- endif -%}
 {%- endmacro -%}
 """
-
-
-def policy_of(agent: str) -> str:
-    """Return the name of the policy that answers an agent."""
-    return VIEWER if agent == VIEWING_AGENT else POLICY
 
 
 def make_policies(folder: Path) -> Mapping[str, Path]:

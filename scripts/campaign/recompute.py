@@ -180,7 +180,7 @@ def penalised(logits_TV: Tensor, one: _Drawn, sampling: Sampling) -> Tensor:
 
 
 def _as_recorded(one: _Drawn, possible: list[Tensor], warm_TV: Tensor) -> Iterator[Tensor]:
-    """Yield the log-probabilities over the tokens that the record says truncation left, if it says so.
+    """Yield the log-probabilities over the tokens that truncation left by the record, if they are recorded.
 
     Of tokens that are nearly equally likely, any may be the last one. A set of another size, or without a token that is
     likelier than one within it, gives no probabilities.

@@ -39,7 +39,7 @@ class Recorded:
         self.encoded = [span for span in self.calls if semconv.PROMPT_IDS in span.attributes]
         """Calls whose messages became a prompt: all but the refused ones."""
         self.drawn = [span for span in self.encoded if text(span, semconv.CALL_ID) in self.log or response_ids(span)]
-        """Calls that the engine took, or says that it did."""
+        """Calls that an engine has in its log, or that have an answer."""
         self.marks: dict[str, list[Mark]] = {
             span.span_id: marks_in(decode(list(unpack_ids(packed(span, semconv.PROMPT_IDS))))) for span in self.encoded
         }
@@ -124,7 +124,7 @@ def sampling_of(span: Span) -> Sampling:
 
 
 def message_text(span: Span) -> str:
-    """What the assistant says in a record, as a template would write it."""
+    """The text of the assistant's message in a record, as a template would write it."""
     output = span.attributes.get(semconv.OUTPUT_MESSAGES)
     return "" if output is None else str(msgspec.json.decode(str(output))[0]["content"] or "").strip()
 

@@ -7,8 +7,7 @@ from campaign.checks import may_stop_anywhere
 from campaign.dialects.conversation import Answer
 from campaign.formats import FORMATS
 from campaign.pictures import KINDS
-from campaign.plan import AGENTS, CUTS, LIBRARIES, REFUSALS, TOOLS, WITH_PICTURES
-from campaign.policies import VIEWER
+from campaign.plan import AGENTS, CUTS, LIBRARIES, REFUSALS, TOOLS, VIEWER, WITH_PICTURES
 from campaign.recorded import Recorded, is_image, message_images, named_images
 from leyden.core.data import reasons, semconv
 from leyden.core.data.route import POLICY
@@ -107,8 +106,8 @@ def _of_outcomes(recorded: Recorded) -> Iterator[str]:
     answers = recorded.answers()
     for mark, outcome in recorded.outcomes.items():
         call, answer = recorded.plans[mark], outcome.answer
-        yield outcome.became
-        if outcome.became == "refused":
+        yield outcome.result
+        if outcome.result == "refused":
             yield f"refused: {call.refusal}"
         if answer is None:
             continue

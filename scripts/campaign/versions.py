@@ -26,9 +26,9 @@ class Versions:
     def __init__(self, policy: Path) -> None:
         bars: Any = import_module("transformers.utils.logging")
         bars.disable_progress_bar()
-        self.model = load_model(policy)
+        self.model: Any = load_model(policy)
         """To compute with, after `load`."""
-        self.grammars = GrammarCompiler(str(policy), int(self.model.config.get_text_config().vocab_size))
+        self.grammars = GrammarCompiler(str(policy), self.model.get_output_embeddings().weight.shape[0])
         self._source = str(policy)
         self.pixels = lru_cache(maxsize=1024)(self._pixels)
         """Returns the pixel values of an image file."""

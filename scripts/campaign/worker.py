@@ -16,8 +16,7 @@ import msgspec
 
 from campaign.agents import AgentAtWork, Outcome, in_tasks, in_threads
 from campaign.clients import ASYNC, BLOCKING
-from campaign.plan import RolloutPlan
-from campaign.policies import ROUTES
+from campaign.plan import ROUTES, RolloutPlan
 from leyden.core.runner.attempts.thread_safety import prepare_first_use
 from leyden.core.tracing import context_propagation
 from leyden.core.tracing.context import OpenAttempt, open_attempt

@@ -1,4 +1,4 @@
-"""Chat Completions as an agent speaks it."""
+"""A conversation in Chat Completions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

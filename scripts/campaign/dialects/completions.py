@@ -1,4 +1,4 @@
-"""Completions as an agent speaks it: each prompt goes on from the text before it."""
+"""A conversation in Completions: each prompt continues the text before it."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -6,8 +6,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from campaign.pictures import Picture
-from campaign.plan import CallPlan
-from campaign.policies import VIEWING_AGENT
+from campaign.plan import VIEWING_AGENT, CallPlan
 
 Document: TypeAlias = dict[str, Any]
 """A whole answer, or one event of a stream."""

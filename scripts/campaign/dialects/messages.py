@@ -1,4 +1,4 @@
-"""Anthropic's Messages as an agent speaks it."""
+"""A conversation in Anthropic's Messages API."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

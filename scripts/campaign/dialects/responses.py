@@ -1,4 +1,4 @@
-"""Responses as an agent speaks it, each request going on from the stored answer before it."""
+"""A conversation in the Responses API: each request continues from the stored answer before it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
