@@ -86,7 +86,7 @@ def recomputed(
             if others := _with_images_of_others(drawn[version]):
                 wrong_images.append(_largest(versions, others))
             versions.load(version + 1)
-            wrong_versions.append(_largest(versions, drawn[version][:CONTROLS]))
+            wrong_versions.append(_largest(versions, _freest(drawn[version])))
             found.versions += 1
             on_version()
     found.by_a_wrong_version = min(wrong_versions, default=0.0)
@@ -115,9 +115,14 @@ def _by_version(spans: Sequence[Span], files: Files) -> dict[str, dict[int, list
     return found
 
 
+def _freest(drawn: Sequence[_Drawn]) -> list[_Drawn]:
+    """Return up to `CONTROLS` calls, those without a grammar first: under one, some tokens have no alternative."""
+    return sorted(drawn, key=lambda one: bool(sampling_of(one.span).grammar))[:CONTROLS]
+
+
 def _with_images_of_others(drawn: Sequence[_Drawn]) -> list[_Drawn]:
     """Return a batch of calls with images, in which each call has the images of another one."""
-    seeing = [one for one in drawn if one.images and None not in one.images][:CONTROLS]
+    seeing = _freest([one for one in drawn if one.images and None not in one.images])
     changed: list[_Drawn] = []
     for one in seeing:
         others = [image for other in seeing for image in other.images if image not in one.images]

@@ -38,7 +38,7 @@ SCRIPTS = Path(__file__).parents[1]
 SAMPLING = Sampling(temperature=0.9)
 """The policy's while it is trained: not the raw distribution, so that taking one for the other shows."""
 LONGEST_LINE = 1 << 26
-WAITS_SECONDS = 120
+WAITS_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
