@@ -256,12 +256,30 @@ def _logits(versions: Versions, batch: Sequence[_Drawn]) -> Iterator[Tensor]:
     ids_BT = torch.zeros(len(batch), max(len(one.ids) for one in batch), dtype=torch.long)
     for row, one in enumerate(batch):
         ids_BT[row, : len(one.ids)] = torch.tensor(one.ids)
-    pixels = [versions.pixels(image) for one in batch for image in one.images if image is not None]
-    images = {"pixel_values": torch.stack(pixels)} if pixels else {}
     with torch.no_grad():
-        logits_BTV = versions.model(ids_BT, use_cache=False, **images).logits
+        logits_BTV = versions.model(**_inputs(versions, batch, ids_BT), use_cache=False).logits
     for row, one in enumerate(batch):
         yield logits_BTV[row, one.prompt - 1 + one.mine.start : one.prompt - 1 + one.mine.stop]
+
+
+def _inputs(versions: Versions, batch: Sequence[_Drawn], ids_BT: Tensor) -> dict[str, Tensor]:
+    """Return what the model reads. It puts images in the places of all placeholders itself.
+
+    A policy may also draw a placeholder in its answer, which stands for no image. Then the images are put in the
+    recorded places here.
+    """
+    pixels = [versions.pixels(image) for one in batch for image in one.images if image is not None]
+    if not pixels:
+        return {"input_ids": ids_BT}
+    pixel_values = torch.stack(pixels)
+    places = [(row, range(start, start + n)) for row, one in enumerate(batch) for _, start, n in named_images(one.span)]
+    if int((ids_BT == versions.model.config.image_token_id).sum()) == sum(len(place) for _, place in places):
+        return {"input_ids": ids_BT, "pixel_values": pixel_values}
+    embeddings_BTH = versions.model.get_input_embeddings()(ids_BT)
+    features = versions.model.get_image_features(pixel_values=pixel_values, return_dict=True).pooler_output
+    for (row, place), features_IH in zip(places, features, strict=True):
+        embeddings_BTH[row, list(place)] = features_IH
+    return {"inputs_embeds": embeddings_BTH}
 
 
 def _difference(one: _Drawn, possible: Iterable[Tensor], key: str) -> float:
