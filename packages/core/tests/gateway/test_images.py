@@ -154,7 +154,10 @@ async def test_a_placeholder_that_the_policy_samples_is_a_token_without_an_image
     token = ImageProcessor(str(policy)).token
     async with site(policy, Sampling(logit_bias=((token, 100.0),))) as run, run.openai() as client:
         first = await client.chat.completions.create(model="m", messages=chat_messages(url(RED)), max_tokens=3)
-        more = [{"role": "assistant", "content": first.choices[0].message.content}, {"role": "user", "content": "And?"}]
+        more: Any = [
+            {"role": "assistant", "content": first.choices[0].message.content},
+            {"role": "user", "content": "And?"},
+        ]
         await client.chat.completions.create(model="m", messages=[*chat_messages(url(RED)), *more], max_tokens=3)
         spans = await run.spans()
     assert "<image>" not in (first.choices[0].message.content or "")
