@@ -11,6 +11,28 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from changed_evidence import (
+    edited,
+    is_drawn,
+    is_trained,
+    is_whole,
+    was_cut,
+    was_refused,
+    with_attributes,
+    with_log,
+    with_sampling,
+)
+from changed_images import (
+    image_dropped,
+    image_files_swapped,
+    image_in_another_place,
+    image_in_the_recorded_messages,
+    image_of_another_rollout,
+    image_recorded_again,
+    image_that_no_call_has,
+    images_swapped,
+    with_one_image,
+)
 from rich.console import Console
 
 import wire_campaign
@@ -21,14 +43,13 @@ from campaign.dialects.table import DIALECTS
 from campaign.evidence import Evidence
 from campaign.plan import VIEWER, make_plans
 from campaign.recompute import Differences, difference, drawn_from, recomputed, version_ranges
-from campaign.recorded import Files, Recorded, is_image, message_images, named_images, packed, sampling_of, text
+from campaign.recorded import Files, Recorded, named_images, packed, sampling_of, text
 from campaign.summary import ALWAYS
 from campaign.versions import Versions
 from leyden.core.data import reasons, semconv
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs, unpack_ids, unpack_log_probs
 from leyden.core.data.sampling import Sampling
-from leyden.core.data.span import Attribute, Span
-from leyden.core.engine.base import EngineRecord
+from leyden.core.data.span import Span
 from leyden.core.errors import GrammarError
 from leyden.core.grammar.tokenizer import load_tokenizer
 from wire_campaign import TOLERANCE, find, imprecise, run
@@ -91,57 +112,6 @@ def test_each_token_of_an_answer_may_have_its_own_side_of_a_nucleus_edge() -> No
 
 
 # --- What does not hold is found
-
-
-def is_drawn(span: Span) -> bool:
-    return semconv.RESPONSE_IDS in span.attributes and len(packed(span, semconv.RESPONSE_IDS)) > 0
-
-
-def is_whole(span: Span) -> bool:
-    return is_drawn(span) and semconv.NOT_TRAINED not in span.attributes and semconv.ENGINE_FINISH in span.attributes
-
-
-def is_trained(span: Span) -> bool:
-    return is_whole(span) and sampling_of(span).temperature > 0 and not sampling_of(span).truncates
-
-
-def was_cut(span: Span) -> bool:
-    return is_drawn(span) and span.attributes.get(semconv.NOT_TRAINED) == reasons.DISCONNECTED
-
-
-def was_refused(span: Span) -> bool:
-    return span.attributes.get(semconv.NOT_TRAINED) == reasons.REFUSED
-
-
-def edited(
-    evidence: Evidence, edit: Callable[[Span], Sequence[Span]], fits: Callable[[Span], bool] = is_whole
-) -> tuple[Evidence, Span]:
-    """The evidence with what `edit` makes of the first span that fits, and that span."""
-    number, span = next((n, span) for n, spans in evidence.spans.items() for span in spans if fits(span))
-    spans = [new for old in evidence.spans[number] for new in (edit(old) if old is span else [old])]
-    return replace(evidence, spans={**evidence.spans, number: spans}), span
-
-
-def with_attributes(span: Span, **changes: Attribute | None) -> Span:
-    """The span with attributes, named as in `semconv`, changed or (None) removed."""
-    changed = {getattr(semconv, name): value for name, value in changes.items()}
-    kept = {key: value for key, value in {**span.attributes, **changed}.items() if value is not None}
-    return msgspec.structs.replace(span, attributes=kept)
-
-
-def with_sampling(span: Span, **changes: Any) -> Span:
-    """The span with a record of other sampling parameters."""
-    sampling = msgspec.structs.replace(sampling_of(span), **changes)
-    return msgspec.structs.replace(span, attributes=span.attributes | sampling.recorded())
-
-
-def with_log(evidence: Evidence, span: Span, change: Callable[[EngineRecord], Sequence[EngineRecord]]) -> Evidence:
-    call = span.attributes[semconv.CALL_ID]
-    log = {
-        policy: [new for old in records for new in (change(old) if old.request_id == call else [old])]
-        for policy, records in evidence.log.items()
-    }
-    return replace(evidence, log=log)
 
 
 def dropped(evidence: Evidence) -> Evidence:
@@ -293,93 +263,6 @@ def another_call_than_was_forced(evidence: Evidence) -> Evidence:
 
 def other_ids_received(evidence: Evidence) -> Evidence:
     return with_choice(evidence, lambda _, choice: bool(choice.ids), ids=[1, 2, 3])
-
-
-def with_one_image(evidence: Evidence) -> tuple[Span, Span]:
-    """Two calls of one rollout that are trained, each with one image, which differ; any token may follow it."""
-    for spans in evidence.spans.values():
-        free = [span for span in spans if is_trained(span) and not sampling_of(span).grammar]
-        found = [span for span in free if len(named_images(span)) == 1]
-        if other := next((span for span in found if named_images(span)[0][0] != named_images(found[0])[0][0]), None):
-            return found[0], other
-    raise AssertionError("the campaign has no such calls")
-
-
-def with_image(span: Span, digest: str) -> Span:
-    """The span with another image in the place of its only one."""
-    _, start, tokens = named_images(span)[0]
-    return with_attributes(span, PROMPT_IMAGES=json.dumps([[digest, start, tokens]]))
-
-
-def images_swapped(evidence: Evidence) -> Evidence:
-    first, second = with_one_image(evidence)
-    a, b = named_images(first)[0][0], named_images(second)[0][0]
-    changed, _ = edited(evidence, lambda span: [with_image(span, b)], lambda span: span is first)
-    return edited(changed, lambda span: [with_image(span, a)], lambda span: span is second)[0]
-
-
-def image_of_another_rollout(evidence: Evidence) -> Evidence:
-    first, _ = with_one_image(evidence)
-    others = [one for spans in evidence.spans.values() for one in spans if is_image(one)]
-    (other, *_) = [text(one, semconv.IMAGE_DIGEST) for one in others if one.rollout_id != first.rollout_id]
-    return edited(evidence, lambda span: [with_image(span, other)], lambda span: span is first)[0]
-
-
-def image_in_another_place(evidence: Evidence) -> Evidence:
-    first, _ = with_one_image(evidence)
-    digest, start, tokens = named_images(first)[0]
-    moved = with_attributes(first, PROMPT_IMAGES=json.dumps([[digest, start - 1, tokens]]))
-    return edited(evidence, lambda _: [moved], lambda span: span is first)[0]
-
-
-def is_file_of(call: Span) -> Callable[[Span], bool]:
-    """Whether a span has the file of the call's only image."""
-    digest = named_images(call)[0][0]
-    return lambda span: (
-        is_image(span)
-        and (span.attempt_id, text(span, semconv.IMAGE_DIGEST))
-        == (
-            call.attempt_id,
-            digest,
-        )
-    )
-
-
-def image_dropped(evidence: Evidence) -> Evidence:
-    return edited(evidence, lambda _: [], is_file_of(with_one_image(evidence)[0]))[0]
-
-
-def image_files_swapped(evidence: Evidence) -> Evidence:
-    first, second = (is_file_of(call) for call in with_one_image(evidence))
-    a, b = (packed(edited(evidence, lambda _: [], fits)[1], semconv.IMAGE_DATA) for fits in (first, second))
-    changed, _ = edited(evidence, lambda span: [with_attributes(span, IMAGE_DATA=b)], first)
-    return edited(changed, lambda span: [with_attributes(span, IMAGE_DATA=a)], second)[0]
-
-
-def image_recorded_again(evidence: Evidence) -> Evidence:
-    def again(span: Span) -> list[Span]:
-        return [span, msgspec.structs.replace(span, span_id="0" * 16, start_time=span.start_time + 3600)]
-
-    return edited(evidence, again, is_file_of(with_one_image(evidence)[0]))[0]
-
-
-def image_that_no_call_has(evidence: Evidence) -> Evidence:
-    calls = {id(span) for spans in evidence.spans.values() for span in spans if named_images(span)}
-    rollout = with_one_image(evidence)[0].rollout_id
-    spans = {
-        n: [s for s in spans if s.rollout_id != rollout or id(s) not in calls] for n, spans in evidence.spans.items()
-    }
-    return replace(evidence, spans=spans)
-
-
-def image_in_the_recorded_messages(evidence: Evidence) -> Evidence:
-    def written(span: Span) -> list[Span]:
-        (url,) = [url for _, url in message_images(span)]
-        messages = text(span, semconv.INPUT_MESSAGES).replace(url, "data:image/png;base64," + "A" * 200)
-        return [with_attributes(span, INPUT_MESSAGES=messages)]
-
-    first, _ = with_one_image(evidence)
-    return edited(evidence, written, lambda span: span is first)[0]
 
 
 def nothing_known_of_a_call(evidence: Evidence) -> Evidence:
