@@ -1,10 +1,10 @@
 """Calls in thousands through every part of the wire, and whether each was recorded exactly, once, and as whose it was.
 
-Rollouts of three agents each, in tasks, threads and processes, speak with real clients to the real gateway before the
-embedded engine, in every dialect, streaming or not, with tools, formats, penalties and truncation, hang-ups, cut
-connections, retries and weight updates in flight. Then the engine's own log, the gateway's records, the marks in the
-prompts and what the agents received are held against each other, answers against their formats, and log-probabilities
-against plain forward passes. The exit code is 1 when something does not hold, or never happened.
+Rollouts of three agents each, in tasks, threads and processes, call two policies with real clients through the real
+gateway, in every dialect, streaming or not, with images, tools, formats, penalties and truncation, hang-ups, cut
+connections, retries and weight updates in flight. Then the engines' own logs, the gateway's records, the marks in the
+prompts, the images that agents sent and what they received are compared with each other, answers with their formats,
+and log-probabilities with plain forward passes. The exit code is 1 when something does not hold, or never happened.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,18 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from campaign.checks import Recorded, all_wrong
-from campaign.dialects import DIALECTS
+from campaign.checks import all_wrong
+from campaign.dialects.table import DIALECTS
 from campaign.evidence import Evidence
-from campaign.plan import make_plans
+from campaign.plan import VIEWER, make_plans
+from campaign.policies import make_policies
 from campaign.recompute import Differences, recomputed
+from campaign.recorded import Recorded
 from campaign.stage import Campaign, crews
 from campaign.summary import counts, never_happened
 from campaign.versions import Versions
-from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
+from leyden.core.grammar.tokenizer import load_tokenizer
 
-POLICY = Path(__file__).parents[1] / "examples" / "calculator_langgraph" / "policy"
 TOLERANCE = 1e-4
 SHOWN = 20
 """Wrong calls that are printed, of each kind."""
@@ -52,21 +54,24 @@ def arguments() -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace, folder: Path, console: Console) -> Evidence:
-    """Run a campaign."""
+    """Run a campaign, with its store and its policies in `folder`."""
     plans = make_plans(options.calls, options.seed, options.dialects.split(","))
     with Progress(console=console) as progress:
         calls = progress.add_task("calls", total=options.calls)
-        campaign = Campaign(plans, POLICY, updates=options.updates, told=lambda: progress.advance(calls))
+        on_call = partial(progress.advance, calls)
+        campaign = Campaign(plans, make_policies(folder), updates=options.updates, on_call=on_call)
         return asyncio.run(campaign.run(folder, crews(options.at_once, options.processes)))
 
 
 def find(evidence: Evidence, dialects: Sequence[str], at_once: int, console: Console) -> dict[str, Any]:
-    """Hold everything against everything; `wrong` lists what does not agree, by check."""
-    recorded = Recorded(evidence, HuggingFaceCodec(POLICY).decode)
+    """Compare the sources with each other; `wrong` lists what does not agree, by check."""
+    recorded = Recorded(evidence, load_tokenizer(str(evidence.policies[VIEWER])))
     wrong = all_wrong(recorded)
     with Progress(console=console) as progress:
-        task = progress.add_task("versions recomputed", total=evidence.seen["weight updates"] + 1)
-        differences = recomputed(recorded.drawn, Versions(POLICY), lambda: progress.advance(task))
+        updates = sum(evidence.seen[f"weight updates of {name}"] + 1 for name in evidence.policies)
+        on_version = partial(progress.advance, progress.add_task("versions recomputed", total=updates))
+        policies = {name: Versions(folder) for name, folder in evidence.policies.items()}
+        differences = recomputed(recorded.drawn, policies, recorded.files, on_version)
     counted = counts(recorded)
     wrong["log-probabilities"] = imprecise(differences)
     wrong["what should have happened"] = [f"{what}: never" for what in never_happened(counted, dialects)]
@@ -84,6 +89,8 @@ def imprecise(differences: Differences) -> list[str]:
         wrong.append("no token was recomputed")
     if not differences.by_a_wrong_version > 100 * TOLERANCE:
         wrong.append(f"a wrong version differs by {differences.by_a_wrong_version:.2e} only: it would not be noticed")
+    if differences.by_wrong_images is not None and not differences.by_wrong_images > 100 * TOLERANCE:
+        wrong.append(f"wrong images differ by {differences.by_wrong_images:.2e} only: they would not be noticed")
     return wrong
 
 
@@ -109,8 +116,8 @@ def main() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         evidence = run(options, Path(folder), console)
-    seconds = time.monotonic() - began
-    found = find(evidence, options.dialects.split(","), options.at_once, console)
+        seconds = time.monotonic() - began
+        found = find(evidence, options.dialects.split(","), options.at_once, console)
     show(found, console)
     console.print(f"{len(evidence.outcomes)} calls in {seconds:.0f} s")
     if options.json:

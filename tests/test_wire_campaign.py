@@ -11,34 +11,59 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from changed_evidence import (
+    edited,
+    is_drawn,
+    is_trained,
+    is_whole,
+    was_cut,
+    was_refused,
+    with_attributes,
+    with_log,
+    with_sampling,
+)
+from changed_images import (
+    image_dropped,
+    image_files_swapped,
+    image_in_another_place,
+    image_in_the_recorded_messages,
+    image_of_another_rollout,
+    image_recorded_again,
+    image_that_no_call_has,
+    images_swapped,
+    with_one_image,
+)
 from rich.console import Console
 
 import wire_campaign
 from campaign.agents import Outcome
-from campaign.checks import Recorded, all_wrong, may_stop_anywhere, packed, sampling_of
-from campaign.dialects import DIALECTS
+from campaign.checks import all_wrong, may_stop_anywhere
+from campaign.dialects.conversation import Choice
+from campaign.dialects.table import DIALECTS
 from campaign.evidence import Evidence
-from campaign.plan import make_plans
-from campaign.recompute import difference, drawn_from, recomputed, version_ranges
+from campaign.plan import VIEWER, make_plans
+from campaign.recompute import Differences, difference, drawn_from, recomputed, version_ranges
+from campaign.recorded import Files, Recorded, named_images, packed, sampling_of, text
 from campaign.summary import ALWAYS
-from campaign.talk import Choice
 from campaign.versions import Versions
 from leyden.core.data import reasons, semconv
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs, unpack_ids, unpack_log_probs
 from leyden.core.data.sampling import Sampling
-from leyden.core.data.span import Attribute, Span
-from leyden.core.engine.base import EngineRecord
+from leyden.core.data.span import Span
 from leyden.core.errors import GrammarError
-from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
-from wire_campaign import POLICY, TOLERANCE, find, imprecise, run
+from leyden.core.grammar.tokenizer import load_tokenizer
+from wire_campaign import TOLERANCE, find, imprecise, run
 
 CALLS, SEED = 400, 0
-ENGINE, WHO, ANSWERED, FORMATS, TRAINED = (
-    "gateway's records against the engine's log",
-    "who spoke",
-    "what agents were answered",
+CHANGED = 40
+"""Calls that are recomputed with another distribution."""
+ENGINE, WHO, ANSWERED, FORMATS, TRAINED, IMAGES = (
+    "engines' logs",
+    "callers",
+    "answers",
     "formats",
-    "what is trained",
+    "training",
+    "images",
 )
 
 Change = Callable[[Evidence], Evidence]
@@ -53,8 +78,13 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
 
 
 @pytest.fixture(scope="module")
-def codec() -> HuggingFaceCodec:
-    return HuggingFaceCodec(POLICY)
+def tokenizer(evidence: Evidence) -> Any:
+    return load_tokenizer(str(evidence.policies[VIEWER]))
+
+
+@pytest.fixture(scope="module")
+def versions(evidence: Evidence) -> dict[str, Versions]:
+    return {name: Versions(folder) for name, folder in evidence.policies.items()}
 
 
 def test_everything_holds_in_a_small_campaign(evidence: Evidence) -> None:
@@ -64,6 +94,7 @@ def test_everything_holds_in_a_small_campaign(evidence: Evidence) -> None:
     assert found["counts"]["recorded calls"] == found["counts"]["engine's calls"] >= CALLS / 2
     assert max(found["log-probabilities"]["raw"], found["log-probabilities"]["sampling"]) < TOLERANCE
     assert found["log-probabilities"]["tokens"] == found["counts"]["tokens drawn"]
+    assert found["log-probabilities"]["after_images"] > 100
 
 
 def test_each_token_of_an_answer_may_have_its_own_side_of_a_nucleus_edge() -> None:
@@ -81,55 +112,6 @@ def test_each_token_of_an_answer_may_have_its_own_side_of_a_nucleus_edge() -> No
 
 
 # --- What does not hold is found
-
-
-def is_drawn(span: Span) -> bool:
-    return semconv.RESPONSE_IDS in span.attributes and len(packed(span, semconv.RESPONSE_IDS)) > 0
-
-
-def is_whole(span: Span) -> bool:
-    return is_drawn(span) and semconv.NOT_TRAINED not in span.attributes and semconv.ENGINE_FINISH in span.attributes
-
-
-def is_trained(span: Span) -> bool:
-    return is_whole(span) and sampling_of(span).temperature > 0 and not sampling_of(span).truncates
-
-
-def was_cut(span: Span) -> bool:
-    return is_drawn(span) and span.attributes.get(semconv.NOT_TRAINED) == reasons.DISCONNECTED
-
-
-def was_refused(span: Span) -> bool:
-    return span.attributes.get(semconv.NOT_TRAINED) == reasons.REFUSED
-
-
-def edited(
-    evidence: Evidence, edit: Callable[[Span], Sequence[Span]], fits: Callable[[Span], bool] = is_whole
-) -> tuple[Evidence, Span]:
-    """The evidence with what `edit` makes of the first span that fits, and that span."""
-    number, span = next((n, span) for n, spans in evidence.spans.items() for span in spans if fits(span))
-    spans = [new for old in evidence.spans[number] for new in (edit(old) if old is span else [old])]
-    return replace(evidence, spans={**evidence.spans, number: spans}), span
-
-
-def with_attributes(span: Span, **changes: Attribute | None) -> Span:
-    """The span with attributes, named as in `semconv`, changed or (None) removed."""
-    changed = {getattr(semconv, name): value for name, value in changes.items()}
-    kept = {key: value for key, value in {**span.attributes, **changed}.items() if value is not None}
-    return msgspec.structs.replace(span, attributes=kept)
-
-
-def with_sampling(span: Span, **changes: Any) -> Span:
-    """The span with a record of other sampling parameters."""
-    sampling = msgspec.structs.replace(sampling_of(span), **changes)
-    return msgspec.structs.replace(span, attributes=span.attributes | sampling.recorded())
-
-
-def with_log(evidence: Evidence, span: Span, change: Callable[[EngineRecord], Sequence[EngineRecord]]) -> Evidence:
-    call = span.attributes[semconv.CALL_ID]
-    return replace(
-        evidence, log=[new for old in evidence.log for new in (change(old) if old.request_id == call else [old])]
-    )
 
 
 def dropped(evidence: Evidence) -> Evidence:
@@ -152,6 +134,13 @@ def of_another_agent(evidence: Evidence) -> Evidence:
 
 def of_another_span(evidence: Evidence) -> Evidence:
     return edited(evidence, lambda span: [msgspec.structs.replace(span, parent_id="0" * 16)])[0]
+
+
+def of_another_policy(evidence: Evidence) -> Evidence:
+    def other(span: Span) -> list[Span]:
+        return [with_attributes(span, POLICY="policy" if span.attributes[semconv.POLICY] == VIEWER else VIEWER)]
+
+    return edited(evidence, other)[0]
 
 
 def of_another_rollout(evidence: Evidence) -> Evidence:
@@ -287,6 +276,7 @@ def nothing_known_of_a_call(evidence: Evidence) -> Evidence:
         (doubled, {ENGINE, ANSWERED, TRAINED}),
         (of_another_agent, {WHO}),
         (of_another_span, {WHO}),
+        (of_another_policy, {WHO, ENGINE}),
         (of_another_rollout, {WHO}),
         (with_another_id, {ENGINE}),
         (with_another_logprob, {ENGINE}),
@@ -302,18 +292,57 @@ def nothing_known_of_a_call(evidence: Evidence) -> Evidence:
         (out_of_its_format, {ANSWERED, FORMATS}),
         (another_call_than_was_forced, {ANSWERED, FORMATS}),
         (nothing_known_of_a_call, {ANSWERED}),
+        (images_swapped, {IMAGES}),
+        (image_of_another_rollout, {IMAGES, TRAINED}),
+        (image_in_another_place, {IMAGES}),
+        (image_dropped, {IMAGES, TRAINED}),
+        (image_files_swapped, {IMAGES, TRAINED}),
+        (image_recorded_again, {IMAGES}),
+        (image_that_no_call_has, {IMAGES}),
+        (image_in_the_recorded_messages, {IMAGES}),
     ],
 )
-def test_what_is_wrong_is_found(
-    evidence: Evidence, codec: HuggingFaceCodec, change: Change, found_by: set[str]
-) -> None:
-    wrong = all_wrong(Recorded(change(evidence), codec.decode))
+def test_what_is_wrong_is_found(evidence: Evidence, tokenizer: Any, change: Change, found_by: set[str]) -> None:
+    wrong = all_wrong(Recorded(change(evidence), tokenizer))
     assert found_by <= {name for name, lines in wrong.items() if lines}, wrong
 
 
+def test_calls_with_each_others_images_and_a_call_without_its_image_are_named(
+    evidence: Evidence, tokenizer: Any
+) -> None:
+    calls = [text(span, semconv.CALL_ID) for span in with_one_image(evidence)]
+    swapped = "\n".join(all_wrong(Recorded(images_swapped(evidence), tokenizer))[IMAGES])
+    for call in calls:
+        assert f"{call}: sent with the images" in swapped
+        assert f"{call}: trained with other images than it was sent with" in swapped
+        assert f"{call}: its messages name other images than its prompt" in swapped
+    dropped_image = all_wrong(Recorded(image_dropped(evidence), tokenizer))
+    digest = named_images(with_one_image(evidence)[0])[0][0]
+    assert f"{calls[0]}: the file of its image {digest[:8]} is not recorded" in dropped_image[IMAGES]
+    assert f"{calls[0]}: never trained" in dropped_image[TRAINED]
+
+
+def differing(found: Differences) -> tuple[float, float]:
+    return found.raw, found.sampling
+
+
+def compared(spans: Sequence[Span], versions: dict[str, Versions], files: Files | None = None) -> Differences:
+    return recomputed(spans, versions, files or {}, lambda: None)
+
+
+def is_of_text(span: Span) -> bool:
+    return is_whole(span) and not named_images(span)
+
+
+def is_free(span: Span) -> bool:
+    return is_of_text(span) and not sampling_of(span).grammar
+
+
 @pytest.mark.parametrize("changed", ["raw", "drawn from", "version"])
-def test_log_probabilities_that_no_version_gives_are_found(evidence: Evidence, changed: str) -> None:
-    _, span = edited(evidence, lambda span: [span])
+def test_log_probabilities_that_no_version_gives_are_found(
+    evidence: Evidence, versions: dict[str, Versions], changed: str
+) -> None:
+    _, span = edited(evidence, lambda span: [span], is_free)
     key = {"raw": "RESPONSE_LOGPROBS", "drawn from": "SAMPLING_LOGPROBS"}.get(changed)
     if key is None:
         given = with_attributes(span, POLICY_VERSIONS=[n for v, k in version_ranges(span) for n in (v + 1, k)])
@@ -321,10 +350,27 @@ def test_log_probabilities_that_no_version_gives_are_found(evidence: Evidence, c
         *rest, last = unpack_log_probs(packed(span, getattr(semconv, key)))
         given = with_attributes(span, **{key: pack_log_probs([*rest, last - 2 * TOLERANCE])})
 
-    versions = Versions(POLICY)
-    assert imprecise(recomputed([span], versions, lambda: None)) == []
-    (wrong,) = imprecise(recomputed([given], versions, lambda: None))
+    assert imprecise(compared([span], versions)) == []
+    (wrong,) = imprecise(compared([given], versions))
     assert str(span.attributes[semconv.CALL_ID]) in wrong
+
+
+def test_log_probabilities_of_other_images_and_of_none_are_found(
+    evidence: Evidence, versions: dict[str, Versions], tokenizer: Any
+) -> None:
+    first, _ = with_one_image(evidence)
+    call = text(first, semconv.CALL_ID)
+    assert max(differing(compared([first], versions, Recorded(evidence, tokenizer).files))) < TOLERANCE
+    for change, named in (
+        (images_swapped, call),
+        (image_files_swapped, call),
+        (image_dropped, f"{call} (an image is missing)"),
+    ):
+        recorded = Recorded(change(evidence), tokenizer)
+        spans = [span for span in recorded.drawn if span.attributes[semconv.CALL_ID] == call]
+        found = compared(spans, versions, recorded.files)
+        assert max(differing(found)) > 100 * TOLERANCE
+        assert found.worst_call == named
 
 
 @pytest.mark.parametrize(
@@ -338,33 +384,34 @@ def test_log_probabilities_that_no_version_gives_are_found(evidence: Evidence, c
         ("top_p", 1.0),
     ],
 )
-def test_another_distribution_than_the_recorded_one_is_found(evidence: Evidence, field: str, value: float) -> None:
+def test_another_distribution_than_the_recorded_one_is_found(
+    evidence: Evidence, versions: dict[str, Versions], field: str, value: float
+) -> None:
     """The recomputation depends on each part of the sampling: with another one, some log-probability differs.
 
-    Few calls have a penalty that happens to matter, so all get one.
+    Few calls have a penalty that happens to matter, so many get one.
     """
-    spans = [span for spans in evidence.spans.values() for span in spans if is_drawn(span)]
-    drawn = [span for span in spans if sampling_of(span).temperature > 0]
-    changed = [
-        span
-        if getattr(sampling_of(span), field) == value
-        else with_attributes(with_sampling(span, **{field: value}), SAMPLING_KEPT=None)
-        for span in drawn
-    ]
-    assert imprecise(recomputed(drawn, Versions(POLICY), lambda: None)) == []
-    assert imprecise(recomputed(changed, Versions(POLICY), lambda: None)) != []
+    spans = [span for spans in evidence.spans.values() for span in spans if is_drawn(span) and not named_images(span)]
+    others = [
+        span for span in spans if sampling_of(span).temperature > 0 and getattr(sampling_of(span), field) != value
+    ][:CHANGED]
+    changed = [with_attributes(with_sampling(span, **{field: value}), SAMPLING_KEPT=None) for span in others]
+    assert max(differing(compared(others, versions))) < TOLERANCE
+    assert max(differing(compared(changed, versions))) > TOLERANCE
 
 
-def test_a_grammar_that_does_not_allow_a_recorded_token_is_found(evidence: Evidence) -> None:
-    _, span = edited(evidence, lambda span: [span], lambda span: is_whole(span) and bool(sampling_of(span).grammar))
+def test_a_grammar_that_does_not_allow_a_recorded_token_is_found(
+    evidence: Evidence, versions: dict[str, Versions]
+) -> None:
+    _, span = edited(evidence, lambda span: [span], lambda span: is_of_text(span) and bool(sampling_of(span).grammar))
     with pytest.raises(GrammarError, match="does not allow"):
-        recomputed([with_sampling(span, grammar="start: /~~~/")], Versions(POLICY), lambda: None)
+        compared([with_sampling(span, grammar="start: /~~~/")], versions)
 
 
 def test_a_campaign_in_which_nothing_happened_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nothing = Evidence(plans=[], outcomes=[], log=[], rollouts={}, spans={})
+    nothing = Evidence(policies=evidence.policies, plans=[], outcomes=[], log={}, rollouts={}, spans={})
 
     def ran(*_: object) -> Evidence:
         return nothing

@@ -1,6 +1,6 @@
-"""The agents of one rollout at work: each makes its calls, goes on from what it hears, and says what became of them.
+"""The agents of one rollout: each makes its calls, continues from the answers, and reports what became of each call.
 
-They say who speaks as an adapter would, and nothing more. Knows nothing of the gateway.
+They set the current caller as an adapter would, and do nothing else for the gateway.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from campaign.clients import HEAD, Ask, Lost, Refused, Request
-from campaign.dialects import DIALECTS
+from campaign.clients import HEAD, Lost, Refused, Request, Send
+from campaign.dialects.conversation import Answer, Conversation, Document
+from campaign.dialects.table import DIALECTS
 from campaign.plan import CUTS, CallPlan, Mark, RolloutPlan, Turn, span_of
-from campaign.talk import Answer, Document, Talk
 from leyden.core.tracing.context import Caller, OpenAttempt, set_caller
 
 PROVIDERS = {"messages": "https://api.anthropic.com/v1"}
@@ -25,16 +25,16 @@ TRIES = 4
 OWN_RETRIES = 2
 """How often the providers' clients try again by themselves, their default."""
 
-Became: TypeAlias = Literal["answered", "unanswered", "refused", "failed"]
+Result: TypeAlias = Literal["answered", "unanswered", "refused", "failed"]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     """What became of a call, as its agent saw it."""
 
     mark: Mark
-    became: Became
+    result: Result
     tries: int = 1
-    """How often the agent asked, besides what its client did by itself."""
+    """How often the agent sent it, besides what its client did by itself."""
     answer: Answer | None = None
     status: int | None = None
     """Of a refusal."""
@@ -44,7 +44,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
 
 
 class _HungUp(Exception):
-    """The plan says that the client goes now."""
+    """The plan has the client close the connection now."""
 
 
 @dataclass(slots=True)
@@ -53,60 +53,60 @@ class AgentAtWork:
 
     plan: RolloutPlan
     attempt: OpenAttempt
-    clients: Mapping[str, Ask]
-    tell: Callable[[Outcome], None]
-    _talks: dict[tuple[str, str], Talk] = field(default_factory=dict[tuple[str, str], Talk])
+    clients: Mapping[str, Send]
+    on_outcome: Callable[[Outcome], None]
+    _conversations: dict[tuple[str, str], Conversation] = field(default_factory=dict[tuple[str, str], Conversation])
 
     async def work(self, turns: tuple[Turn, ...]) -> None:
         """Take every turn, with other agents inside it."""
         for turn in turns:
-            speaking = _caller(turn.call, None)
-            set_caller(speaking)
+            caller = _caller(turn.call, None)
+            set_caller(caller)
             for call in turn.inside:
-                other = _caller(call, speaking)
+                other = _caller(call, caller)
                 set_caller(other)
                 await self._make(call)
                 other.ended.set()
             await self._make(turn.call)
-            speaking.ended.set()
+            caller.ended.set()
 
     async def _make(self, call: CallPlan) -> None:
         try:
-            outcome = await self._ask_until_answered(call)
+            outcome = await self._request_until_answered(call)
         except Exception as error:
-            outcome = Outcome(mark=call.mark, became="failed", error=f"{type(error).__name__}: {error}")
-        self.tell(outcome)
+            outcome = Outcome(mark=call.mark, result="failed", error=f"{type(error).__name__}: {error}")
+        self.on_outcome(outcome)
 
-    async def _ask_until_answered(self, call: CallPlan) -> Outcome:
-        talk = self._talk(call)
-        body = talk.body(call)
+    async def _request_until_answered(self, call: CallPlan) -> Outcome:
+        conversation = self._conversation(call)
+        body = conversation.body(call)
         for tried in range(TRIES):
             try:
-                answer = await self._ask(call, talk, body, tried)
+                answer = await self._request(call, conversation, body, tried)
             except Refused as refusal:
                 as_planned = call.fault == "refused"
-                became: Became = "refused" if as_planned else "failed"
-                return Outcome(mark=call.mark, became=became, status=refusal.status, error=str(refusal))
+                result: Result = "refused" if as_planned else "failed"
+                return Outcome(mark=call.mark, result=result, status=refusal.status, error=str(refusal))
             except (Lost, _HungUp) as reason:
                 if call.fault in ("none", "refused"):
-                    return Outcome(mark=call.mark, became="failed", error=f"no answer: {reason}")
+                    return Outcome(mark=call.mark, result="failed", error=f"no answer: {reason}")
                 if not call.again:
-                    return Outcome(mark=call.mark, became="unanswered", error=str(reason))
+                    return Outcome(mark=call.mark, result="unanswered", error=str(reason))
                 continue
             if call.fault == "refused":
-                return Outcome(mark=call.mark, became="failed", error=f"answered, though {call.refusal}")
+                return Outcome(mark=call.mark, result="failed", error=f"answered, though {call.refusal}")
             used = (call.number + call.rollout) % len(answer.choices)
-            talk.went_on(call, answer, used)
-            return Outcome(mark=call.mark, became="answered", tries=tried + 1, answer=answer, used=used)
-        return Outcome(mark=call.mark, became="failed", error=f"no answer in {TRIES} tries")
+            conversation.continue_from(call, answer, used)
+            return Outcome(mark=call.mark, result="answered", tries=tried + 1, answer=answer, used=used)
+        return Outcome(mark=call.mark, result="failed", error=f"no answer in {TRIES} tries")
 
-    async def _ask(self, call: CallPlan, talk: Talk, body: dict[str, Any], tried: int) -> Answer:
-        """Ask once; what goes wrong by the client's own doing does so the first time only."""
+    async def _request(self, call: CallPlan, conversation: Conversation, body: dict[str, Any], tried: int) -> Answer:
+        """Send a request once; a fault that the client itself makes happens the first time only."""
         request = Request(
             base_url=f"{self.attempt.gateway_url}/a/{self.attempt.token}/v1"
             if call.pinned
             else PROVIDERS.get(call.dialect, OPENAI),
-            path=talk.path,
+            path=conversation.path,
             body=body,
             headers={"x-stainless-retry-count": str(tried)} if tried else {},
             retries=OWN_RETRIES if call.fault in CUTS and not tried else 0,
@@ -121,16 +121,16 @@ class AgentAtWork:
                     documents.append(document)
                 if not tried and call.fault == "hang up" and len(documents) >= call.after:
                     raise _HungUp(f"after {len(documents)} events")
-        answer = talk.read(documents)
+        answer = conversation.read(documents)
         if answer is None:
             raise Lost("the answer broke off")
         return answer
 
-    def _talk(self, call: CallPlan) -> Talk:
+    def _conversation(self, call: CallPlan) -> Conversation:
         key = (call.agent, call.dialect)
-        if key not in self._talks:
-            self._talks[key] = DIALECTS[call.dialect]()
-        return self._talks[key]
+        if key not in self._conversations:
+            self._conversations[key] = DIALECTS[call.dialect]()
+        return self._conversations[key]
 
 
 async def in_tasks(work: Callable[[str], AgentAtWork], plan: RolloutPlan) -> None:

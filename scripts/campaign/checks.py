@@ -1,81 +1,56 @@
-"""What must hold of a finished campaign. Each check returns, in one line each, what does not; nothing means all holds.
+"""What must hold for a finished campaign. Each check returns one line for each thing that does not hold."""
 
-Knows nothing of how the campaign was run.
-"""
-
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from campaign.agents import Outcome
-from campaign.evidence import Evidence
+from campaign.dialects.conversation import FUNCTIONS, Answer, Choice
+from campaign.dialects.messages import canonical
 from campaign.formats import fits, is_valid
-from campaign.messages_talk import canonical
-from campaign.plan import CallPlan, Mark, marks_in, span_of
-from campaign.talk import FUNCTIONS, Answer, Choice
+from campaign.image_checks import wrong_images
+from campaign.plan import CallPlan, policy_of, span_of
+from campaign.recorded import (
+    Recorded,
+    agent_of,
+    can_be_trained,
+    drew_the_end,
+    has_siblings,
+    is_whole,
+    message_text,
+    packed,
+    response_ids,
+    text,
+)
 from check_record import Record, calls_recorded_wrongly
 from leyden.core.data import reasons, semconv
 from leyden.core.data.encoding.tokens import log_probs, unpack_ids, unpack_log_probs
 from leyden.core.data.reasons import CHOICE_NOT_USED
-from leyden.core.data.sampling import Sampling, recorded_sampling
-from leyden.core.data.span import Attribute, Span
-from leyden.core.trajectory.assemble import assemble
+from leyden.core.data.span import Span
 from leyden.core.trajectory.calls import is_recorded_call
-from leyden.core.trajectory.select import Selector
-
-
-class Recorded:
-    """The evidence, put in the order that checks need: the calls that reached the model, by mark."""
-
-    def __init__(self, evidence: Evidence, decode: Callable[[Sequence[int]], str]) -> None:
-        self.evidence = evidence
-        self.plans: dict[Mark, CallPlan] = {call.mark: call for plan in evidence.plans for call in plan.calls()}
-        self.outcomes: dict[Mark, Outcome] = {outcome.mark: outcome for outcome in evidence.outcomes}
-        self.log = {record.request_id: record for record in evidence.log}
-        self.calls = [span for spans in evidence.spans.values() for span in spans if is_recorded_call(span)]
-        self.encoded = [span for span in self.calls if semconv.PROMPT_IDS in span.attributes]
-        """Calls whose messages became a prompt: all but the refused ones."""
-        self.drawn = [span for span in self.encoded if text(span, semconv.CALL_ID) in self.log or _ids(span)]
-        """Calls that the engine took, or says that it did."""
-        self.marks: dict[str, list[Mark]] = {
-            span.span_id: marks_in(decode(unpack_ids(packed(span, semconv.PROMPT_IDS)))) for span in self.encoded
-        }
-        """Of each encoded span, those in its prompt; the last is the call's own."""
-        self.received = {outcome.answer.id for outcome in evidence.outcomes if outcome.answer is not None}
-        """Ids of the answers that arrived in full."""
-
-    def answers(self) -> dict[Mark, dict[str, list[Span]]]:
-        """The spans of each call, by the answer that they are choices of."""
-        found: defaultdict[Mark, dict[str, list[Span]]] = defaultdict(dict)
-        for span in self.encoded:
-            if marks := self.marks[span.span_id]:
-                found[marks[-1]].setdefault(text(span, semconv.RESPONSE_ID), []).append(span)
-        return found
 
 
 def all_wrong(recorded: Recorded) -> dict[str, list[str]]:
     """Return what each check finds."""
     checks: dict[str, Callable[[Recorded], Iterator[str]]] = {
-        "gateway's records against the engine's log": against_engine,
-        "who spoke": misattributed,
-        "what agents were answered": misanswered,
+        "engines' logs": against_engine,
+        "callers": misattributed,
+        "answers": misanswered,
         "formats": unfit,
-        "what is trained": wrongly_trained,
+        "training": wrongly_trained,
+        "images": wrong_images,
     }
     return {name: list(check(recorded)) for name, check in checks.items()}
 
 
-# --- The engine's log
+# --- The engines' logs
 
 
 def against_engine(recorded: Recorded) -> Iterator[str]:
-    """Every call of the engine's log is recorded once, the same to the last bit, and nothing else is."""
-    twice = [
-        name for name, count in Counter(record.request_id for record in recorded.evidence.log).items() if count > 1
-    ]
-    yield from (f"{call}: the engine knows it twice" for call in twice)
+    """Every call in an engine's log is recorded once, the same to the last bit, and nothing else is."""
+    logged = Counter(record.request_id for log in recorded.evidence.log.values() for record in log)
+    yield from (f"{call}: twice in the engines' logs" for call, count in logged.items() if count > 1)
     rows: dict[str, Any] = {name: msgspec.to_builtins(record) for name, record in recorded.log.items()}
     wrong = dict.fromkeys(calls_recorded_wrongly(Record(calls=recorded.drawn), rows))
     yield from (f"{call}: missing, doubled, or not with the ids and versions that the engine drew" for call in wrong)
@@ -84,6 +59,8 @@ def against_engine(recorded: Recorded) -> Iterator[str]:
         if call in wrong:
             continue
         record = recorded.log[call]
+        if (policy := span.attributes.get(semconv.POLICY)) != recorded.drawn_by[call]:
+            yield f"{call}: drawn by {recorded.drawn_by[call]}, recorded as of {policy}"
         pairs = ((semconv.RESPONSE_LOGPROBS, record.logprobs), (semconv.SAMPLING_LOGPROBS, record.sampling_logprobs))
         for key, values in pairs:
             if unpack_log_probs(packed(span, key)) != log_probs(values):
@@ -94,7 +71,7 @@ def against_engine(recorded: Recorded) -> Iterator[str]:
             yield f"{text(span, semconv.CALL_ID)}: recorded, but never drawn"
 
 
-# --- Who spoke
+# --- Callers
 
 
 def misattributed(recorded: Recorded) -> Iterator[str]:
@@ -103,7 +80,7 @@ def misattributed(recorded: Recorded) -> Iterator[str]:
     for span in recorded.encoded:
         call, marks = text(span, semconv.CALL_ID), recorded.marks[span.span_id]
         if not marks or marks[-1] not in recorded.plans:
-            yield f"{call}: its prompt bears no mark of this campaign"
+            yield f"{call}: its prompt has no mark of this campaign"
             continue
         mark = marks[-1]
         if {rollout for rollout, _, _ in marks} != {mark[0]}:
@@ -111,22 +88,24 @@ def misattributed(recorded: Recorded) -> Iterator[str]:
         true = rollouts[mark[0]]
         plan = recorded.plans[mark]
         expected = (true.rollout_id, true.attempt.attempt_id, mark[1], f"{mark[1]}/{plan.dialect}", span_of(mark))
-        said = (span.rollout_id, span.attempt_id, _agent(span), span.attributes.get(semconv.NODE), span.parent_id)
-        if said != expected or span.trace_id != f"{mark[0] + 1:032x}":
-            yield f"{call}: of {expected}, recorded as of {said} in trace {span.trace_id}"
+        found = (span.rollout_id, span.attempt_id, agent_of(span), span.attributes.get(semconv.NODE), span.parent_id)
+        if found != expected or span.trace_id != f"{mark[0] + 1:032x}":
+            yield f"{call}: of {expected}, recorded as of {found} in trace {span.trace_id}"
+        if (policy := span.attributes.get(semconv.POLICY)) != policy_of(mark[1]):
+            yield f"{call}: of {policy_of(mark[1])}, answered by {policy}"
         if span.attributes.get(semconv.DIALECT) != plan.dialect:
             yield f"{call}: spoken in {plan.dialect}, recorded as {span.attributes.get(semconv.DIALECT)}"
     numbers = {rollout.rollout_id: number for number, rollout in rollouts.items()}
     refused = [span for span in recorded.calls if span.attributes.get(semconv.NOT_TRAINED) == reasons.REFUSED]
-    by_record = Counter((numbers.get(span.rollout_id), _agent(span)) for span in refused)
+    by_record = Counter((numbers.get(span.rollout_id), agent_of(span)) for span in refused)
     outcomes = recorded.evidence.outcomes
-    by_agent = Counter[tuple[int | None, str | None]](one.mark[:2] for one in outcomes if one.became == "refused")
+    by_agent = Counter[tuple[int | None, str | None]](one.mark[:2] for one in outcomes if one.result == "refused")
     yield from (
         f"{who}: refusals recorded and met differ" for who in {*by_record, *by_agent} if by_record[who] != by_agent[who]
     )
 
 
-# --- What agents were answered
+# --- Answers
 
 
 def misanswered(recorded: Recorded) -> Iterator[str]:
@@ -137,15 +116,15 @@ def misanswered(recorded: Recorded) -> Iterator[str]:
     answers = recorded.answers()
     for mark, plan in recorded.plans.items():
         outcome = recorded.outcomes.get(mark)
-        if outcome is None or outcome.became == "failed":
+        if outcome is None or outcome.result == "failed":
             yield f"{mark} ({plan.fault}): {outcome.error if outcome else 'nothing is known of it'}"
             continue
-        whole = {name: spans for name, spans in answers.get(mark, {}).items() if _is_whole(spans)}
+        whole = {name: spans for name, spans in answers.get(mark, {}).items() if is_whole(spans)}
         if len(whole) > 1:
             yield f"{mark} ({plan.fault}): {len(whole)} whole answers to one call: {', '.join(whole)}"
         if outcome.answer is not None:
             yield from (f"{mark} ({plan.fault}): {wrong}" for wrong in _differences(outcome.answer, whole))
-        if outcome.became == "refused" and (outcome.status != 400 or whole):
+        if outcome.result == "refused" and (outcome.status != 400 or whole):
             yield f"{mark}: refused with {outcome.status}, and yet recorded as answered"
 
 
@@ -164,11 +143,11 @@ def _differences(answer: Answer, whole: dict[str, list[Span]]) -> Iterator[str]:
     )
     prompt_ids = list(unpack_ids(packed(spans[0], semconv.PROMPT_IDS)))
     if answer.prompt_ids not in (None, prompt_ids):
-        yield f"answer {answer.id} was said to have another prompt than the recorded one"
+        yield f"answer {answer.id} was received with another prompt than the recorded one"
     if answer.tokens is not None:
-        counted = len(prompt_ids), sum(len(_ids(span)) for span in spans)
+        counted = len(prompt_ids), sum(len(response_ids(span)) for span in spans)
         if answer.tokens != counted:
-            yield f"answer {answer.id} was said to have {answer.tokens} tokens, and has {counted}"
+            yield f"answer {answer.id} was received with {answer.tokens} tokens, and has {counted}"
 
 
 def _same(received: Choice, recorded: Choice) -> bool:
@@ -181,7 +160,7 @@ def _same(received: Choice, recorded: Choice) -> bool:
 
 
 def _choice(span: Span) -> Choice:
-    """Return what a span says that its agent was answered; log-probabilities are those of all its tokens."""
+    """Return the choice that a span records, with the log-probabilities of all its tokens."""
     (message,) = msgspec.json.decode(text(span, semconv.OUTPUT_MESSAGES))
     finish: Any = span.attributes.get(semconv.FINISH_REASONS)
     write = canonical if span.attributes.get(semconv.DIALECT) == "messages" else str
@@ -191,7 +170,7 @@ def _choice(span: Span) -> Choice:
         calls=[(id, function["name"], write(function["arguments"])) for id, function in functions],
         finish=finish[0] if finish else None,
         logprobs=list(unpack_log_probs(packed(span, semconv.RESPONSE_LOGPROBS))),
-        ids=list(_ids(span)),
+        ids=list(response_ids(span)),
     )
 
 
@@ -235,7 +214,7 @@ def _unfit(plan: CallPlan, choice: Choice) -> str | None:
     return None
 
 
-# --- What is trained
+# --- Training
 
 
 def wrongly_trained(recorded: Recorded) -> Iterator[str]:
@@ -245,20 +224,20 @@ def wrongly_trained(recorded: Recorded) -> Iterator[str]:
             left_out = [semconv.NOT_TRAINED in span.attributes for span in spans]
             if any(left_out) != all(left_out):
                 yield f"{name}: only some of its choices are left out of training"
-            if not _is_whole(spans) and not all(left_out):
+            if not is_whole(spans) and not all(left_out):
                 yield f"{name}: a partial answer is not marked as one that never trains"
-            if all(left_out) and all(_drew_the_end(span, recorded) for span in spans) and name in recorded.received:
+            if all(left_out) and all(drew_the_end(span, recorded) for span in spans) and name in recorded.received:
                 yield f"{name}: reached its agent, and is left out of training"
-    for number, rollout in recorded.evidence.rollouts.items():
+    for number in recorded.evidence.rollouts:
         spans = recorded.evidence.spans[number]
-        trajectory = assemble(rollout, rollout.attempt, spans, Selector())
+        trajectory = recorded.trajectories[number]
         trained = Counter(transition.call_id for transition in trajectory.transitions)
         calls = [span for span in spans if is_recorded_call(span)]
         if trained.total() + sum(trajectory.excluded.values()) != len(calls):
             yield f"rollout {number}: of {len(calls)} calls {trained.total()} are trained, {trajectory.excluded} not"
         yield from (f"{call}: {count} transitions" for call, count in trained.items() if count > 1)
         yield from _untrained(recorded, calls, trained)
-        several = sum(1 for span in calls if _has_siblings(span, calls) and semconv.NOT_TRAINED not in span.attributes)
+        several = sum(1 for span in calls if has_siblings(span, calls) and semconv.NOT_TRAINED not in span.attributes)
         if trajectory.excluded.get(CHOICE_NOT_USED, 0) > several:
             yield f"rollout {number}: more choices are called unused than there are"
 
@@ -267,10 +246,10 @@ def _untrained(recorded: Recorded, calls: Sequence[Span], trained: Counter[str])
     """Yield the calls that should be transitions and are not, and those that are and should not be."""
     for span in calls:
         call, why_not = text(span, semconv.CALL_ID), span.attributes.get(semconv.NOT_TRAINED)
-        fit = why_not is None and bool(_ids(span)) and _can_be_trained(span)
+        fit = why_not is None and bool(response_ids(span)) and can_be_trained(span)
         if not fit and trained[call]:
             yield f"{call}: trained, though {why_not or 'its sampling cannot be replayed'}"
-        if fit and not trained[call] and (not _has_siblings(span, calls) or _must_be_used(recorded, span, calls)):
+        if fit and not trained[call] and (not has_siblings(span, calls) or _must_be_used(recorded, span, calls)):
             yield f"{call}: never trained"
 
 
@@ -287,65 +266,3 @@ def _must_be_used(recorded: Recorded, span: Span, calls: Sequence[Span]) -> bool
     said = [message_text(other) for other in calls]
     mine = message_text(span)
     return bool(mine) and said.count(mine) == 1
-
-
-# --- Reading spans
-
-
-def text(span: Span, key: str) -> str:
-    """An attribute that is text."""
-    return str(span.attributes[key])
-
-
-def packed(span: Span, key: str) -> bytes:
-    """An attribute that is packed numbers."""
-    value: Attribute = span.attributes[key]
-    assert isinstance(value, bytes)
-    return value
-
-
-def _can_be_trained(span: Span) -> bool:
-    """Return whether the tokens were sampled, and what truncation left of the distribution is recorded."""
-    sampling = sampling_of(span)
-    return sampling.temperature > 0 and (semconv.SAMPLING_KEPT in span.attributes or not sampling.truncates)
-
-
-def sampling_of(span: Span) -> Sampling:
-    """How a call's tokens were drawn; of a call that never got that far, as if they were not."""
-    if semconv.SAMPLING_USED not in span.attributes:
-        return Sampling(temperature=0)
-    sampling = recorded_sampling(span.attributes)
-    assert sampling is not None, f"the sampling of call {text(span, semconv.CALL_ID)} cannot be read"
-    return sampling
-
-
-def message_text(span: Span) -> str:
-    """What the assistant says in a record, as a template would write it."""
-    output = span.attributes.get(semconv.OUTPUT_MESSAGES)
-    return "" if output is None else str(msgspec.json.decode(str(output))[0]["content"] or "").strip()
-
-
-def _agent(span: Span) -> str | None:
-    agent = span.attributes.get(semconv.AGENT_NAME)
-    return None if agent is None else str(agent)
-
-
-def _ids(span: Span) -> Sequence[int]:
-    return unpack_ids(packed(span, semconv.RESPONSE_IDS)) if semconv.RESPONSE_IDS in span.attributes else []
-
-
-def _is_whole(spans: Sequence[Span]) -> bool:
-    """Whether an answer went on to its end, all of its choices."""
-    return all(
-        semconv.ENGINE_FINISH in span.attributes and semconv.NOT_TRAINED not in span.attributes for span in spans
-    )
-
-
-def _drew_the_end(span: Span, recorded: Recorded) -> bool:
-    record = recorded.log.get(text(span, semconv.CALL_ID))
-    return record is not None and record.finish_reason != "abort"
-
-
-def _has_siblings(span: Span, calls: Sequence[Span]) -> bool:
-    name = span.attributes.get(semconv.RESPONSE_ID)
-    return sum(other.attributes.get(semconv.RESPONSE_ID) == name for other in calls) > 1

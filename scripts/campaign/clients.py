@@ -1,6 +1,6 @@
-"""The HTTP clients that agents have, as they are: each asks once and yields what arrives. Knows nothing of any dialect.
+"""The HTTP clients that agents have, unchanged: each sends a request once and yields what arrives.
 
-The blocking ones block whoever iterates over them, as they do in an agent; they are for threads.
+The blocking ones block the thread that iterates over them, as they do in an agent.
 """
 
 import json
@@ -17,7 +17,7 @@ import httpx2
 import openai
 import requests
 
-from campaign.talk import Document
+from campaign.dialects.conversation import Document
 
 API_KEY = "sk-campaign"
 PATIENCE_SECONDS = 120.0
@@ -56,7 +56,7 @@ class Request:
 
     @property
     def stream(self) -> bool:
-        """Whether events are asked for."""
+        """Whether the answer is to be a stream of events."""
         return bool(self.body.get("stream"))
 
     @property
@@ -65,7 +65,7 @@ class Request:
         return {"authorization": f"Bearer {API_KEY}", **self.headers}
 
 
-Ask: TypeAlias = Callable[[Request], AsyncGenerator[Document]]
+Send: TypeAlias = Callable[[Request], AsyncGenerator[Document]]
 """Sends a request and yields what arrives of its answer. Raises Lost and Refused."""
 
 
@@ -85,7 +85,7 @@ class Refused(Exception):
 
 
 async def sdk_blocking(request: Request) -> AsyncGenerator[Document]:
-    """Ask with `openai.OpenAI` or `anthropic.Anthropic`."""
+    """Send with `openai.OpenAI` or `anthropic.Anthropic`."""
     with _failures():
         answer = _endpoint(_anthropic_blocking() if request.is_messages else _openai_blocking(), request)()
         if not request.stream:
@@ -97,7 +97,7 @@ async def sdk_blocking(request: Request) -> AsyncGenerator[Document]:
 
 
 async def sdk_async(request: Request) -> AsyncGenerator[Document]:
-    """Ask with `openai.AsyncOpenAI` or `anthropic.AsyncAnthropic`."""
+    """Send with `openai.AsyncOpenAI` or `anthropic.AsyncAnthropic`."""
     with _failures():
         answer = await _endpoint(_anthropic_async() if request.is_messages else _openai_async(), request)()
         if not request.stream:
@@ -133,7 +133,7 @@ def _arguments(request: Request) -> dict[str, Any]:
 
 
 async def httpx_blocking(request: Request) -> AsyncGenerator[Document]:
-    """Ask with `httpx.Client`."""
+    """Send with `httpx.Client`."""
     options: Mapping[str, Any] = {"headers": request.all_headers, "timeout": request.timeout}
     with _failures(), _httpx_blocking().stream("POST", request.url, json=request.body, **options) as response:
         if response.status_code >= 400:
@@ -147,7 +147,7 @@ async def httpx_blocking(request: Request) -> AsyncGenerator[Document]:
 
 
 async def httpx_async(request: Request) -> AsyncGenerator[Document]:
-    """Ask with `httpx.AsyncClient`."""
+    """Send with `httpx.AsyncClient`."""
     options: Mapping[str, Any] = {"headers": request.all_headers, "timeout": request.timeout}
     with _failures():
         async with _httpx_async().stream("POST", request.url, json=request.body, **options) as response:
@@ -163,7 +163,7 @@ async def httpx_async(request: Request) -> AsyncGenerator[Document]:
 
 
 async def requests_blocking(request: Request) -> AsyncGenerator[Document]:
-    """Ask with `requests`."""
+    """Send with `requests`."""
     options: Mapping[str, Any] = {"headers": request.all_headers, "timeout": request.timeout, "stream": True}
     with _failures(), requests.post(request.url, json=request.body, **options) as response:
         if response.status_code >= 400:
@@ -178,7 +178,7 @@ async def requests_blocking(request: Request) -> AsyncGenerator[Document]:
 
 
 async def aiohttp_async(request: Request) -> AsyncGenerator[Document]:
-    """Ask with `aiohttp.ClientSession`."""
+    """Send with `aiohttp.ClientSession`."""
     timeout = aiohttp.ClientTimeout(total=request.timeout)
     with _failures():
         async with (
@@ -196,8 +196,8 @@ async def aiohttp_async(request: Request) -> AsyncGenerator[Document]:
                     yield event
 
 
-BLOCKING: Mapping[str, Ask] = {"sdk": sdk_blocking, "httpx": httpx_blocking, "other": requests_blocking}
-ASYNC: Mapping[str, Ask] = {"sdk": sdk_async, "httpx": httpx_async, "other": aiohttp_async}
+BLOCKING: Mapping[str, Send] = {"sdk": sdk_blocking, "httpx": httpx_blocking, "other": requests_blocking}
+ASYNC: Mapping[str, Send] = {"sdk": sdk_async, "httpx": httpx_async, "other": aiohttp_async}
 
 
 @cache

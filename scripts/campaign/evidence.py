@@ -1,7 +1,9 @@
-"""`Evidence`: what is known of a campaign once it is over, from four sides that know nothing of each other."""
+"""`Evidence`: what is known of a finished campaign, from four independent sources."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from campaign.agents import Outcome
 from campaign.plan import RolloutPlan
@@ -14,12 +16,14 @@ from leyden.core.engine.base import EngineRecord
 class Evidence:
     """A finished campaign."""
 
+    policies: Mapping[str, Path]
+    """Folders of the policies that answered, by name."""
     plans: list[RolloutPlan]
     """What was to happen."""
     outcomes: list[Outcome]
-    """What the agents say became of their calls."""
-    log: list[EngineRecord]
-    """What the engine says it drew."""
+    """What became of the calls, as the agents saw it."""
+    log: Mapping[str, list[EngineRecord]]
+    """What the engine of each policy drew, by the engines' own logs."""
     rollouts: dict[int, AttemptedRollout]
     """By number, as they are stored."""
     spans: dict[int, list[Span]]

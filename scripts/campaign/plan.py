@@ -1,6 +1,6 @@
-"""What a campaign does: rollouts of three agents and their calls, drawn from a seed. Knows nothing of HTTP or engines.
+"""Plans a campaign: rollouts of three agents and their calls, drawn from a seed.
 
-Each call bears a mark that stands in its prompt, so that whose it was can be read from the ids alone.
+Each call has a mark in its prompt, so that rollout, agent and number of a call can be read from the ids alone.
 """
 
 import re
@@ -12,8 +12,15 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from campaign.formats import FORMATS
+from campaign.pictures import Picture, draw_picture
+from leyden.core.data.route import POLICY, Route
 
 AGENTS = ("planner", "solver", "critic")
+VIEWER = "viewer"
+"""Name of the policy that reads images."""
+VIEWING_AGENT = "critic"
+"""The agent whose calls it answers; a text policy answers the others."""
+ROUTES = (Route(agent=VIEWING_AGENT, to=VIEWER),)
 LIBRARIES = ("sdk", "httpx", "other")
 """`sdk` is the provider's own client; `other` is requests in threads, aiohttp in tasks."""
 Fault: TypeAlias = Literal["none", "hang up", "unread", "time out", "sent", "lost", "half", "live", "refused"]
@@ -26,7 +33,10 @@ with half of it given on (`half`), or at its first bytes (`live`). The gateway c
 CUTS: tuple[Fault, ...] = ("sent", "lost", "half", "live")
 TOOLS = ("none", "auto", "required", "named", "one at a time", "strict")
 """`strict`: a call is required, and the tools are declared as strict."""
-REFUSALS = ("too warm", "no such tool", "a schema", "an unknown field", "too long")
+REFUSALS = ("too warm", "no such tool", "a schema", "an unknown field", "too long", "an image")
+"""`an image`: one that the policy cannot read or that would have to be fetched; only in `WITH_PICTURES`."""
+WITH_PICTURES = ("chat", "responses", "messages")
+"""Dialects in which requests may hold images."""
 EXTENDED = ("chat", "completions")
 """Dialects with `n`, `seed`, penalties, a bias, and the further fields of vLLM's API."""
 TOKENS = 600
@@ -69,6 +79,10 @@ class CallPlan(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float | None
     top_p: float | None
     seed: int | None
+    pictures: tuple[Picture, ...]
+    """Images that the call brings into its conversation."""
+    shows_result: bool
+    """Whether the first picture is the result of a tool, if the answer before this call called one."""
     pinned: bool
     """Whether its client has the gateway's own URL, rather than the provider's."""
     fault: Fault
@@ -80,7 +94,7 @@ class CallPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mark(self) -> Mark:
-        """What tells it from every other call."""
+        """Rollout, agent and number; no other call has the same."""
         return self.rollout, self.agent, self.number
 
     @property
@@ -112,6 +126,11 @@ class RolloutPlan(msgspec.Struct, frozen=True, kw_only=True):
             for turn in turns:
                 yield from turn.inside
                 yield turn.call
+
+
+def policy_of(agent: str) -> str:
+    """Return the name of the policy that answers an agent."""
+    return VIEWER if agent == VIEWING_AGENT else POLICY
 
 
 def span_of(mark: Mark) -> str:
@@ -175,12 +194,21 @@ def _call(random: Random, mark: Mark, dialects: Sequence[str], cut: bool) -> Cal
         temperature=random.choice((None, 0.0, 0.7, 1.0 if dialect == "messages" else 1.3)),
         top_p=random.choice((None, None, 0.9)),
         seed=random.choice((None, random.randint(0, 99))) if extended else None,
+        pictures=_pictures(random, mark, dialect),
+        shows_result=random.random() < 0.5,
         pinned=random.random() < 0.15,
         fault=fault,
         after=random.randint(1, 4),
         again=fault in CUTS or random.random() < 0.6,
-        refusal=random.choice(REFUSALS),
+        refusal=random.choice(REFUSALS if dialect in WITH_PICTURES else REFUSALS[:-1]),
     )
+
+
+def _pictures(random: Random, mark: Mark, dialect: str) -> tuple[Picture, ...]:
+    if mark[1] != VIEWING_AGENT or dialect not in WITH_PICTURES:
+        return ()
+    count = random.choices((0, 1, 2), (3, 4, 3))[0]
+    return tuple(draw_picture(random, f"{mark} {place}") for place in range(count))
 
 
 def _shaping(random: Random, dialect: str) -> dict[str, Any]:

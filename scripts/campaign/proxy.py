@@ -1,6 +1,6 @@
 """`CuttingProxy`: stands before the gateway and cuts connections where a request's body asks for it, once per request.
 
-It takes HTTP/1.1 requests one at a time and hands bytes on as they come. Knows nothing of attempts or of models.
+It takes HTTP/1.1 requests one at a time and forwards bytes as they come.
 """
 
 import asyncio

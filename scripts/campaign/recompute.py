@@ -1,19 +1,20 @@
 """Log-probabilities recomputed by plain forward passes of the versions that a campaign's records name.
 
-Shape suffixes: B rows, T places, V vocabulary.
+Images go through the processor and the forward pass of transformers, from the recorded files. Shape suffixes: B rows, T
+places, V vocabulary.
 """
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from campaign.checks import packed, sampling_of
+from campaign.recorded import Files, named_images, packed, sampling_of, text
 from campaign.versions import Versions
 from check_record import recorded_versions
 from leyden.core.data import semconv
@@ -24,6 +25,8 @@ from leyden.core.data.span import Span
 
 BATCH_TOKENS = 8192
 """Tokens of one forward, padding included: their logits are what memory is needed for."""
+CONTROLS = 8
+"""Calls of a version that are also recomputed by a wrong version, and with wrong images."""
 ROUNDING = 1e-4
 """By how much the mass of a nucleus may be off before another token is its last."""
 
@@ -43,10 +46,14 @@ class Differences:
     """Tokens that were drawn with a penalty or a bias."""
     masked: int = 0
     """Tokens that were drawn under a grammar."""
+    after_images: int = 0
+    """Tokens whose prompt has images."""
     versions: int = 0
     by_a_wrong_version: float = 0.0
     """The smallest, over versions, that the recomputation by the version after it gives: far too large, or the
     recomputation could not tell versions apart."""
+    by_wrong_images: float | None = None
+    """The smallest, over versions, that the recomputation with the images of other calls gives; None without images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +66,31 @@ class _Drawn:
     """Of prompt and answer."""
     mine: range
     """Places in the answer."""
+    images: Sequence[bytes | None]
+    """Files of the prompt's images, in order; None for one that is not recorded."""
 
 
-def recomputed(spans: Sequence[Span], versions: Versions, told: Callable[[], None]) -> Differences:
-    """Hold every recorded token against a forward by the version that drew it; `told` after each version."""
+def recomputed(
+    spans: Sequence[Span], policies: Mapping[str, Versions], files: Files, on_version: Callable[[], None]
+) -> Differences:
+    """Compare every recorded token with a forward pass of the version that drew it; calls `on_version` after each."""
     found = Differences()
-    by_version = _by_version(spans)
-    for version in sorted(by_version):
-        versions.load(version)
-        for batch in _batches(by_version[version]):
-            _compare(versions, batch, found)
-        found.versions += 1
-        told()
-    controls = [_by_the_next(by_version[version], version, versions) for version in sorted(by_version)]
-    found.by_a_wrong_version = min(controls, default=0.0)
+    wrong_versions: list[float] = []
+    wrong_images: list[float] = []
+    for policy, drawn in _by_version(spans, files).items():
+        versions = policies[policy]
+        for version in sorted(drawn):
+            versions.load(version)
+            for batch in _batches(drawn[version]):
+                _compare(versions, batch, found)
+            if others := _with_images_of_others(drawn[version]):
+                wrong_images.append(_largest(versions, others))
+            versions.load(version + 1)
+            wrong_versions.append(_largest(versions, _freest(drawn[version])))
+            found.versions += 1
+            on_version()
+    found.by_a_wrong_version = min(wrong_versions, default=0.0)
+    found.by_wrong_images = min(wrong_images, default=None)
     return found
 
 
@@ -82,16 +100,35 @@ def version_ranges(span: Span) -> list[tuple[int, int]]:
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _by_version(spans: Sequence[Span]) -> dict[int, list[_Drawn]]:
-    found: defaultdict[int, list[_Drawn]] = defaultdict(list)
+def _by_version(spans: Sequence[Span], files: Files) -> dict[str, dict[int, list[_Drawn]]]:
+    """Return what was drawn, by policy and version."""
+    found: defaultdict[str, dict[int, list[_Drawn]]] = defaultdict(lambda: defaultdict(list))
     for span in spans:
         prompt = list(unpack_ids(packed(span, semconv.PROMPT_IDS)))
         ids = prompt + list(unpack_ids(packed(span, semconv.RESPONSE_IDS)))
+        images = [files.get((span.attempt_id, digest)) for digest, _, _ in named_images(span)]
         start = 0
         for version, tokens in version_ranges(span):
-            found[version].append(_Drawn(span, len(prompt), ids, range(start, start + tokens)))
+            drawn = _Drawn(span, len(prompt), ids, range(start, start + tokens), images)
+            found[text(span, semconv.POLICY)][version].append(drawn)
             start += tokens
     return found
+
+
+def _freest(drawn: Sequence[_Drawn]) -> list[_Drawn]:
+    """Return up to `CONTROLS` calls, those without a grammar first: under one, some tokens have no alternative."""
+    return sorted(drawn, key=lambda one: bool(sampling_of(one.span).grammar))[:CONTROLS]
+
+
+def _with_images_of_others(drawn: Sequence[_Drawn]) -> list[_Drawn]:
+    """Return a batch of calls with images, in which each call has the images of another one."""
+    seeing = _freest([one for one in drawn if one.images and None not in one.images])
+    changed: list[_Drawn] = []
+    for one in seeing:
+        others = [image for other in seeing for image in other.images if image not in one.images]
+        if others:
+            changed.append(replace(one, images=[others[n % len(others)] for n in range(len(one.images))]))
+    return changed
 
 
 def _batches(drawn: Sequence[_Drawn]) -> Iterator[list[_Drawn]]:
@@ -107,7 +144,11 @@ def _batches(drawn: Sequence[_Drawn]) -> Iterator[list[_Drawn]]:
 
 
 def _compare(versions: Versions, batch: Sequence[_Drawn], found: Differences) -> None:
-    for one, logits_TV in zip(batch, _logits(versions.model, batch), strict=True):
+    for one in batch:
+        if None in one.images:
+            found.raw, found.worst_call = math.inf, f"{text(one.span, semconv.CALL_ID)} (an image is missing)"
+    batch = [one for one in batch if None not in one.images]
+    for one, logits_TV in zip(batch, _logits(versions, batch) if batch else (), strict=True):
         sampling = sampling_of(one.span)
         logits_TV = _allowed(one, penalised(logits_TV.float(), one, sampling), sampling, versions)
         raw_TV = logits_TV.log_softmax(-1)
@@ -123,6 +164,7 @@ def _compare(versions: Versions, batch: Sequence[_Drawn], found: Differences) ->
         found.truncated += len(one.mine) if sampling.truncates else 0
         found.penalised += len(one.mine) if sampling.penalises else 0
         found.masked += len(one.mine) if sampling.grammar else 0
+        found.after_images += len(one.mine) if one.images else 0
 
 
 def penalised(logits_TV: Tensor, one: _Drawn, sampling: Sampling) -> Tensor:
@@ -143,7 +185,7 @@ def penalised(logits_TV: Tensor, one: _Drawn, sampling: Sampling) -> Tensor:
 
 
 def _as_recorded(one: _Drawn, possible: list[Tensor], warm_TV: Tensor) -> Iterator[Tensor]:
-    """Yield the log-probabilities over the tokens that the record says truncation left, if it says so.
+    """Yield the log-probabilities over the tokens that truncation left by the record, if they are recorded.
 
     Of tokens that are nearly equally likely, any may be the last one. A set of another size, or without a token that is
     likelier than one within it, gives no probabilities.
@@ -209,15 +251,35 @@ def _truncated(sorted_TV: Tensor, sampling: Sampling, slack: float) -> Tensor:
     return kept_TV
 
 
-def _logits(model: Any, batch: Sequence[_Drawn]) -> Iterator[Tensor]:
+def _logits(versions: Versions, batch: Sequence[_Drawn]) -> Iterator[Tensor]:
     """Yield the logits that each `mine` was drawn from. Padding stands last, where nothing sees it."""
     ids_BT = torch.zeros(len(batch), max(len(one.ids) for one in batch), dtype=torch.long)
     for row, one in enumerate(batch):
         ids_BT[row, : len(one.ids)] = torch.tensor(one.ids)
     with torch.no_grad():
-        logits_BTV = model(ids_BT, use_cache=False).logits
+        logits_BTV = versions.model(**_inputs(versions, batch, ids_BT), use_cache=False).logits
     for row, one in enumerate(batch):
         yield logits_BTV[row, one.prompt - 1 + one.mine.start : one.prompt - 1 + one.mine.stop]
+
+
+def _inputs(versions: Versions, batch: Sequence[_Drawn], ids_BT: Tensor) -> dict[str, Tensor]:
+    """Return what the model reads. It puts images in the places of all placeholders itself.
+
+    A policy may also draw a placeholder in its answer, which stands for no image. Then the images are put in the
+    recorded places here.
+    """
+    pixels = [versions.pixels(image) for one in batch for image in one.images if image is not None]
+    if not pixels:
+        return {"input_ids": ids_BT}
+    pixel_values = torch.stack(pixels)
+    places = [(row, range(start, start + n)) for row, one in enumerate(batch) for _, start, n in named_images(one.span)]
+    if int((ids_BT == versions.model.config.image_token_id).sum()) == sum(len(place) for _, place in places):
+        return {"input_ids": ids_BT, "pixel_values": pixel_values}
+    embeddings_BTH = versions.model.get_input_embeddings()(ids_BT)
+    features = versions.model.get_image_features(pixel_values=pixel_values, return_dict=True).pooler_output
+    for (row, place), features_IH in zip(places, features, strict=True):
+        embeddings_BTH[row, list(place)] = features_IH
+    return {"inputs_embeds": embeddings_BTH}
 
 
 def _difference(one: _Drawn, possible: Iterable[Tensor], key: str) -> float:
@@ -233,9 +295,8 @@ def difference(ids_T: Tensor, recorded_T: Tensor, possible: Iterable[Tensor]) ->
     return largest if largest == largest else float("inf")  # not a number is as wrong as can be
 
 
-def _by_the_next(drawn: Sequence[_Drawn], version: int, versions: Versions) -> float:
-    """Return what the version after the right one makes of a batch."""
+def _largest(versions: Versions, batch: Sequence[_Drawn]) -> float:
+    """Return the largest difference of a raw log-probability in a batch."""
     found = Differences()
-    versions.load(version + 1)
-    _compare(versions, next(_batches(drawn)), found)
+    _compare(versions, batch, found)
     return found.raw

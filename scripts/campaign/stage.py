@@ -1,15 +1,16 @@
 """Brings a campaign up and through: store, engine, gateway, proxy, weight updates and worker processes.
 
-The gateway's side lives in this process, every agent in another. Knows nothing of what is to be found.
+Gateway and engines run in this process, every agent in another.
 """
 
 import asyncio
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -20,12 +21,14 @@ from campaign.evidence import Evidence
 from campaign.plan import RolloutPlan
 from campaign.proxy import CuttingProxy
 from campaign.versions import Versions
-from campaign.worker import Began, Done, News, Orders, Ready, Way, Work
+from campaign.worker import Began, Done, Message, Orders, Ready, Way, Work
 from leyden.core.data.identity import mint
 from leyden.core.data.rollout import AttemptedRollout
+from leyden.core.data.route import POLICY
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import EngineRecord
 from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
+from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.trainer.serving.address import RunAddress, open_gateway
@@ -35,7 +38,7 @@ SCRIPTS = Path(__file__).parents[1]
 SAMPLING = Sampling(temperature=0.9)
 """The policy's while it is trained: not the raw distribution, so that taking one for the other shows."""
 LONGEST_LINE = 1 << 26
-WAITS_SECONDS = 120
+WAITS_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +67,19 @@ def crews(at_once: int, processes: int) -> list[Crew]:
 class Campaign:
     """One campaign, while it runs."""
 
-    def __init__(self, plans: list[RolloutPlan], policy: Path, *, updates: int, told: Callable[[], None]) -> None:
-        self._plans, self._policy, self._told = plans, policy, told
-        self._versions = Versions(policy)
+    def __init__(
+        self,
+        plans: list[RolloutPlan],
+        policies: Mapping[str, Path],
+        *,
+        updates: int,
+        on_call: Callable[[], None],
+    ) -> None:
+        self._plans, self._policies, self._on_call = plans, policies, on_call
+        self._versions = {name: Versions(folder) for name, folder in policies.items()}
         self._every = max(1, sum(1 for plan in plans for _ in plan.calls()) // (updates + 1))
-        self._log: list[EngineRecord] = []
+        self._log: dict[str, list[EngineRecord]] = {name: [] for name in policies}
+        self._engines: dict[str, EmbeddedEngine] = {}
         self._outcomes: list[Outcome] = []
         self._open: set[int] = set()
         self._rollouts: dict[int, AttemptedRollout] = {}
@@ -78,20 +89,25 @@ class Campaign:
     async def run(self, folder: Path, teams: list[Crew]) -> Evidence:
         """Run it, with its store in `folder`."""
         async with AsyncExitStack() as closing:
-            policy = await closing.enter_async_context(
-                embedded_policy(str(self._policy), config=EmbeddedConfig(threads=1), on_finish=self._drew)
-            )
-            assert isinstance(policy.engine, EmbeddedEngine)
-            self._engine = policy.engine
+            served = {name: await closing.enter_async_context(self._serve(name)) for name in self._policies}
             self._store: LightningStore = await open_store(f"sqlite:///{folder / 'store.db'}")
             closing.push_async_callback(self._store.close)
             async with (
-                open_gateway(self._store, replace(policy, sampling=SAMPLING)) as (self._address, _),
+                open_gateway(self._store, served[POLICY], others=served) as (self._address, _),
                 _proxy(self._address) as proxy,
             ):
                 await self._send_out(teams, await proxy.start())
                 self._seen.update({f"connection cut: {fault}": count for fault, count in proxy.cuts.items()})
             return await self._evidence()
+
+    @asynccontextmanager
+    async def _serve(self, name: str) -> AsyncGenerator[ServedPolicy]:
+        on_finish = partial(self._drew, name)
+        source, config = str(self._policies[name]), EmbeddedConfig(threads=1)
+        async with embedded_policy(source, config=config, on_finish=on_finish) as policy:
+            assert isinstance(policy.engine, EmbeddedEngine)
+            self._engines[name] = policy.engine
+            yield replace(policy, name=name, sampling=SAMPLING)
 
     async def _send_out(self, teams: list[Crew], proxy_url: str) -> None:
         updating = asyncio.create_task(self._publish())
@@ -128,22 +144,22 @@ class Campaign:
         )
 
     async def _follow(self, worker: asyncio.subprocess.Process, team: Crew, work: list[Work]) -> None:
-        """Give a worker its orders and take its news until it ends."""
+        """Send a worker its orders and read its messages until it ends."""
         assert worker.stdin is not None and worker.stdout is not None
         worker.stdin.write(msgspec.json.encode(Orders(at_once=team.at_once, way=team.way, work=work)) + b"\n")
         worker.stdin.close()
         kind = team.way if team.alone else "processes"
         tokens = {one.plan.number: one.token for one in work}
         async for line in worker.stdout:
-            news: News = msgspec.json.decode(line, type=News)
-            match news:
+            message: Message = msgspec.json.decode(line, type=Message)
+            match message:
                 case Began(rollout=number):
                     self._open.add(number)
                     self._seen["most rollouts at once"] = max(self._seen["most rollouts at once"], len(self._open))
                 case Outcome() as outcome:
                     self._outcomes.append(outcome)
                     self._seen[f"calls from {kind}"] += 1
-                    self._told()
+                    self._on_call()
                 case Done(rollout=number):
                     self._open.discard(number)
                     await self._close(number, tokens[number])
@@ -163,21 +179,23 @@ class Campaign:
 
     # --- The engine
 
-    def _drew(self, record: EngineRecord) -> None:
-        self._log.append(record)
-        self._seen["most engine calls at once"] = max(self._seen["most engine calls at once"], self._engine.in_flight)
-        if len(self._log) % self._every == 0:
+    def _drew(self, policy: str, record: EngineRecord) -> None:
+        self._log[policy].append(record)
+        in_flight = sum(engine.in_flight for engine in self._engines.values())
+        self._seen["most engine calls at once"] = max(self._seen["most engine calls at once"], in_flight)
+        if sum(map(len, self._log.values())) % self._every == 0:
             self._update.set()
 
     async def _publish(self) -> None:
-        """Publish a version whenever it is time."""
+        """Publish a version of every policy whenever it is time."""
         while True:
             await self._update.wait()
             self._update.clear()
-            version = self._engine.version + 1
-            weights = await asyncio.to_thread(self._versions.weights, version)
-            await self._engine.update_weights(weights, version)
-            self._seen["weight updates"] += 1
+            for name, engine in self._engines.items():
+                version = engine.version + 1
+                weights = await asyncio.to_thread(self._versions[name].weights, version)
+                await engine.update_weights(weights, version)
+                self._seen[f"weight updates of {name}"] += 1
 
     async def _evidence(self) -> Evidence:
         """Read the store, now that the gateway has ended and nothing more can come."""
@@ -186,6 +204,7 @@ class Campaign:
         rollouts = {numbers[one.rollout_id]: one for one in stored if isinstance(one, AttemptedRollout)}
         spans = {n: (await self._store.query_spans(one.rollout_id)).items for n, one in rollouts.items()}
         return Evidence(
+            policies=self._policies,
             plans=self._plans,
             outcomes=self._outcomes,
             log=self._log,
@@ -218,5 +237,5 @@ async def _worker() -> asyncio.subprocess.Process:
 async def _ready(worker: asyncio.subprocess.Process) -> None:
     assert worker.stdout is not None
     line = await asyncio.wait_for(worker.stdout.readline(), WAITS_SECONDS)
-    if not line or not isinstance(msgspec.json.decode(line, type=News), Ready):
+    if not line or not isinstance(msgspec.json.decode(line, type=Message), Ready):
         raise RuntimeError("a worker did not get ready; its error is above")

@@ -1,12 +1,16 @@
-"""What happened in a campaign, counted, and what should have and did not. Knows nothing of right or wrong."""
+"""What happened in a campaign, counted; and what should have happened and did not."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from campaign.checks import Recorded, may_stop_anywhere
+from campaign.checks import may_stop_anywhere
+from campaign.dialects.conversation import Answer
 from campaign.formats import FORMATS
-from campaign.plan import AGENTS, CUTS, LIBRARIES, TOOLS
+from campaign.pictures import KINDS
+from campaign.plan import AGENTS, CUTS, LIBRARIES, REFUSALS, TOOLS, VIEWER, WITH_PICTURES
+from campaign.recorded import Recorded, is_image, message_images, named_images
 from leyden.core.data import reasons, semconv
+from leyden.core.data.route import POLICY
 
 ALWAYS = (
     *(f"calls by {agent}" for agent in AGENTS),
@@ -23,6 +27,13 @@ ALWAYS = (
     "answers to an agent inside another's turn",
     "answers given again from the record",
     "calls that saw an update",
+    "calls with a picture in the result of a tool",
+    *(f"calls with a picture: {kind}" for kind in KINDS),
+    *(f"{dialect}, new images: {count}" for dialect in WITH_PICTURES for count in (1, 2)),
+    "image files recorded",
+    "images that several attempts recorded",
+    "prompts with images of earlier calls",
+    *(f"refused: {refusal}" for refusal in REFUSALS),
     "late calls answered with 403",
     "partial answers recorded",
     "prompts that go on from an answer",
@@ -30,7 +41,7 @@ ALWAYS = (
     "rollouts: train",
     "rollouts: val",
     "unanswered",
-    "weight updates",
+    *(f"weight updates of {policy}" for policy in (POLICY, VIEWER)),
 )
 """What every campaign must have tried, or it has shown little."""
 
@@ -40,15 +51,17 @@ def counts(recorded: Recorded) -> dict[str, int]:
     evidence = recorded.evidence
     found = Counter(evidence.seen)
     found["calls"] = len(evidence.outcomes)
-    found["engine's calls"], found["recorded calls"] = len(evidence.log), len(recorded.drawn)
-    found["tokens drawn"] = sum(len(record.response_ids) for record in evidence.log)
-    found["calls that saw an update"] = sum(len(record.versions) > 1 for record in evidence.log)
+    log = [record for records in evidence.log.values() for record in records]
+    found["engine's calls"], found["recorded calls"] = len(log), len(recorded.drawn)
+    found["tokens drawn"] = sum(len(record.response_ids) for record in log)
+    found["calls that saw an update"] = sum(len(record.versions) > 1 for record in log)
     found.update(f"rollouts: {plan.mode}" for plan in evidence.plans)
     found.update(_of_plans(recorded))
     found.update(_of_outcomes(recorded))
     left_out = [str(span.attributes.get(semconv.NOT_TRAINED)) for span in recorded.drawn]
     found["partial answers recorded"] = left_out.count(reasons.DISCONNECTED)
     found["prompts that go on from an answer"] = sum(len(marks) > 1 for marks in recorded.marks.values())
+    found.update(_of_images(recorded))
     return dict(sorted(found.items()))
 
 
@@ -67,8 +80,23 @@ def _of_plans(recorded: Recorded) -> Iterator[str]:
         yield f"calls with {call.library}"
         yield f"tools: {call.tools}"
         yield from (f"with {name}" for name in call.shaping)
+        yield from (f"calls with a picture: {picture.kind}" for picture in call.pictures)
         if call.format != "none":
             yield f"{call.dialect}, format: {call.format}"
+
+
+def _of_images(recorded: Recorded) -> Iterator[str]:
+    spans = [span for spans in recorded.evidence.spans.values() for span in spans if is_image(span)]
+    yield from ("image files recorded" for _ in spans)
+    attempts = Counter(digest for _, digest in recorded.files)
+    yield from ("images that several attempts recorded" for count in attempts.values() if count > 1)
+    for span in recorded.encoded:
+        marks = recorded.marks[span.span_id]
+        own = len(recorded.plans[marks[-1]].pictures) if marks and marks[-1] in recorded.plans else 0
+        if len(named_images(span)) > own:
+            yield "prompts with images of earlier calls"
+        if "tool" in [role for role, _ in message_images(span)]:
+            yield "calls with a picture in the result of a tool"
 
 
 def _of_outcomes(recorded: Recorded) -> Iterator[str]:
@@ -78,19 +106,16 @@ def _of_outcomes(recorded: Recorded) -> Iterator[str]:
     answers = recorded.answers()
     for mark, outcome in recorded.outcomes.items():
         call, answer = recorded.plans[mark], outcome.answer
-        yield outcome.became
+        yield outcome.result
+        if outcome.result == "refused":
+            yield f"refused: {call.refusal}"
         if answer is None:
             continue
         yield f"answered after: {call.fault}"
         yield f"{call.dialect}, {'streamed' if call.stream else 'in one piece'}"
-        if any(choice.calls for choice in answer.choices):
-            yield "answers with tool calls"
-        if len(answer.choices) > 1:
-            yield "answers with several choices"
-        if any(choice.logprobs for choice in answer.choices):
-            yield "answers with log-probabilities"
-        if any(choice.ids for choice in answer.choices):
-            yield "answers with token ids"
+        if call.pictures:
+            yield f"{call.dialect}, new images: {len(call.pictures)}"
+        yield from _of_answer(answer)
         if call.format != "none" and not may_stop_anywhere(call):
             yield from ("answers of a required format" for choice in answer.choices if choice.finish != "length")
         if mark in inside:
@@ -98,3 +123,14 @@ def _of_outcomes(recorded: Recorded) -> Iterator[str]:
         asked_again = call.fault in ("lost", "half", "unread") or outcome.tries > 1
         if asked_again and list(answers.get(mark, {})) == [answer.id]:
             yield "answers given again from the record"
+
+
+def _of_answer(answer: Answer) -> Iterator[str]:
+    if any(choice.calls for choice in answer.choices):
+        yield "answers with tool calls"
+    if len(answer.choices) > 1:
+        yield "answers with several choices"
+    if any(choice.logprobs for choice in answer.choices):
+        yield "answers with log-probabilities"
+    if any(choice.ids for choice in answer.choices):
+        yield "answers with token ids"

@@ -1,13 +1,16 @@
 """`Versions`: the weights of every policy version of a campaign, each the first ones and noise of its own.
 
-A version's weights follow from its number, so none need be kept. Knows nothing of engines.
+A version's weights follow from its number, so none need be kept.
 """
 
+from functools import cached_property, lru_cache
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from leyden.core.engine.embedded.weights import load_model
@@ -23,9 +26,12 @@ class Versions:
     def __init__(self, policy: Path) -> None:
         bars: Any = import_module("transformers.utils.logging")
         bars.disable_progress_bar()
-        self.model = load_model(policy)
+        self.model: Any = load_model(policy)
         """To compute with, after `load`."""
-        self.grammars = GrammarCompiler(str(policy), int(self.model.config.vocab_size))
+        self.grammars = GrammarCompiler(str(policy), self.model.get_output_embeddings().weight.shape[0])
+        self._source = str(policy)
+        self.pixels = lru_cache(maxsize=1024)(self._pixels)
+        """Returns the pixel values of an image file."""
         self._first = {name: tensor.detach().clone() for name, tensor in self.model.named_parameters()}
 
     def weights(self, version: int) -> dict[str, Tensor]:
@@ -41,3 +47,13 @@ class Versions:
     def load(self, version: int) -> None:
         """Put the weights of a version into `model`."""
         self.model.load_state_dict(self.weights(version), strict=False)
+
+    @cached_property
+    def _processor(self) -> Any:
+        transformers: Any = import_module("transformers")
+        return transformers.AutoProcessor.from_pretrained(self._source, backend="pil").image_processor
+
+    def _pixels(self, file: bytes) -> Tensor:
+        """Return what the processor of transformers makes of an image file, resized with Pillow as by the engine."""
+        (pixels,) = self._processor(Image.open(BytesIO(file)).convert("RGB"), return_tensors="pt")["pixel_values"]
+        return pixels

@@ -1,4 +1,4 @@
-"""One worker process: runs the rollouts that it is given on its standard input and writes what became of each call.
+"""One worker process: runs the rollouts in its standard input, and writes what became of each call to its output.
 
 Its process is set up as a runner's is: routing that fails closed, attempts carried into threads, whole clients.
 """
@@ -16,7 +16,7 @@ import msgspec
 
 from campaign.agents import AgentAtWork, Outcome, in_tasks, in_threads
 from campaign.clients import ASYNC, BLOCKING
-from campaign.plan import RolloutPlan
+from campaign.plan import ROUTES, RolloutPlan
 from leyden.core.runner.attempts.thread_safety import prepare_first_use
 from leyden.core.tracing import context_propagation
 from leyden.core.tracing.context import OpenAttempt, open_attempt
@@ -59,15 +59,15 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     rollout: int
 
 
-News: TypeAlias = Ready | Began | Outcome | Done
+Message: TypeAlias = Ready | Began | Outcome | Done
 
 _writing = threading.Lock()
 
 
-def tell(news: News) -> None:
+def send(message: Message) -> None:
     """Write one line."""
     with _writing:
-        sys.stdout.buffer.write(msgspec.json.encode(news) + b"\n")
+        sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
         sys.stdout.buffer.flush()
 
 
@@ -78,8 +78,8 @@ async def run_tasks(orders: Orders) -> None:
     async def run(work: Work) -> None:
         async with room:
             with _opened(work) as attempt:
-                await in_tasks(lambda _: AgentAtWork(work.plan, attempt, ASYNC, tell), work.plan)
-            tell(Done(work.plan.number))
+                await in_tasks(lambda _: AgentAtWork(work.plan, attempt, ASYNC, send), work.plan)
+            send(Done(work.plan.number))
 
     await asyncio.gather(*map(run, orders.work))
     await gateway_pool.aclose()
@@ -90,8 +90,8 @@ def run_threads(orders: Orders) -> None:
 
     def run(work: Work) -> None:
         with _opened(work) as attempt:
-            in_threads(lambda _: AgentAtWork(work.plan, attempt, BLOCKING, tell), work.plan)
-        tell(Done(work.plan.number))
+            in_threads(lambda _: AgentAtWork(work.plan, attempt, BLOCKING, send), work.plan)
+        send(Done(work.plan.number))
 
     with ThreadPoolExecutor(orders.at_once) as pool:
         for done in [pool.submit(partial(run, work)) for work in orders.work]:
@@ -107,9 +107,10 @@ def _opened(work: Work) -> Generator[OpenAttempt]:
         gateway_url=work.gateway_url,
         trace_id=f"{work.plan.number + 1:032x}",
         mode=work.plan.mode,
+        routes=ROUTES,
     )
     with open_attempt(attempt):
-        tell(Began(work.plan.number))
+        send(Began(work.plan.number))
         yield attempt
 
 
@@ -118,7 +119,7 @@ def main() -> None:
     context_propagation.install()
     routing.install(fail_closed=True)
     prepare_first_use()
-    tell(Ready())
+    send(Ready())
     orders = msgspec.json.decode(sys.stdin.buffer.readline(), type=Orders)
     if orders.way == "tasks":
         asyncio.run(run_tasks(orders))

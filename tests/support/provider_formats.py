@@ -89,9 +89,8 @@ def _anthropic_plain(script: Script, model: str) -> Json:
     if script.pieces:
         content.append({"type": "text", "text": "".join(script.pieces)})
     if script.call:
-        content.append(
-            {"type": "tool_use", "id": "toolu_01A09q90", "name": script.call.name, "input": script.call.arguments}
-        )
+        call = {"id": "toolu_01A09q90", "name": script.call.name, "input": script.call.arguments}
+        content.append({"type": "tool_use", **call})
     return {
         "id": "msg_013Zva2CMHLNnXjNJJKqJ2EF",
         "type": "message",
@@ -165,10 +164,6 @@ def _anthropic_error(script: Script) -> Json:
 # --- Bedrock
 
 
-def _bedrock_stop(script: Script) -> str:
-    return _anthropic_stop(script)
-
-
 def _bedrock_usage(script: Script) -> Json:
     total = script.prompt_tokens + script.answer_tokens
     return {"inputTokens": script.prompt_tokens, "outputTokens": script.answer_tokens, "totalTokens": total}
@@ -186,7 +181,7 @@ def _bedrock_plain(script: Script, model: str) -> Json:
     return {
         "metrics": {"latencyMs": 551},
         "output": {"message": {"content": content, "role": "assistant"}},
-        "stopReason": _bedrock_stop(script),
+        "stopReason": _anthropic_stop(script),
         "usage": _bedrock_usage(script),
     }
 
@@ -220,10 +215,10 @@ def _bedrock_stream(script: Script, model: str) -> Iterator[bytes]:
         start = {"toolUse": {"name": script.call.name, "toolUseId": "tooluse_kZJMlvQmRJ6"}}
         yield _amazon_event("contentBlockStart", {"contentBlockIndex": index, "p": "abc", "start": start})
         for piece in _halves(json.dumps(script.call.arguments)):
-            delta = {"toolUse": {"input": piece}}
-            yield _amazon_event("contentBlockDelta", {"contentBlockIndex": index, "delta": delta, "p": "ab"})
+            use = {"contentBlockIndex": index, "delta": {"toolUse": {"input": piece}}, "p": "ab"}
+            yield _amazon_event("contentBlockDelta", use)
         yield _amazon_event("contentBlockStop", {"contentBlockIndex": index, "p": "abc"})
-    yield _amazon_event("messageStop", {"p": "abc", "stopReason": _bedrock_stop(script)})
+    yield _amazon_event("messageStop", {"p": "abc", "stopReason": _anthropic_stop(script)})
     yield _amazon_event("metadata", {"metrics": {"latencyMs": 551}, "p": "ab", "usage": _bedrock_usage(script)})
 
 
@@ -296,11 +291,8 @@ def _azure_plain(script: Script, model: str) -> Json:
 
 def _azure_stream(script: Script, model: str) -> Iterator[bytes]:
     def event(choices: list[Json], **fields: Any) -> bytes:
-        return (
-            b"data: "
-            + json.dumps({**_azure_head("chat.completion.chunk", model), "choices": choices, **fields}).encode()
-            + b"\n\n"
-        )
+        chunk = {**_azure_head("chat.completion.chunk", model), "choices": choices, **fields}
+        return b"data: " + json.dumps(chunk).encode() + b"\n\n"
 
     def delta(finish: str | None = None, **fields: Any) -> bytes:
         return event([{"index": 0, "delta": fields, "logprobs": None, "finish_reason": finish}], usage=None)

@@ -19,6 +19,7 @@ from PIL import Image
 from leyden.core.data import semconv
 from leyden.core.data.identity import mint, new_key
 from leyden.core.data.rollout import AttemptedRollout
+from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Span
 from leyden.core.engine.embedded.engine import EmbeddedEngine
 from leyden.core.engine.embedded.weights import load_model
@@ -29,6 +30,7 @@ from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.codec import ImageFile
 from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
 from leyden.core.gateway.http.server import GatewayServer
+from leyden.core.images.processor import ImageProcessor
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.probe import recomputed
 from leyden.core.store.memory import MemoryStore
@@ -41,6 +43,7 @@ from leyden.core.trajectory.select import Selector
 
 pytestmark = pytest.mark.integration
 
+PLAIN = Sampling()
 RED, BLUE = (220, 20, 20), (20, 20, 220)
 QUESTION = "Which colour is this?"
 NO_IMAGES = "This policy takes no images. Use a vision-language model as the policy, or describe the image in text."
@@ -101,11 +104,11 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def site(policy: Path) -> AsyncGenerator[Site]:
+async def site(policy: Path, sampling: Sampling = PLAIN) -> AsyncGenerator[Site]:
     store, key = MemoryStore(), new_key()
     engine = EmbeddedEngine(load_model(policy), name="tiny", tokenizer=str(policy))
     await engine.start()
-    served = ServedPolicy(name="policy", engine=engine, codec=HuggingFaceCodec(policy))
+    served = ServedPolicy(name="policy", engine=engine, codec=HuggingFaceCodec(policy), sampling=sampling)
     server = GatewayServer(Gateway(store, served, key).app)
     root = await server.start()
     rollout = await store.start_rollout("a task", mode="train")
@@ -143,6 +146,24 @@ async def test_chat_completions_with_images_are_answered_recorded_and_trained_ex
 
     trajectory = assemble(run.rollout, run.rollout.attempt, spans, Selector())
     assert (len(trajectory.transitions), trajectory.untrained) == (3, {})
+    assert np.abs(recomputed(PolicyModel.load(policy), trajectory.transitions)).max() <= 1e-5
+
+
+async def test_a_placeholder_that_the_policy_samples_is_a_token_without_an_image(policy: Path) -> None:
+    """It is in no text, so the conversation goes on; engine and trainer read it alike."""
+    token = ImageProcessor(str(policy)).token
+    async with site(policy, Sampling(logit_bias=((token, 100.0),))) as run, run.openai() as client:
+        first = await client.chat.completions.create(model="m", messages=chat_messages(url(RED)), max_tokens=3)
+        more: Any = [
+            {"role": "assistant", "content": first.choices[0].message.content},
+            {"role": "user", "content": "And?"},
+        ]
+        await client.chat.completions.create(model="m", messages=[*chat_messages(url(RED)), *more], max_tokens=3)
+        spans = await run.spans()
+    assert "<image>" not in (first.choices[0].message.content or "")
+    trajectory = assemble(run.rollout, run.rollout.attempt, spans, Selector())
+    assert [list(one.response_ids) for one in trajectory.transitions] == [[token] * 3] * 2
+    assert [len(one.images) for one in trajectory.transitions] == [1, 1]
     assert np.abs(recomputed(PolicyModel.load(policy), trajectory.transitions)).max() <= 1e-5
 
 

@@ -56,6 +56,18 @@ def test_routes_choose_a_policy_or_the_provider(send: Send, gateway: Endpoint, p
     assert policies == ["large", "large", "planning", None]
 
 
+def test_routes_choose_a_policy_also_for_a_client_that_has_the_gateways_own_url(send: Send, gateway: Endpoint) -> None:
+    """Such a client has no provider, so routes to it are passed over."""
+    routes = (Route(agent="planner", to="provider"), Route(model="big*", to="large"), Route(agent="planner", to="plan"))
+    with open_attempt(attempt_at(gateway.url, routes=routes)):
+        url = f"{gateway.url}/a/token/v1/chat/completions"
+        for agent, model in (("planner", "big-2"), ("planner", "small"), ("solver", "small")):
+            set_caller(Caller(agent=agent))
+            assert send("POST", url, {"model": model}, {})[0] == 200
+    assert [call["path"] for call in gateway.seen] == ["/a/token/v1/chat/completions"] * 3
+    assert [call["headers"].get(semconv.HEADER_POLICY) for call in gateway.seen] == ["large", "plan", None]
+
+
 def test_stored_answers_are_the_gateways_and_its_query_is_kept(send: Send, gateway: Endpoint) -> None:
     base = "https://api.provider.invalid/openai/v1/responses"
     with open_attempt(attempt_at(gateway.url)):

@@ -4,7 +4,7 @@ The routing of all HTTP libraries shares this module. A library passes its reque
 """
 
 import logging
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 import msgspec
 
 from leyden.core.data import semconv
-from leyden.core.data.route import POLICY, PROVIDER, first_fitting
+from leyden.core.data.route import POLICY, PROVIDER, Route, first_fitting
 from leyden.core.masking import mask_text
 from leyden.core.tracing.context import (
     Caller,
@@ -208,9 +208,9 @@ def decide(request: OutgoingRequest) -> Destination | None:
     if _is_gateways(request.url, attempt):
         if semconv.HEADER_ATTEMPT in request.headers:
             return None
-        policy = POLICY
+        policy = _policy(request, [route for route in attempt.routes if route.to != PROVIDER])
     else:
-        policy = _policy(request, attempt)
+        policy = _policy(request, attempt.routes)
         if policy == PROVIDER:
             return None
         if not attempt.fail_open:
@@ -294,15 +294,15 @@ def _unsupported(request: OutgoingRequest, call: ModelCall, attempt: OpenAttempt
     _record_fallback(request.url, call, attempt, reason)
 
 
-def _policy(request: OutgoingRequest, attempt: OpenAttempt) -> str:
-    if not attempt.routes:
+def _policy(request: OutgoingRequest, routes: Sequence[Route]) -> str:
+    if not routes:
         return POLICY
     parts = urlsplit(request.url)
     caller = current_caller() or Caller()
-    model = _model(request, parts.path) if any(route.reads_model for route in attempt.routes) else None
+    model = _model(request, parts.path) if any(route.reads_model for route in routes) else None
     host = (parts.hostname or "").lower()
     agent, node = caller.agent or "", caller.node or ""
-    return first_fitting(attempt.routes, host=host, path=parts.path, model=model, agent=agent, node=node)
+    return first_fitting(routes, host=host, path=parts.path, model=model, agent=agent, node=node)
 
 
 def _model(request: OutgoingRequest, path: str) -> str | None:

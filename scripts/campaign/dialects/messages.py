@@ -1,12 +1,10 @@
-"""Anthropic's Messages as an agent speaks it."""
+"""A conversation in Anthropic's Messages API."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from campaign.formats import messages_format
-from campaign.plan import CallPlan
-from campaign.talk import (
+from campaign.dialects.conversation import (
     FUNCTIONS,
     IMPOSSIBLE,
     LONGEST,
@@ -15,23 +13,29 @@ from campaign.talk import (
     Choice,
     Document,
     check_errors,
+    divided,
     given,
     question,
+    refused_picture,
     too_long,
 )
+from campaign.formats import messages_format
+from campaign.pictures import Picture
+from campaign.plan import CallPlan
 
 FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length"}
 """A call has no entry: whether Chat Completions calls it `stop` depends on whether it was forced."""
 
 
-class MessagesTalk:
+class Messages:
     """Messages."""
 
     path = "/messages"
 
     def __init__(self) -> None:
         self._messages: list[dict[str, Any]] = []
-        self._results: list[dict[str, Any]] = []
+        self._called: list[str] = []
+        """Ids of the tool calls of the last answer."""
         self._exchanges = 0
 
     def body(self, call: CallPlan) -> dict[str, Any]:
@@ -40,7 +44,7 @@ class MessagesTalk:
         body: dict[str, Any] = {
             "model": MODEL,
             "system": f"You are {call.agent}.",
-            "messages": [*self._messages, self._asked(question(call)["content"])],
+            "messages": [*self._messages, self._new_message(call)],
             "max_tokens": call.max_tokens,
             "metadata": {"fault": call.fault},
             **given(temperature=call.temperature, top_p=call.top_p, stop_sequences=stop),
@@ -72,12 +76,12 @@ class MessagesTalk:
         choice = Choice(text=text, calls=calls, finish=FINISH.get(whole["stop_reason"]))
         return Answer(id=whole["id"], choices=[choice], tokens=(used["input_tokens"], used["output_tokens"]))
 
-    def went_on(self, call: CallPlan, answer: Answer, used: int) -> None:
-        """Repeat the answer in the next request, with a result for each of its calls."""
+    def continue_from(self, call: CallPlan, answer: Answer, used: int) -> None:
+        """Repeat the answer in the next request, with a result for each of its tool calls."""
         self._exchanges += 1
-        asked = self._asked(question(call)["content"])
+        asked = self._new_message(call)
         if self._exchanges == LONGEST:
-            self._messages, self._results, self._exchanges = [], [], 0
+            self._messages, self._called, self._exchanges = [], [], 0
             return
         choice = answer.choices[used]
         said: list[dict[str, Any]] = [{"type": "text", "text": choice.text}] if choice.text.strip() else []
@@ -86,10 +90,22 @@ class MessagesTalk:
             for id, name, arguments in choice.calls
         ]
         self._messages += [asked, {"role": "assistant", "content": said or [{"type": "text", "text": "Well."}]}]
-        self._results = [{"type": "tool_result", "tool_use_id": id, "content": "42"} for id, _, _ in choice.calls]
+        self._called = [id for id, _, _ in choice.calls]
 
-    def _asked(self, text: str) -> dict[str, Any]:
-        return {"role": "user", "content": [*self._results, {"type": "text", "text": text}]}
+    def _new_message(self, call: CallPlan) -> dict[str, Any]:
+        shown, asked = divided(call, self._called)
+        return self._user_message(question(call), map(_image, shown), map(_image, asked))
+
+    def _user_message(
+        self, text: str, shown: Iterable[dict[str, Any]] = (), asked: Iterable[dict[str, Any]] = ()
+    ) -> dict[str, Any]:
+        """Return the results of the last answer's tool calls, the first with images, and what the user sends."""
+        results: list[dict[str, Any]] = [
+            {"type": "tool_result", "tool_use_id": id, "content": "42"} for id in self._called
+        ]
+        if images := list(shown):
+            results[0]["content"] = [{"type": "text", "text": "42"}, *images]
+        return {"role": "user", "content": [*results, {"type": "text", "text": text}, *asked]}
 
     def _impossible(self, call: CallPlan, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return what makes a request one that must be refused."""
@@ -102,8 +118,17 @@ class MessagesTalk:
                 return {"output_config": {"format": {"type": "json_schema", "schema": IMPOSSIBLE}}}
             case "an unknown field":
                 return {"max_tokens_please": 3}
+            case "an image":
+                source = {"type": "url", "url": refused_picture(call)}
+                message = self._user_message(question(call), asked=[{"type": "image", "source": source}])
+                return {"messages": [*body["messages"][:-1], message]}
             case _:
-                return {"messages": [*body["messages"][:-1], self._asked(too_long(call))]}
+                return {"messages": [*body["messages"][:-1], self._user_message(too_long(call))]}
+
+
+def _image(picture: Picture) -> dict[str, Any]:
+    source = {"type": "base64", "media_type": picture.media_type, "data": picture.base64}
+    return {"type": "image", "source": source}
 
 
 def canonical(arguments: str) -> str:

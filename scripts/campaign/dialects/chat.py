@@ -1,11 +1,9 @@
-"""Chat Completions as an agent speaks it."""
+"""A conversation in Chat Completions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from campaign.formats import chat_format, named_schema
-from campaign.plan import CallPlan
-from campaign.talk import (
+from campaign.dialects.conversation import (
     FUNCTIONS,
     IMPOSSIBLE,
     LONGEST,
@@ -14,21 +12,27 @@ from campaign.talk import (
     Choice,
     Document,
     check_errors,
+    divided,
     given,
     only_id,
     openai_choice_of_tool,
     question,
+    refused_picture,
     too_long,
 )
+from campaign.formats import chat_format, named_schema
+from campaign.plan import CallPlan
 
 
-class ChatTalk:
+class Chat:
     """Chat Completions."""
 
     path = "/chat/completions"
 
     def __init__(self) -> None:
         self._messages: list[dict[str, Any]] = []
+        self._called: list[str] = []
+        """Ids of the tool calls of the last answer."""
         self._exchanges = 0
 
     def body(self, call: CallPlan) -> dict[str, Any]:
@@ -36,7 +40,7 @@ class ChatTalk:
         opening = {"role": "system", "content": f"You are {call.agent}."}
         body: dict[str, Any] = {
             "model": MODEL,
-            "messages": [opening, *self._messages, question(call)],
+            "messages": [opening, *self._messages, *self._new_messages(call)],
             "max_tokens": call.max_tokens,
             "metadata": {"fault": call.fault},
             **given(temperature=call.temperature, top_p=call.top_p, seed=call.seed, stop=call.stop),
@@ -72,11 +76,11 @@ class ChatTalk:
         prompt_ids = next((one["prompt_token_ids"] for one in documents if one.get("prompt_token_ids")), None)
         return Answer(id=only_id(documents), choices=choices, tokens=tokens, prompt_ids=prompt_ids)
 
-    def went_on(self, call: CallPlan, answer: Answer, used: int) -> None:
-        """Repeat the choice in the next request, with a result for each of its calls."""
+    def continue_from(self, call: CallPlan, answer: Answer, used: int) -> None:
+        """Repeat the choice in the next request, with a result for each of its tool calls."""
         self._exchanges += 1
         if self._exchanges == LONGEST:
-            self._messages, self._exchanges = [], 0
+            self._messages, self._called, self._exchanges = [], [], 0
             return
         choice = answer.choices[used]
         said: dict[str, Any] = {"role": "assistant", "content": choice.text or None}
@@ -87,8 +91,21 @@ class ChatTalk:
             ]
         elif not choice.text:
             said["content"] = ""
-        results = [{"role": "tool", "tool_call_id": id, "content": "42"} for id, _, _ in choice.calls]
-        self._messages += [question(call), said, *results]
+        self._messages += [*self._new_messages(call), said]
+        self._called = [id for id, _, _ in choice.calls]
+
+    def _new_messages(self, call: CallPlan) -> list[dict[str, Any]]:
+        """Return the results of the last answer's tool calls, and the user's message."""
+        shown, asked = divided(call, self._called)
+        results: list[dict[str, Any]] = [{"role": "tool", "tool_call_id": id, "content": "42"} for id in self._called]
+        if shown:
+            results[0]["content"] = _parts("42", [picture.url for picture in shown])
+        content = _parts(question(call), [picture.url for picture in asked]) if asked else question(call)
+        return [*results, {"role": "user", "content": content}]
+
+
+def _parts(text: str, urls: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": text}, *({"type": "image_url", "image_url": {"url": url}} for url in urls)]
 
 
 def _impossible(call: CallPlan, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,6 +120,9 @@ def _impossible(call: CallPlan, body: Mapping[str, Any]) -> dict[str, Any]:
             return {"response_format": named_schema(IMPOSSIBLE, strict=True)}
         case "an unknown field":
             return {"max_tokens_please": 3}
+        case "an image":
+            content = _parts(question(call), [refused_picture(call)])
+            return {"messages": [*body["messages"][:-1], {"role": "user", "content": content}]}
         case _:
             return {"messages": [*body["messages"][:-1], {"role": "user", "content": too_long(call)}]}
 

@@ -1,16 +1,18 @@
 """What the conversations of all dialects share: answers as their clients get them, questions, tools and errors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from campaign.plan import CallPlan
+from campaign.pictures import Picture
+from campaign.plan import VIEWING_AGENT, CallPlan
 
 Document: TypeAlias = dict[str, Any]
 """A whole answer, or one event of a stream."""
 
 MODEL = "gpt-4.1-mini"
+FETCHED = "https://pictures.test/1.png"
 LONGEST = 3
 """Exchanges of a conversation, which then begins anew."""
 FUNCTIONS: tuple[dict[str, Any], ...] = (
@@ -58,8 +60,8 @@ class BadAnswer(Exception):
     """What arrived contradicts itself, or is an error."""
 
 
-class Talk(Protocol):
-    """One agent's conversation in one dialect."""
+class Conversation(Protocol):
+    """A conversation of one agent in one dialect."""
 
     path: str
 
@@ -71,14 +73,25 @@ class Talk(Protocol):
         """Return the answer; None while some of it is missing. Raises BadAnswer."""
         ...
 
-    def went_on(self, call: CallPlan, answer: Answer, used: int) -> None:
+    def continue_from(self, call: CallPlan, answer: Answer, used: int) -> None:
         """Let the next request go on from choice `used` of `answer`."""
         ...
 
 
-def question(call: CallPlan) -> dict[str, Any]:
-    """Return the user's message, with the mark of the call."""
-    return {"role": "user", "content": f"{call.question} {call.written}"}
+def question(call: CallPlan) -> str:
+    """Return the text of the user's message, with the mark of the call."""
+    return f"{call.question} {call.written}"
+
+
+def divided(call: CallPlan, results: Collection[object]) -> tuple[tuple[Picture, ...], tuple[Picture, ...]]:
+    """Return the pictures that the first of the `results` of tools shows, and those of the user's message."""
+    shown = 1 if results and call.shows_result else 0
+    return call.pictures[:shown], call.pictures[shown:]
+
+
+def refused_picture(call: CallPlan) -> str:
+    """Return the URL of an image that cannot be answered: no policy fetches one, and the text policy reads none."""
+    return FETCHED if call.agent == VIEWING_AGENT else Picture(kind="PNG", width=8, height=8, name="refused").url
 
 
 def too_long(call: CallPlan) -> str:

@@ -1,11 +1,9 @@
-"""Completions as an agent speaks it: each prompt goes on from the text before it."""
+"""A conversation in Completions: each prompt continues the text before it."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from campaign.formats import completions_format
-from campaign.plan import CallPlan
-from campaign.talk import (
+from campaign.dialects.conversation import (
     IMPOSSIBLE,
     LONGEST,
     MODEL,
@@ -18,9 +16,11 @@ from campaign.talk import (
     only_id,
     too_long,
 )
+from campaign.formats import completions_format
+from campaign.plan import CallPlan
 
 
-class CompletionsTalk:
+class Completions:
     """Completions."""
 
     path = "/completions"
@@ -68,7 +68,7 @@ class CompletionsTalk:
         tokens = (used["prompt_tokens"], used["completion_tokens"])
         return Answer(id=only_id(documents), choices=choices, tokens=tokens)
 
-    def went_on(self, call: CallPlan, answer: Answer, used: int) -> None:
+    def continue_from(self, call: CallPlan, answer: Answer, used: int) -> None:
         """Begin the next prompt with the choice and what came before it."""
         self._exchanges += 1
         if self._exchanges == LONGEST:

@@ -1,11 +1,9 @@
-"""Responses as an agent speaks it, each request going on from the stored answer before it."""
+"""A conversation in the Responses API: each request continues from the stored answer before it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from campaign.formats import named_schema, text_format
-from campaign.plan import CallPlan
-from campaign.talk import (
+from campaign.dialects.conversation import (
     FUNCTIONS,
     IMPOSSIBLE,
     LONGEST,
@@ -15,21 +13,26 @@ from campaign.talk import (
     Choice,
     Document,
     check_errors,
+    divided,
     given,
     openai_choice_of_tool,
     question,
+    refused_picture,
     too_long,
 )
+from campaign.formats import named_schema, text_format
+from campaign.plan import CallPlan
 
 
-class ResponsesTalk:
+class Responses:
     """Responses, each request going on from the stored answer before it."""
 
     path = "/responses"
 
     def __init__(self) -> None:
         self._previous: str | None = None
-        self._results: list[dict[str, Any]] = []
+        self._called: list[str] = []
+        """Ids of the tool calls of the last answer."""
         self._exchanges = 0
 
     def body(self, call: CallPlan) -> dict[str, Any]:
@@ -37,7 +40,7 @@ class ResponsesTalk:
         body: dict[str, Any] = {
             "model": MODEL,
             "instructions": f"You are {call.agent}.",
-            "input": [*self._results, question(call)],
+            "input": self._new_items(call),
             "max_output_tokens": call.max_tokens,
             "metadata": {"fault": call.fault},
             **given(temperature=call.temperature, top_p=call.top_p, previous_response_id=self._previous),
@@ -71,15 +74,30 @@ class ResponsesTalk:
         choice = Choice(text=text, calls=calls, finish=finish, logprobs=shown or None)
         return Answer(id=whole["id"], choices=[choice], tokens=tokens)
 
-    def went_on(self, call: CallPlan, answer: Answer, used: int) -> None:
-        """Name the answer in the next request, with a result for each of its calls."""
+    def continue_from(self, call: CallPlan, answer: Answer, used: int) -> None:
+        """Name the answer in the next request, with a result for each of its tool calls."""
         self._exchanges += 1
         if self._exchanges == LONGEST:
-            self._previous, self._results, self._exchanges = None, [], 0
+            self._previous, self._called, self._exchanges = None, [], 0
             return
         self._previous = answer.id
-        calls = answer.choices[used].calls
-        self._results = [{"type": "function_call_output", "call_id": id, "output": "42"} for id, _, _ in calls]
+        self._called = [id for id, _, _ in answer.choices[used].calls]
+
+    def _new_items(self, call: CallPlan) -> list[dict[str, Any]]:
+        """Return the results of the last answer's tool calls, and the user's message."""
+        shown, asked = divided(call, self._called)
+        results: list[dict[str, Any]] = [
+            {"type": "function_call_output", "call_id": id, "output": "42"} for id in self._called
+        ]
+        if shown:
+            results[0]["output"] = _parts("42", [picture.url for picture in shown])
+        content = _parts(question(call), [picture.url for picture in asked]) if asked else question(call)
+        return [*results, {"role": "user", "content": content}]
+
+
+def _parts(text: str, urls: Sequence[str]) -> list[dict[str, Any]]:
+    images = [{"type": "input_image", "image_url": url, "detail": "auto"} for url in urls]
+    return [{"type": "input_text", "text": text}, *images]
 
 
 def _impossible(call: CallPlan, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,5 +112,8 @@ def _impossible(call: CallPlan, body: Mapping[str, Any]) -> dict[str, Any]:
             return {"text": {"format": {"type": "json_schema", **named["json_schema"]}}}
         case "an unknown field":
             return {"max_tokens_please": 3}
+        case "an image":
+            content = _parts(question(call), [refused_picture(call)])
+            return {"input": [*body["input"][:-1], {"role": "user", "content": content}]}
         case _:
             return {"input": [*body["input"][:-1], {"role": "user", "content": too_long(call)}]}
