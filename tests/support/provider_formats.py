@@ -176,8 +176,8 @@ def _bedrock_plain(script: Script, model: str) -> Json:
     if script.pieces:
         content.append({"text": "".join(script.pieces)})
     if script.call:
-        use = {"toolUseId": "tooluse_kZJMlvQmRJ6", "name": script.call.name, "input": script.call.arguments}
-        content.append({"toolUse": use})
+        call = {"toolUseId": "tooluse_kZJMlvQmRJ6", "name": script.call.name, "input": script.call.arguments}
+        content.append({"toolUse": call})
     return {
         "metrics": {"latencyMs": 551},
         "output": {"message": {"content": content, "role": "assistant"}},
@@ -367,7 +367,7 @@ _GOOGLE_ERRORS = {
 def _ollama_message(script: Script, text: str, *, calls: bool) -> Json:
     message: Json = {"role": "assistant", "content": text}
     if calls and script.call:
-        message["tool_calls"] = [{"function": {"name": script.call.name, "arguments": script.call.arguments}}]
+        message["tool_calls"] = [{"function": script.call._asdict()}]
     return message
 
 
@@ -415,10 +415,6 @@ def _halves(text: str) -> tuple[str, str]:
     return text[: len(text) // 2], text[len(text) // 2 :]
 
 
-def _no_headers(script: Script) -> dict[str, str]:
-    return {}
-
-
 PROVIDERS: dict[str, Provider] = {
     "anthropic": Provider(
         model="anthropic/claude-sonnet-4-5",
@@ -428,7 +424,7 @@ PROVIDERS: dict[str, Provider] = {
         stream=_anthropic_stream,
         content_type="text/event-stream; charset=utf-8",
         error=_anthropic_error,
-        error_headers=_no_headers,
+        error_headers=lambda script: {},
         key_of=lambda request: request.headers["x-api-key"],
         response_id="req_011CSHoEeqs5C35K2UUqR7Fy",
         headers={"request-id": "req_011CSHoEeqs5C35K2UUqR7Fy"},
@@ -464,7 +460,7 @@ PROVIDERS: dict[str, Provider] = {
         stream=_azure_stream,
         content_type="text/event-stream; charset=utf-8",
         error=lambda script: {"error": {"code": str(script.status), "message": script.message}},
-        error_headers=_no_headers,
+        error_headers=lambda script: {},
         key_of=lambda request: request.headers["api-key"],
         response_id="chatcmpl-B9MBs8CjcvOU2jLn4n570S5qMJKcT",
     ),
@@ -484,7 +480,7 @@ PROVIDERS: dict[str, Provider] = {
                 "status": _GOOGLE_ERRORS.get(script.status, "UNKNOWN"),
             }
         },
-        error_headers=_no_headers,
+        error_headers=lambda script: {},
         key_of=lambda request: request.headers["x-goog-api-key"],
         response_id="mK8TaPqcJ5uX1MkP3JmY2Ag",
     ),
@@ -496,7 +492,7 @@ PROVIDERS: dict[str, Provider] = {
         stream=_ollama_stream,
         content_type="application/x-ndjson",
         error=lambda script: {"error": script.message},
-        error_headers=_no_headers,
+        error_headers=lambda script: {},
         key_of=lambda request: request.headers["authorization"].removeprefix("Bearer "),
         response_id=None,
     ),
