@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -154,6 +155,29 @@ async def test_a_retry_waits_for_an_answer_that_is_still_being_recorded(headers:
         assert (await again).json()["choices"][0]["message"]["content"] == "answer 1"
         [span] = await gateway.calls(attempt)
     assert semconv.NOT_TRAINED not in span.attributes
+    assert len(gateway.engine.log) == 1
+
+
+async def test_a_retry_waits_for_a_call_whose_prompt_is_still_being_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, go = threading.Event(), threading.Event()
+
+    def slow_grammar(*_: object, **__: object) -> str:
+        entered.set()
+        assert go.wait(10)
+        return ""
+
+    monkeypatch.setattr(ByteCodec, "grammar", slow_grammar)
+    async with scripted_gateway(numbered()) as gateway:
+        attempt = await gateway.open_attempt()
+        wanted = {"response_format": {"type": "json_object"}}
+        first = asyncio.create_task(send_request(attempt, **wanted))
+        await asyncio.to_thread(entered.wait, 10)
+        second = asyncio.create_task(send_request(attempt, headers=AGAIN, **wanted))
+        await asyncio.sleep(0.05)  # until the retry is read
+        go.set()
+        answers = [(await one).json() for one in (first, second)]
+        assert len(await gateway.calls(attempt)) == 1
+    assert answers[0] == answers[1]
     assert len(gateway.engine.log) == 1
 
 

@@ -167,19 +167,19 @@ async def serve_call(
         policy=policy.name,
         not_trained=None if policy.trained else reasons.FROZEN,
     )
-    try:
-        with watch.cancelling():
-            exchange = await read_request(policy, dialect, origin, body, work)
-            request = exchange.request
-            if origin.edits is not None:
-                request, record.replaced = await edit_call(origin.edits, request, len(body), work)
-            prompts = await _accept(policy, dialect, record, request, work)
-    except Refusal as refusal:
-        record.fail(reasons.REFUSED, str(refusal), refusal.body.code or refusal.body.type)
-        await retry_cache.keep(record)
-        raise
-    work.free()
-    with retry_cache.in_progress(mark, watch):
+    with retry_cache.in_progress(mark, watch):  # also while the prompt is encoded, which may take long
+        try:
+            with watch.cancelling():
+                exchange = await read_request(policy, dialect, origin, body, work)
+                request = exchange.request
+                if origin.edits is not None:
+                    request, record.replaced = await edit_call(origin.edits, request, len(body), work)
+                prompts = await _accept(policy, dialect, record, request, work)
+        except Refusal as refusal:
+            record.fail(reasons.REFUSED, str(refusal), refusal.body.code or refusal.body.type)
+            await retry_cache.keep(record)
+            raise
+        work.free()
         await _answer(policy, dialect, exchange, record, prompts, retry_cache, watch, send)
 
 
