@@ -181,6 +181,28 @@ async def test_a_retry_waits_for_a_call_whose_prompt_is_still_being_encoded(monk
     assert len(gateway.engine.log) == 1
 
 
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_a_request_that_is_read_after_its_retry_is_no_second_call_if_its_client_has_left(leaves: bool) -> None:
+    """A client that stays has sent the same request twice, and gets an answer of its own."""
+    store = GatedStore()
+    async with scripted_gateway(numbered(), store=store) as gateway:
+        attempt = await gateway.open_attempt()
+        retry = asyncio.create_task(send_request(attempt, headers=AGAIN))
+        await store.waiting.wait()
+        late = asyncio.create_task(send_request(attempt))
+        await asyncio.sleep(0.05)  # until it is read
+        assert len(gateway.engine.log) == 1
+        if leaves:
+            late.cancel()
+            await asyncio.gather(late, return_exceptions=True)
+            await asyncio.sleep(0.05)
+        store.open.set()
+        assert (await retry).json()["choices"][0]["message"]["content"] == "answer 1"
+        if not leaves:
+            assert (await late).json()["choices"][0]["message"]["content"] == "answer 2"
+        assert len(await gateway.calls(attempt)) == (1 if leaves else 2)
+
+
 async def test_the_same_request_twice_at_once_is_two_calls_that_do_not_wait_for_each_other() -> None:
     store = GatedStore()
     async with scripted_gateway(numbered(), store=store) as gateway:

@@ -93,9 +93,9 @@ class RetryCache:
         return own if self.shared is None else self.shared.take_undelivered(fingerprint)
 
     @contextmanager
-    def in_progress(self, fingerprint: str, watch: ClientWatch) -> Generator[None]:
+    def in_progress(self, fingerprint: str, watch: ClientWatch, *, is_retry: bool) -> Generator[None]:
         """Mark a request as in progress while the block runs; a retry of it waits until the block ends."""
-        request = _RequestInProgress(watch)
+        request = _RequestInProgress(watch, is_retry)
         self._in_progress.setdefault(fingerprint, []).append(request)
         shared = nullcontext() if self.shared is None else self.shared.in_progress(fingerprint)
         try:
@@ -113,9 +113,12 @@ class RetryCache:
         If that response is still in progress, waits until it has ended and is recorded. A request in progress counts
         only if its client has disconnected, or if the new request is marked as a retry. If the last response to such a
         request failed, the retry is a new call, whatever equal requests before it got.
+
+        On a busy machine, a retry may be read before the request that it repeats. That request waits here for its
+        retry: its client has disconnected, which ends the wait.
         """
         for request in list(self._in_progress.get(fingerprint, ())):
-            if origin.is_retry or request.watch.gone:
+            if origin.is_retry or request.is_retry or request.watch.gone:
                 await request.ended.wait()
         if origin.is_retry and self.shared is not None:
             await self.shared.wait_for_others(fingerprint)
@@ -142,6 +145,7 @@ class _RequestInProgress:
     """A request in progress."""
 
     watch: ClientWatch
+    is_retry: bool
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
