@@ -167,9 +167,8 @@ async def serve_call(
         policy=policy.name,
         not_trained=None if policy.trained else reasons.FROZEN,
     )
-    with retry_cache.in_progress(
-        mark, watch, is_retry=origin.is_retry
-    ):  # also while the prompt is encoded, which may take long
+    # The request is in progress also while its prompt is encoded, which may take long.
+    with retry_cache.in_progress(mark, watch, is_retry=origin.is_retry):
         try:
             with watch.cancelling():
                 exchange = await read_request(policy, dialect, origin, body, work)
