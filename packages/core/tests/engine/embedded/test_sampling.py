@@ -54,7 +54,7 @@ def test_draws_follow_the_distribution(temperature: float, top_p: float) -> None
 
 
 def test_rows_of_one_batch_keep_their_own_sampling() -> None:
-    settings = [Sampling(temperature=0), Sampling(), Sampling(temperature=0.5), Sampling(top_p=0.5)]
+    settings = [Sampling(temperature=0), Sampling(), Sampling(temperature=0.5), Sampling(top_p=0.5), Sampling(top_p=0)]
     raw = raw_log_probs(torch.tensor([LOGITS] * 4))
     uniforms = [0.99, 0.3, 0.999, 0.999]
     batched = sample(raw, settings, uniforms)
@@ -135,7 +135,7 @@ TRUNCATIONS = st.builds(
     temperature=st.just(1.0),
     min_p=st.sampled_from([0.0, 0.011, 0.29, 0.47, 1.0]),
     top_k=st.integers(0, 9),
-    top_p=st.sampled_from([1.0, 0.947, 0.613, 0.307, 0.011]),
+    top_p=st.sampled_from([1.0, 0.947, 0.613, 0.307, 0.011, 0.0]),
 )
 
 

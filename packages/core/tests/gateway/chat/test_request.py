@@ -79,7 +79,7 @@ def test_asking_for_nothing_is_not_refused(field: str, value: object) -> None:
 
 BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"temperature": 2.5}, "temperature"),
-    ({"top_p": 0}, "top_p"),
+    ({"top_p": -0.1}, "top_p"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
     ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),

@@ -231,7 +231,7 @@ BAD: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({"input": [{"type": "reasoning", "id": "rs_1", "summary": []}]}, "input", "invalid_value"),
     ({"include": ["everything"]}, "include", "invalid_value"),
     ({"temperature": 3}, "temperature", "decimal_above_max_value"),
-    ({"top_p": 0}, "top_p", "invalid_value"),
+    ({"top_p": 1.1}, "top_p", "decimal_above_max_value"),
     ({"max_output_tokens": 0}, "max_output_tokens", "integer_below_min_value"),
     ({"top_logprobs": 21}, "top_logprobs", "integer_above_max_value"),
     ({"tools": [ADD], "tool_choice": {"type": "function", "name": "sub"}}, "tool_choice", "invalid_value"),

@@ -83,12 +83,12 @@ async def test_a_row_reaches_the_agent_as_it_was_given_or_is_refused(row: dict[s
         try:
             save_tasks([row], file)
         except TaskError as refused:
-            assert str(refused).startswith("task 1: task")
+            assert str(refused).startswith(("task 1: task", "task 1 cannot be written as JSON: Out of range float"))
             return
         (read,) = load_tasks(file)
     started = await store.start_rollout(read)
     await store.close()
-    assert repr(started.input) == repr(msgspec.to_builtins(row)), "NaN is not equal to itself"
+    assert started.input == msgspec.to_builtins(row)
     assert "leyden.reduced" not in started.metadata
 
 

@@ -300,7 +300,12 @@ def _agents(folder: RunFolder, config: RunConfig) -> AgentSide:
         return no_agents
     if config.runners.where == "remote":
         return remote_agents
-    plan = AgentPlan(**agent_fields(config), workers=config.workers, log_file=str(folder.worker_log))
+    plan = AgentPlan(
+        **agent_fields(config),
+        workers=config.workers,
+        examples=folder.task_examples(config),
+        log_file=str(folder.worker_log),
+    )
     if config.runners.where == "ray":
         from leyden.core.trainer.agents.ray import ray_agents
 

@@ -215,6 +215,7 @@ class Trainer:
             loaded = LoadedAgent.of(
                 agent, reward, reward_weights=config.reward_weights, input=self.input, hooks=self.hooks
             )
+            loaded.check_tasks(folder.task_examples(config))
             folder.save_resources(self.initial_resources)
             return train_with_live_agent(folder, config, loaded, "quiet" if self.quiet else "bars")
 
@@ -232,6 +233,7 @@ class Trainer:
             loaded = LoadedAgent.of(
                 agent, reward, reward_weights=config.reward_weights, input=self.input, hooks=self.hooks
             )
+            loaded.check_tasks(folder.task_examples(config))
             folder.save_resources(self.initial_resources)
             return check_with_live_agent(folder, config, loaded, "quiet" if self.quiet else "bars")
 

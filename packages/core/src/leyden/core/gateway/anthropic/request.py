@@ -292,8 +292,6 @@ def _sampling(body: MessagesBody) -> Sampling:
     _check_number("temperature", body.temperature, 0, 1)
     _check_number("top_p", body.top_p, 0, 1)
     _check_number("top_k", body.top_k, 0)
-    if body.top_p == 0:
-        raise wrong("top_p", "Input should be greater than 0: no token would be left")
     _check_number("max_tokens", body.max_tokens, 1, LARGEST_INTEGER)
     stop = tuple(body.stop_sequences or ())
     if len(stop) > MAX_STOP:

@@ -62,7 +62,7 @@ async def exception_span(attempt: OpenAttempt, error: BaseException, message: st
     stack = await asyncio.to_thread(stack_of, error)
     attributes: Attributes = {
         semconv.ERROR_TYPE: short_name(error),
-        "exception.stacktrace": stack[-STACK_CHARACTERS:],
+        semconv.STACK_TRACE: stack[-STACK_CHARACTERS:],
     }
     return _span(attempt, semconv.EXCEPTION, attributes, SpanStatus(code="error", description=message))
 

@@ -14,7 +14,7 @@ from leyden.core.data.failure import Failure, failure_of
 from leyden.core.data.span import Span
 from leyden.core.errors import UnknownAgent
 from leyden.core.masking import visible
-from leyden.core.runner.attempts.error_text import with_key_advice
+from leyden.core.runner.attempts.error_text import user_stack, with_key_advice
 from leyden.core.trainer.rollouts.recorded import RecordedRollout
 
 if TYPE_CHECKING:
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 WIDTH = 72
 
 
-def rollout_tree(recorded: RecordedRollout) -> "Tree":
-    """Return the tree for display, with one branch for each attempt."""
+def rollout_tree(recorded: RecordedRollout, stacks: set[str] | None = None) -> "Tree":
+    """Return the tree for display, with one branch for each attempt.
+
+    `stacks` holds the tracebacks of trees shown before, which are not shown again. The tree's own are added to it.
+    """
     from rich.tree import Tree
 
     rollout = recorded.rollout
@@ -32,7 +35,7 @@ def rollout_tree(recorded: RecordedRollout) -> "Tree":
     for attempt, spans in recorded.attempts:
         note = "" if attempt.end_time is None else f"  {attempt.end_time - attempt.start_time:.2f} s"
         branch = root.add(f"attempt {attempt.sequence_id}  {attempt.status}{note}")
-        shown = _Errors()
+        shown = _Errors(stacks)
         if (failure := failure_of(attempt)) is not None:
             branch.add(f"[red]{failure.kind} error:[/] {_safe(_of_attempt(failure, shown))}")
         if not spans:
@@ -44,8 +47,17 @@ def rollout_tree(recorded: RecordedRollout) -> "Tree":
 class _Errors:
     """Error messages of one attempt that are already shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, stacks: set[str] | None = None) -> None:
         self._shown: list[str] = []
+        self._stacks = set[str]() if stacks is None else stacks
+
+    def new_stack(self, span: Span) -> str:
+        """Return the part of an exception's traceback that begins in the user's code; empty if it was shown before."""
+        stack = user_stack(str(span.attributes.get(semconv.STACK_TRACE, "")))
+        if span.name != semconv.EXCEPTION or stack in self._stacks:
+            return ""
+        self._stacks.add(stack)
+        return stack
 
     def new(self, message: str) -> bool:
         """Record `message`; return whether it was not shown before, neither alone nor as part of a longer message."""
@@ -80,7 +92,10 @@ def _grow(branch: "Tree", spans: Sequence[Span], shown: _Errors) -> None:
             if len(below) == 1 and _is_call(below[0]) and span.attributes.get(semconv.OPERATION) in semconv.MODEL_CALLS:
                 span = below[0]  # the framework's span of a call adds nothing to the gateway's record of it
             text = _safe(describe(span, shown))
-            add(at.add(f"[red]{text}[/]" if span.status.code == "error" else text), span.span_id)
+            branch = at.add(f"[red]{text}[/]" if span.status.code == "error" else text)
+            if stack := shown.new_stack(span):
+                branch.add("\n".join(map(_safe, stack.splitlines())))
+            add(branch, span.span_id)
 
     add(branch, None)
 

@@ -19,8 +19,9 @@ from leyden.core.data.rollout import Task
 from leyden.core.errors import RunError
 from leyden.core.masking import mask_text, mask_values
 from leyden.core.policy.checkpoints.atomic import remove_unfinished, whole_folder
+from leyden.core.runner.user_code.agent_spec import TaskExample
 from leyden.core.trainer.config import RunConfig, check_name, load_config, save_config
-from leyden.core.trainer.rollouts.tasks import load_tasks, save_tasks
+from leyden.core.trainer.rollouts.tasks import load_tasks, save_tasks, task_examples
 from leyden.core.trainer.run_folder.move_journal import end_moves, is_under_way
 
 Metrics = dict[str, Any]
@@ -113,6 +114,12 @@ class RunFolder:
             with suppress(RunError), folder.locked():
                 pass
         return folder, load_config(path / "config.yaml")
+
+    def task_examples(self, config: RunConfig) -> tuple[TaskExample, ...]:
+        """Return one task for each form that the tasks of the run and its held-out sets have."""
+        given = [(config.tasks, self.tasks())] if config.tasks else []
+        given += [(held.source, self.tasks(held.name)) for held in config.held_out]
+        return task_examples(given)
 
     def command(self, name: str) -> str:
         """Return the command line of `leyden NAME` for this run."""
