@@ -274,7 +274,7 @@ def _describe_chat_checks(found: Schemas) -> None:
     body = found["ChatBody"]
     given: Schemas = body["properties"]
     _narrow(given["messages"], items=reference("ChatMessage"), minItems=1)
-    _narrow(given["tools"], items=reference("ChatTool"))
+    _narrow(given["tools"], items=reference("ChatTool"), minItems=1)
     _narrow(given["stop"], maxItems=chat_request.MAX_STOP, minLength=1, items={"type": "string", "minLength": 1})
     _narrow(given["n"], minimum=1, maximum=chat_request.MAX_CHOICES)
     _narrow(given["seed"], minimum=-LARGEST_INTEGER - 1, maximum=LARGEST_INTEGER)
@@ -310,7 +310,7 @@ def _describe_responses_checks(found: Schemas) -> None:
         {"required": [name], "properties": {name: _not_null(given[name])}} for name in ("input", "previous_response_id")
     ]
     _narrow(given["tools"], items=reference("ResponsesTool"))
-    _narrow(given["max_output_tokens"], minimum=1, maximum=LARGEST_INTEGER)
+    _narrow(given["max_output_tokens"], minimum=responses_request.LEAST_OUTPUT_TOKENS, maximum=LARGEST_INTEGER)
     _narrow(given["include"], items={"enum": sorted(responses_request.INCLUDABLE)})
     _describe_shared_checks(body, responses_request.NEUTRAL, responses_request.HINTS)
     found["ResponsesPart"] = _variants(found["ResponsesPart"], "type", _TEXTS_OF_ITEMS)
