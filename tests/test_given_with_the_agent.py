@@ -158,7 +158,7 @@ def test_a_weight_for_a_dimension_that_is_not_there_stops_the_run(leyden: Callab
     weights = ("--reward-weight", "even=0.5", "--reward-weight", "lnog=0.25")
     done = run(leyden, tmp_path, "--input", f"{given}:make", "--reward", f"{given}:parts", *weights)
     assert done.returncode != 0
-    assert "weights are given for even, lnog: 'lnog' has no such dimension" in " ".join(done.stderr.split())
+    assert "there are weights for even, lnog: 'lnog' has a weight, but is no dimension" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
 

@@ -73,7 +73,7 @@ def test_a_call_that_saw_an_update_names_every_version() -> None:
 def test_a_call_says_what_was_to_answer_it() -> None:
     call: Attributes = {semconv.CALL_ID: "c", semconv.REQUEST_MODEL: "gpt-4.1"}
     refused: Attributes = {semconv.POLICY: "policy", semconv.RESPONSE_MODEL: "policy", semconv.NOT_TRAINED: "refused"}
-    assert "tokens  policy    (not trained: refused)" in render(span(1, "chat", None, {**call, **refused}))
+    assert "chat  (not trained: refused)" in render(span(1, "chat", None, {**call, **refused}))
     assert "tokens  upstream gpt-4.1  " in render(span(1, "chat", None, {**call, semconv.RESPONSE_MODEL: "gpt-4.1"}))
     replaced = render(span(1, "chat", None, {**call, semconv.RESPONSE_MODEL: "local"}))
     assert "tokens  upstream local (asked for gpt-4.1)" in replaced

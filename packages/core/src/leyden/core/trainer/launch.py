@@ -127,6 +127,9 @@ def resume(runs: Path, name: str, run_session: SessionFunction, changes: ResumeC
         )
     check_command(name, config)
     changes = changes or ResumeChanges()
+    done = max((int(line.get("step", 0)) for line in folder.metrics()), default=0)
+    if changes.steps is not None and changes.steps < done:
+        raise UsageError(f"run {name!r} has already taken {done} steps; give --steps above {done} to go on")
     different = changed(config, changes)
     check_machine(different)
     if different != config:

@@ -125,7 +125,7 @@ async def forward(
     except (aiohttp.ClientError, TimeoutError, asyncio.IncompleteReadError) as error:
         if started:
             raise BrokenOff from error
-        raise bad_gateway(f"the upstream could not be reached ({type(error).__name__})") from None
+        raise bad_gateway(endpoint.not_reached(error)) from None
 
 
 class BrokenOff(Exception):

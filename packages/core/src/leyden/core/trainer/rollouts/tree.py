@@ -11,6 +11,7 @@ import msgspec
 
 from leyden.core.data import semconv
 from leyden.core.data.failure import Failure, failure_of
+from leyden.core.data.reasons import UPSTREAM
 from leyden.core.data.span import Span
 from leyden.core.errors import UnknownAgent
 from leyden.core.masking import visible
@@ -35,7 +36,7 @@ def rollout_tree(recorded: RecordedRollout, stacks: set[str] | None = None) -> "
     for attempt, spans in recorded.attempts:
         note = "" if attempt.end_time is None else f"  {attempt.end_time - attempt.start_time:.2f} s"
         branch = root.add(f"attempt {attempt.sequence_id}  {attempt.status}{note}")
-        shown = _Errors(stacks)
+        shown = _Errors(stacks, trains=rollout.mode != "test")
         if (failure := failure_of(attempt)) is not None:
             branch.add(f"[red]{failure.kind} error:[/] {_safe(_of_attempt(failure, shown))}")
         if not spans:
@@ -47,7 +48,9 @@ def rollout_tree(recorded: RecordedRollout, stacks: set[str] | None = None) -> "
 class _Errors:
     """Error messages of one attempt that are already shown."""
 
-    def __init__(self, stacks: set[str] | None = None) -> None:
+    def __init__(self, stacks: set[str] | None = None, *, trains: bool = True) -> None:
+        self.trains = trains
+        """Whether the rollout was made to train on it."""
         self._shown: list[str] = []
         self._stacks = set[str]() if stacks is None else stacks
 
@@ -113,7 +116,7 @@ def _is_call(span: Span) -> bool:
 def describe(span: Span, shown: _Errors | None = None) -> str:
     """Return one line about a span. Its error is given in full, unless that message was already shown."""
     attributes = span.attributes
-    text = _what(span, attributes)
+    text = _what(span, attributes, trains=shown is None or shown.trains)
     if span.end_time is not None and span.end_time > span.start_time:
         text += f"  {1000 * (span.end_time - span.start_time):,.0f} ms"
     if span.status.code == "error":
@@ -128,9 +131,9 @@ def _failed(span: Span, shown: _Errors) -> str:
     return f": {kind}" if kind else ""
 
 
-def _what(span: Span, attributes: Mapping[str, Any]) -> str:
+def _what(span: Span, attributes: Mapping[str, Any], *, trains: bool) -> str:
     if _is_call(span):
-        return _call(attributes)
+        return _call(attributes, has_failed=span.status.code == "error", trains=trains)
     if span.name == semconv.REWARD:
         parts = {
             key.removeprefix(semconv.REWARD_DIMENSION): value
@@ -148,14 +151,20 @@ def _what(span: Span, attributes: Mapping[str, Any]) -> str:
     return span.name
 
 
-def _call(attributes: Mapping[str, Any]) -> str:
-    tokens = f"{attributes.get(semconv.INPUT_TOKENS, '?')} → {attributes.get(semconv.OUTPUT_TOKENS, '?')} tokens"
-    reasons: Any = attributes.get(semconv.FINISH_REASONS) or []
-    text = f"{attributes.get(semconv.OPERATION, 'chat')}  {tokens}  {_answered_by(attributes)}  {', '.join(reasons)}"
-    if semconv.NOT_TRAINED in attributes:
-        text += f"  (not trained: {attributes[semconv.NOT_TRAINED]})"
+def _call(attributes: Mapping[str, Any], *, has_failed: bool, trains: bool) -> str:
+    parts = [str(attributes.get(semconv.OPERATION, "chat"))]
+    counts = [attributes.get(name, "?") for name in (semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS)]
+    reason = attributes.get(semconv.NOT_TRAINED)
+    if counts != ["?", "?"] or not (has_failed or reason):
+        parts += [f"{counts[0]} → {counts[1]} tokens", _answered_by(attributes)]
+    finished: Any = attributes.get(semconv.FINISH_REASONS) or []
+    parts.append(", ".join(finished))
+    if trains and reason is not None and not (has_failed and reason == UPSTREAM):
+        parts.append(f"(not trained: {reason})")
+    elif reason is not None and reason != UPSTREAM:
+        parts.append(f"({reason})")
     answer = _answer(attributes.get(semconv.OUTPUT_MESSAGES))
-    return text + (f"  {_short(answer)}" if answer else "")
+    return "  ".join(part for part in [*parts, _short(answer)] if part)
 
 
 def _answered_by(attributes: Mapping[str, Any]) -> str:

@@ -107,7 +107,7 @@ class RunFolder:
             raise RunError(f"{store} is a store, not a run: leyden export {store} --to FOLDER writes what it holds")
         path = Path(name) if Path(name).joinpath("config.yaml").exists() else runs / check_name(name)
         if not path.is_dir():
-            known = sorted(p.parent.name for p in runs.glob("*/config.yaml"))
+            known = sorted(p.parent.name for p in runs.glob("*/config.yaml") if cls(p.parent).failure() is None)
             raise RunError(f"no run {name!r} in {runs}; runs there: {', '.join(known) if known else 'none yet'}")
         folder = cls(path)
         if is_under_way(path):

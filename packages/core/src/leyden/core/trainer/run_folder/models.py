@@ -169,7 +169,7 @@ async def export_version(models: Models, version: ModelVersion, target: Path) ->
 
 def _check_free(target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise RunError(f"{target} already exists; nothing was written")
+        raise RunError(f"{target} already exists; nothing was written: give a new or an empty folder")
 
 
 def _export(models: Models, version: ModelVersion, target: Path) -> Path:
