@@ -467,3 +467,17 @@ async def test_a_client_that_hangs_up_in_the_middle_leaves_a_record_that_is_not_
                 await asyncio.sleep(0.01)
     assert spans[0].attributes[semconv.NOT_TRAINED] == "client disconnected"
     assert int(str(spans[0].attributes[semconv.OUTPUT_TOKENS])) < 130
+
+
+async def test_the_models_are_listed_as_the_client_expects_them() -> None:
+    async with scripted_gateway(script_of("ok")) as gateway:
+        attempt = await gateway.open_attempt()
+        async with client(attempt) as agent:
+            listed = await agent.models.list()
+            [model] = listed.data
+            assert (listed.has_more, listed.first_id, listed.last_id) == (False, model.id, model.id)
+            assert (model.type, model.display_name, model.created_at.year) == ("model", model.id, 1970)
+            assert await agent.models.retrieve(model.id) == model
+        async with httpx.AsyncClient() as http:
+            plain = await http.get(f"{attempt.base_url}/models", headers={"authorization": f"Bearer {attempt.token}"})
+            assert plain.json()["object"] == "list"

@@ -9,7 +9,7 @@ from leyden.core.data.bounds import BOUNDS, check_bound
 from leyden.core.errors import UsageError
 
 _COMMAND = "leyden.command"
-_EXTRA = re.compile(r"unexpected extra arguments?\s*\((.*)\)")
+_EXTRA = re.compile(r"unexpected extra argument(?:s|\(s\))? \((.*)\)")
 _EMPTY = "must not be empty: give it a value, or leave it out"
 
 
@@ -54,8 +54,8 @@ class TakesCommand(Command):
             if extra is None or at < len(args):
                 raise
             raise UsageError(
-                f"unexpected words {extra[1]!r}; write a command to run after --, as in "
-                f"`leyden {ctx.info_name} ... -- {extra[1]}`"
+                f"unexpected words {extra[1]!r}; to run a command, write the whole command after --, as in "
+                f"`leyden {ctx.info_name} ... -- COMMAND`"
             ) from None
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

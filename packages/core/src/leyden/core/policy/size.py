@@ -95,7 +95,7 @@ def check_source(source: str | Path) -> None:
     if folder.exists():
         raise PolicyError(f"{source} is a file, not a policy folder: give its folder, {folder.parent}")
     beside = [path.parent.name for path in folder.parent.glob("*/config.json")]
-    close = did_you_mean(folder.name, beside, "" if "/" not in text else f"{folder.parent}/")
+    close = did_you_mean(folder.name, beside, text.removesuffix("/")[: -len(folder.name)])
     if close or isinstance(source, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1:
         raise PolicyError(f"there is no policy folder {source}{close}")
 
