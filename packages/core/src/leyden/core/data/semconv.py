@@ -133,6 +133,8 @@ STACK_TRACE = "exception.stacktrace"
 EXCEPTION = "leyden.exception"
 RESULT = "leyden.result"
 """Return value of the agent, shortened to text."""
+FINAL_OUTPUT = "leyden.result.final_output"
+"""The part of a framework's result that its users read, shortened to text; not recorded for other results."""
 ROLE = "leyden.role"
 CONTENT = "leyden.content"
 

@@ -29,7 +29,7 @@ from leyden.core.gateway.model_request import (
     text_of,
     unreadable,
 )
-from leyden.core.gateway.refusal import Refusal, invalid, unsupported
+from leyden.core.gateway.refusal import invalid, unsupported
 from leyden.core.gateway.tool_choice import apply_tool_choice, check_function_name, read_tool_choice
 
 HINTS = frozenset({
@@ -264,9 +264,6 @@ def _check_part(part: _Part, role: str, location: str) -> None:
 
 def _check_options(body: ChatBody) -> None:
     """Raise Refusal for a field that the provider accepts only beside another."""
-    if body.tools is not None and not body.tools:
-        message = "'tools' is empty; it must hold at least one tool, or be left out."
-        raise Refusal(400, message, param="tools", code="empty_array")
     if body.tool_choice not in (None, "none") and body.tools is None:
         raise invalid("'tool_choice' can only be given together with 'tools'.", "tool_choice")
     if body.stream_options is not None and not body.stream:

@@ -274,7 +274,7 @@ def _describe_chat_checks(found: Schemas) -> None:
     body = found["ChatBody"]
     given: Schemas = body["properties"]
     _narrow(given["messages"], items=reference("ChatMessage"), minItems=1)
-    _narrow(given["tools"], items=reference("ChatTool"), minItems=1)
+    _narrow(given["tools"], items=reference("ChatTool"))
     _narrow(given["stop"], maxItems=chat_request.MAX_STOP, minLength=1, items={"type": "string", "minLength": 1})
     _narrow(given["n"], minimum=1, maximum=chat_request.MAX_CHOICES)
     _narrow(given["seed"], minimum=-LARGEST_INTEGER - 1, maximum=LARGEST_INTEGER)

@@ -48,6 +48,10 @@ class ForwardTarget(Protocol):
         """Send a request to a path below the base URL, with the endpoint's own key; a rollout stays on its replica."""
         ...
 
+    def not_reached(self, error: BaseException) -> str:
+        """Return the sentence for a request that found no endpoint."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardedRequest:

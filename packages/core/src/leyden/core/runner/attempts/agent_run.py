@@ -91,7 +91,7 @@ class AgentRun:
         """Run the agent and score its result. An exception becomes `failure` and is not raised."""
         try:
             result = await self._run_agent()
-            self._note(await result_span(self.attempt, result, self._began))
+            self._note(await result_span(self.attempt, result, self._began, self._final_output(result)))
             self.stage = "reward"
             reward = await self._reward(result)
         except BaseException as error:  # an uncaught sys.exit() in a task would end the worker's loop
@@ -168,6 +168,13 @@ class AgentRun:
             finally:
                 if not self.stopping:
                     await self._call_hooks(lambda hook: hook.on_trace_end(**given, tracer=tracer))
+
+    def _final_output(self, result: Any) -> Any:
+        try:
+            return self._adapter.final_output(result)
+        except Exception:  # it is only shown
+            logger.debug("the final output of a result could not be read", exc_info=True)
+            return None
 
     async def _input(self) -> Any:
         """Return the agent's input. It is a copy, so the reward function receives the unchanged task."""

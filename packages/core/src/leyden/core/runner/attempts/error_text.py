@@ -1,9 +1,9 @@
 """Text for an exception of the user's code: one line with the message, the user's line that raised it, and advice."""
 
 import re
+import sys
 import sysconfig
 import traceback
-from pathlib import Path
 from typing import cast
 
 from leyden.core.data.plain.own_methods import short_name
@@ -22,7 +22,7 @@ _MISSING = re.compile(r"missing|must|\bset\b|required|not found|did not find|\bn
 _KEY_VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*_(?:KEY|TOKEN|SECRET)\b")
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'  File "(.+)", line \d+')
-_OURS = (str(Path(__file__).parents[2]), HIDDEN)
+_OURS = (*sys.modules["leyden"].__path__, HIDDEN)
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 

@@ -136,8 +136,8 @@ def task_examples(given: Iterable[tuple[str, Sequence[Task]]]) -> tuple[TaskExam
 
 def _form(task: Task) -> object:
     if not isinstance(task, Mapping):
-        return type(task)
-    return frozenset((key, type(value)) for key, value in cast("Mapping[Any, Any]", task).items())
+        return type(cast("object", task))
+    return frozenset((key, type(value)) for key, value in cast("Mapping[str, object]", task).items())
 
 
 def place_of(source: str, tasks: Sequence[Task], row: int) -> str:

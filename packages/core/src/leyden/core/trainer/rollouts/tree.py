@@ -145,7 +145,7 @@ def _what(span: Span, attributes: Mapping[str, Any], *, trains: bool) -> str:
     if attributes.get(semconv.OPERATION) == "execute_tool":
         arguments, result = attributes.get(semconv.TOOL_ARGUMENTS, ""), attributes.get(semconv.TOOL_RESULT, "")
         return f"tool {attributes.get(semconv.TOOL_NAME, '?')}({_short(arguments)}) → {_short(result)}"
-    for key in (semconv.CONTENT, semconv.RESULT):
+    for key in (semconv.CONTENT, semconv.FINAL_OUTPUT, semconv.RESULT):
         if key in attributes:
             return f"{span.name}  {_short(attributes[key])}"
     return span.name
