@@ -229,23 +229,21 @@ def _read_messages(messages: list[Message]) -> list[ChatMessage]:
 
 def _check_calls(messages: list[ChatMessage]) -> None:
     """Raise Refusal for a result without its tool call before it, and for a tool call without its result."""
-    open_calls: dict[str, int] = {}
-    known_calls: set[str] = set()
+    open_calls: set[str] = set()
     for index, message in enumerate(messages):
         if message.tool_calls:
-            ids = [call.id for call in message.tool_calls]
-            known_calls.update(ids)
-            open_calls.update(dict.fromkeys(ids, index))
-        elif message.role == "tool" and message.tool_call_id is not None:
-            if message.tool_call_id not in known_calls:
-                reason = f"no message before it has a tool call with the id '{message.tool_call_id}' in 'tool_calls'"
+            open_calls.update([call.id for call in message.tool_calls])
+        elif message.role == "tool":
+            called = message.tool_call_id or ""
+            if called in open_calls:
+                open_calls.remove(called)
+            elif not any(call.id == called for earlier in messages[:index] for call in earlier.tool_calls or ()):
+                reason = f"no message before it has a tool call with the id '{called}' in 'tool_calls'"
                 raise invalid(f"messages[{index}] has role 'tool', but {reason}.", f"messages[{index}].role")
-            open_calls.pop(message.tool_call_id, None)
     if open_calls:
-        index = next(iter(open_calls.values()))
         raise invalid(
-            f"messages[{index}] has 'tool_calls' that no message with role 'tool' answers. Send a result for each of "
-            f"these ids: {', '.join(open_calls)}.",
+            "An assistant's 'tool_calls' have no message with role 'tool' that answers them. Send a result for each of "
+            f"these ids: {', '.join(sorted(open_calls))}.",
             "messages",
         )
 

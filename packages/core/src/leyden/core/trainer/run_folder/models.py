@@ -163,7 +163,10 @@ async def export_version(models: Models, version: ModelVersion, target: Path) ->
     """
     _check_free(target)
     if version.version:
-        weights_of(models.file, version)
+        try:
+            weights_of(models.file, version)
+        except RunError as error:
+            raise RunError(f"{error}; version 0, the policy before the first step, can be exported too") from None
     return await asyncio.to_thread(_export, models, version, target)
 
 

@@ -51,7 +51,7 @@ def export_policies(models: "Mapping[str, PolicyModel]", config: RunConfig, fold
 def weights_of(versions: VersionFile, version: ModelVersion) -> Path:
     """Return the checkpoint of `version`; raises RunError that lists the kept ones when its weights are not kept."""
     if version.weights is None:
-        there = [str(number) for number, other in versions.read().items() if not number or other.weights is not None]
+        there = [str(number) for number, other in versions.read().items() if other.weights is not None]
         raise RunError(
             f"the weights of version {version.version} of run {version.run!r} are not kept; weights are kept of "
             f"versions {', '.join(there) or '(none)'}; --keep-checkpoints sets how many are kept"
