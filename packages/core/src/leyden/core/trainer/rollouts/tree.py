@@ -155,7 +155,7 @@ def _call(attributes: Mapping[str, Any], *, has_failed: bool, trains: bool) -> s
     parts = [str(attributes.get(semconv.OPERATION, "chat"))]
     counts = [attributes.get(name, "?") for name in (semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS)]
     reason = attributes.get(semconv.NOT_TRAINED)
-    if counts != ["?", "?"] or not (has_failed or reason):
+    if counts != ["?", "?"] or not (has_failed or reason not in (None, UPSTREAM)):
         parts += [f"{counts[0]} → {counts[1]} tokens", _answered_by(attributes)]
     finished: Any = attributes.get(semconv.FINISH_REASONS) or []
     parts.append(", ".join(finished))
