@@ -158,7 +158,7 @@ def test_a_weight_for_a_dimension_that_is_not_there_stops_the_run(leyden: Callab
     weights = ("--reward-weight", "even=0.5", "--reward-weight", "lnog=0.25")
     done = run(leyden, tmp_path, "--input", f"{given}:make", "--reward", f"{given}:parts", *weights)
     assert done.returncode != 0
-    assert "weights are given for even, lnog: 'lnog' has no such dimension" in " ".join(done.stderr.split())
+    assert "there are weights for even, lnog: 'lnog' has a weight, but is no dimension" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
 
@@ -177,7 +177,8 @@ def test_a_weight_for_a_dimension_that_is_not_there_stops_the_run(leyden: Callab
 def test_what_cannot_work_is_one_clear_line_and_leaves_no_run(
     leyden: Callable[..., Any], tmp_path: Path, option: str, value: str, said: str
 ) -> None:
-    done = run(leyden, tmp_path, option, value.format(given=f"{tmp_path}/given.py"))
+    fits = ("--input", f"{tmp_path}/given.py:make") if option == "--predicate" else ()
+    done = run(leyden, tmp_path, option, value.format(given=f"{tmp_path}/given.py"), *fits)
     assert done.returncode == 2
     assert said in done.stderr
     assert len([line for line in done.stderr.splitlines() if line.startswith("leyden: ")]) == 1

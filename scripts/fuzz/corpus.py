@@ -57,7 +57,7 @@ COMPLETIONS: tuple[Body, ...] = (
 RESPONSES: tuple[Body, ...] = (
     {"model": "m", "input": "hello"},
     {"model": "m", "input": "hello", "stream": True, "instructions": "Be brief."},
-    {"model": "m", "input": [_USER], "store": False, "temperature": 0.5, "max_output_tokens": 10},
+    {"model": "m", "input": [_USER], "store": False, "temperature": 0.5, "max_output_tokens": 16},
     {"model": "m", "input": "x", "include": ["message.output_text.logprobs"], "top_logprobs": 2},
     {"model": "m", "input": "x", "tools": [_TOOL], "tool_choice": "required", "stream": True},
     {

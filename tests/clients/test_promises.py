@@ -53,7 +53,7 @@ def always(text: str, **how: Any) -> Script:
 
 def body(dialect: str, **fields: Any) -> dict[str, Any]:
     asked = {"input": ASKED} if dialect == "responses" else {"messages": [{"role": "user", "content": ASKED}]}
-    limit = {"max_tokens": 500} if dialect == "messages" else {}
+    limit = {"max_tokens": 2000} if dialect == "messages" else {}
     return {"model": "m", **limit, **asked, **fields}
 
 

@@ -132,6 +132,22 @@ def test_an_empty_argument_is_refused(capfd: pytest.CaptureFixture[str], command
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        ["exec", "--endpoint", "http://127.0.0.1:9/v1", "echo", "hi"],
+        ["dev", "--tasks", "t", "--policy", "p", "node", "echo", "hi"],
+    ],
+)
+def test_a_command_without_the_two_dashes_is_explained(capfd: pytest.CaptureFixture[str], command: list[str]) -> None:
+    assert run(command) == 2
+    error = capfd.readouterr().err
+    assert error == (
+        "leyden: unexpected words 'echo hi'; to run a command, write the whole command after --, as in "
+        f"`leyden {command[0]} ... -- COMMAND`\n"
+    )
+
+
+@pytest.mark.parametrize(
     ("given", "says"),
     [
         (["--reward-weight", "a=nan"], "--reward-weight a must be a finite number, not nan"),

@@ -171,9 +171,9 @@ async def test_the_responses_api_takes_images_and_goes_on_from_them(policy: Path
     part = {"type": "input_image", "image_url": url(RED), "detail": "auto"}
     asked: Any = [{"role": "user", "content": [{"type": "input_text", "text": QUESTION}, part]}]
     async with site(policy) as run, run.openai() as client:
-        first = await client.responses.create(model="m", input=asked, max_output_tokens=4)
+        first = await client.responses.create(model="m", input=asked, max_output_tokens=16)
         second = await client.responses.create(
-            model="m", input="And now?", previous_response_id=first.id, max_output_tokens=4
+            model="m", input="And now?", previous_response_id=first.id, max_output_tokens=16
         )
         listed = await client.responses.input_items.list(first.id)
         counted = await client.responses.input_tokens.count(model="m", input=asked)

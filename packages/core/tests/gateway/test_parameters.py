@@ -46,7 +46,7 @@ MINIMAL: Mapping[str, dict[str, Any]] = {
     "chat": {"model": "m", "messages": USER},
     "completions": {"model": "m", "prompt": "hi", "max_tokens": 200},
     "responses": {"model": "m", "input": "hi"},
-    "messages": {"model": "m", "max_tokens": 200, "messages": USER},
+    "messages": {"model": "m", "max_tokens": 2000, "messages": USER},
 }
 TOOLS: Mapping[str, dict[str, Any]] = {
     "chat": {"tools": [{"type": "function", "function": FUNCTION}]},
@@ -84,7 +84,7 @@ VALUES: Mapping[str, Any] = {
     "instructions": "Be brief.",
     "logit_bias": {"7": 5},
     "max_completion_tokens": 3,
-    "max_output_tokens": 3,
+    "max_output_tokens": 16,
     "max_tokens": 3,
     "max_tool_calls": 1,
     "mcp_servers": [{"type": "url", "url": "https://elsewhere.invalid", "name": "n"}],

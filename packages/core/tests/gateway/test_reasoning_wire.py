@@ -136,7 +136,7 @@ async def test_an_answer_cut_off_in_its_reasoning_has_an_incomplete_item_of_it()
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("display", ["summarized", "omitted"])
 async def test_thinking_blocks_in_a_history_extend_the_prompt_exactly(display: str, stream: bool) -> None:
-    fields: dict[str, Any] = {"model": "m", "max_tokens": 500, "tools": [MESSAGES_TOOL]}
+    fields: dict[str, Any] = {"model": "m", "max_tokens": 2000, "tools": [MESSAGES_TOOL]}
     fields["thinking"] = ENABLED | {"display": display}
     async with scripted_gateway(always(THINKS, chunk_size=4)) as gateway:
         attempt = await gateway.open_attempt()
@@ -164,10 +164,10 @@ async def test_an_agent_that_does_not_enable_thinking_gets_no_thinking_block(thi
     async with scripted_gateway(always(text, chunk_size=4)) as gateway:
         attempt = await gateway.open_attempt()
         async with anthropic_client(attempt) as agent:
-            async with agent.messages.stream(model="m", max_tokens=500, messages=[USER], **fields) as events:
+            async with agent.messages.stream(model="m", max_tokens=2000, messages=[USER], **fields) as events:
                 answer = await events.get_final_message()
             if not stream:
-                answer = await agent.messages.create(model="m", max_tokens=500, messages=[USER], **fields)
+                answer = await agent.messages.create(model="m", max_tokens=2000, messages=[USER], **fields)
         assert [(block.type, block.text) for block in answer.content] == [("text", "It is 3.")]
         assert answer.usage.output_tokens == len(CODEC.answer(text))
         assert (await message_of(gateway, attempt))["reasoning_content"] == "One and two."

@@ -70,6 +70,31 @@ def test_adapters_are_counted(folder: Path) -> None:
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
     with pytest.raises(PolicyError, match="cannot read the configuration") as caught:
         PolicySize.of(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("./polcy", r"there is no policy folder \./polcy; did you mean \./policy\?"),
+        ("polcy", r"there is no policy folder polcy; did you mean policy\?"),
+        ("runs/polcy", r"there is no policy folder runs/polcy; did you mean runs/policy\?"),
+        ("./x", r"there is no policy folder \./x$"),
+        ("a/b/c", "there is no policy folder a/b/c$"),
+        ("policy/config.json", "policy/config.json is a file, not a policy folder: give its folder, policy"),
+        ("empty", "empty is not a policy folder: it has no config.json"),
+    ],
+)
+def test_a_mistyped_folder_is_named_without_asking_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("policy", "runs/policy", "empty"):
+        Path(folder).mkdir(parents=True)
+    for folder in ("policy", "runs/policy"):
+        Path(folder, "config.json").write_text("{}")
+    with pytest.raises(PolicyError, match=says):
+        PolicySize.of(given)

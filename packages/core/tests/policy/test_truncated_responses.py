@@ -23,6 +23,7 @@ SAMPLINGS = [
     Sampling(top_k=5, max_tokens=20),
     Sampling(min_p=0.1, temperature=0.8, max_tokens=20),
     Sampling(top_p=0.7, max_tokens=20),
+    Sampling(top_p=0, max_tokens=20),
     Sampling(top_k=20, top_p=0.9, min_p=0.01, presence_penalty=1.0, max_tokens=25),
     Sampling(max_tokens=20),
 ]

@@ -55,7 +55,7 @@ def test_a_name_that_cannot_be_a_folder_is_refused(name: str) -> None:
         ("span_match", "(", "span_match '\\(' is not a regular expression"),
         ("attribute_match", {"app.x": "("}, "attribute_match app.x"),
         ("eval_every", -1, "eval-every must not be negative"),
-        ("patience", 2, "patience counts evaluations and has no effect without eval-every"),
+        ("patience", 2, "--patience counts evaluations and has no effect without --eval-every"),
         ("patience", 0, "patience must be at least 1"),
         ("tracker", ("tensorboard", "ledger"), "unknown tracker 'ledger'"),
         ("sampling", Sampling(temperature=0.0), "temperature above 0"),

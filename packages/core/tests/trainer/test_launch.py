@@ -122,3 +122,10 @@ def test_a_run_whose_command_held_a_secret_is_not_resumed_with_a_mask(tmp_path: 
     assert key not in folder.config_file.read_text()
     with pytest.raises(RunError, match=r"its command held a secret \('[^']*\*\*\*'\).*--env NAME"):
         resume(tmp_path, "r", lambda _, config: pytest.fail(f"a session begins: {config}"))
+
+
+def test_fewer_steps_than_a_run_has_taken_are_refused(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, RunConfig(name="r", policy="p", agent="a.py:agent"), [{"question": "?"}], {})
+    folder.append_metrics({"step": 40})
+    with pytest.raises(UsageError, match="run 'r' has already taken 40 steps; give --steps above 40 to go on"):
+        resume(tmp_path, "r", lambda _, config: pytest.fail(f"a session begins: {config}"), ResumeChanges(steps=2))

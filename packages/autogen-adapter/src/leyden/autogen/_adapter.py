@@ -99,6 +99,11 @@ class AutoGenAdapter(Adapter):
             if agent in self._copies:
                 await close(agent)
 
+    def final_output(self, result: Any) -> Any:
+        """Return the content of the last message of a `TaskResult`."""
+        messages = getattr(result, "messages", None)
+        return getattr(messages[-1], "content", None) if messages else None
+
     def instrument(self) -> None:
         """Record every AutoGen run of this process.
 

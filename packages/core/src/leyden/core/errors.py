@@ -26,6 +26,9 @@
 Errors that only one module needs are defined there, some of them as subclasses of `LeydenError`.
 """
 
+import difflib
+from collections.abc import Iterable
+
 
 class LeydenError(Exception):
     """Base class of all errors of Leyden."""
@@ -128,3 +131,12 @@ def first_line(error: BaseException) -> str:
     while len(lines) > 1 and lines[0].endswith(":"):
         lines[:2] = [f"{lines[0]} {lines[1]}"]
     return lines[0] if lines else type(error).__name__
+
+
+def did_you_mean(name: str, known: Iterable[str], within: str = "") -> str:
+    """Return the end of a message about an unknown name: the closest of the known names, or an empty text.
+
+    `within` is written before the found name.
+    """
+    close = difflib.get_close_matches(name, list(known), 1, cutoff=0.7)
+    return f"; did you mean {within}{close[0]}?" if close else ""

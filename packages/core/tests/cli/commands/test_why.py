@@ -26,6 +26,10 @@ async def agent(task: Any) -> str:
     return "done"
 
 
+PLACE = f"({__file__}, line {agent.__code__.co_firstlineno + 3})"
+"""Where the agent raises."""
+
+
 def one(task: Any, result: Any) -> float:
     return 1.0
 
@@ -87,12 +91,12 @@ def test_a_run_is_told_in_counts_with_examples(broken: RunFolder, capsys: pytest
     assert text.startswith("Run broken (not finished)\n7 training rollouts: 0 trained, 7 not\n2 held-out rollouts:")
     for line in (
         "      3  agent error: the agent raised",
-        "3 × LookupError: no luck with 0",
+        f"3 × LookupError: no luck with 0 {PLACE}",
         "      1  timeout: ",
         "      2  no call: ",
         "      1  never begun: ",
         f"see one: leyden show broken train-3 --runs {broken.path.parent}",
-        "Held-out rollouts that failed\n      1  LookupError: no luck with 1 (such as val-1)",
+        f"Held-out rollouts that failed\n      1  LookupError: no luck with 1 {PLACE} (such as val-1)",
         f"the output of the agents is in {broken.worker_log}",
     ):
         assert line in text, text
@@ -106,7 +110,7 @@ def test_a_run_as_json(broken: RunFolder, capsys: pytest.CaptureFixture[str]) ->
     assert sum(counts.values()) + found["rollouts_trained"] == found["rollouts"]
     raised = found["rollouts_left_out"][0]
     assert raised["details"] == [
-        {"count": 3, "text": "LookupError: no luck with 0", "example": "train-0", "messages": 1}
+        {"count": 3, "text": f"LookupError: no luck with 0 {PLACE}", "example": "train-0", "messages": 1}
     ]
     assert raised["means"] == "the agent raised"
 
@@ -114,10 +118,14 @@ def test_a_run_as_json(broken: RunFolder, capsys: pytest.CaptureFixture[str]) ->
 def test_one_rollout_is_told_whole(broken: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     text = run_why(capsys, "broken", "train-1", "--runs", str(broken.path.parent))
     assert text.startswith("Rollout train-1 (train, failed, no reward)\nnot trained: agent error\n")
-    assert "  LookupError: no luck with 1\n" in text
+    assert f"  LookupError: no luck with 1 {PLACE}\n" in text
     assert text.endswith(f"to see it: leyden show broken train-1 --runs {broken.path.parent}\n")
     found = msgspec.json.decode(run_why(capsys, "broken", "train-1", "--runs", str(broken.path.parent), "--json"))
-    assert (found["reason"], found["detail"], found["steps"]) == ("agent error", "LookupError: no luck with 1", [])
+    assert (found["reason"], found["detail"], found["steps"]) == (
+        "agent error",
+        f"LookupError: no luck with 1 {PLACE}",
+        [],
+    )
 
 
 def test_what_steps_learned_is_told(broken: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

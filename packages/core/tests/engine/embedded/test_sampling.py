@@ -54,15 +54,15 @@ def test_draws_follow_the_distribution(temperature: float, top_p: float) -> None
 
 
 def test_rows_of_one_batch_keep_their_own_sampling() -> None:
-    settings = [Sampling(temperature=0), Sampling(), Sampling(temperature=0.5), Sampling(top_p=0.5)]
-    raw = raw_log_probs(torch.tensor([LOGITS] * 4))
-    uniforms = [0.99, 0.3, 0.999, 0.999]
+    settings = [Sampling(temperature=0), Sampling(), Sampling(temperature=0.5), Sampling(top_p=0.5), Sampling(top_p=0)]
+    raw = raw_log_probs(torch.tensor([LOGITS] * 5))
+    uniforms = [0.99, 0.3, 0.999, 0.999, 0.999]
     batched = sample(raw, settings, uniforms)
     single = [sample(raw[:1], [s], [u]) for s, u in zip(settings, uniforms, strict=True)]
     assert batched.ids == [a.ids[0] for a in single]
     assert batched.logprobs == pytest.approx([a.logprobs[0] for a in single])
     assert batched.sampling_logprobs == pytest.approx([a.sampling_logprobs[0] for a in single])
-    assert batched.ids[0] == 0
+    assert batched.ids[0] == batched.ids[4] == 0
     assert batched.sampling_logprobs[0] == batched.logprobs[0]
 
 
@@ -135,7 +135,7 @@ TRUNCATIONS = st.builds(
     temperature=st.just(1.0),
     min_p=st.sampled_from([0.0, 0.011, 0.29, 0.47, 1.0]),
     top_k=st.integers(0, 9),
-    top_p=st.sampled_from([1.0, 0.947, 0.613, 0.307, 0.011]),
+    top_p=st.sampled_from([1.0, 0.947, 0.613, 0.307, 0.011, 0.0]),
 )
 
 

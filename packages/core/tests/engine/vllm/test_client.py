@@ -69,6 +69,12 @@ async def test_everything_that_decides_a_draw_is_said(client: VllmClient, double
     }
 
 
+async def test_the_likeliest_token_alone_is_asked_for_as_vllm_has_it(client: VllmClient, double: VllmDouble) -> None:
+    await generated(client, Sampling(top_p=0))
+    _, body = double.requests[-1]
+    assert (body["top_p"], body["top_k"]) == (1.0, 1)
+
+
 async def test_what_limits_and_changes_the_distribution_is_sent(client: VllmClient, double: VllmDouble) -> None:
     sampling = Sampling(
         top_k=5,

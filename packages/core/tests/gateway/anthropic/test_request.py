@@ -120,6 +120,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 1 << 70}, "max_tokens: Input should be less than or equal to 9223372036854775807"),
     ({"model": 3}, "model: Expected `str`, got `int`"),
     ({"temperature": 1.1}, "temperature: Input should be less than or equal to 1"),
+    (
+        {"thinking": {"type": "enabled", "budget_tokens": 1023}},
+        "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024",
+    ),
+    (
+        {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1024},
+        "max_tokens: Input should be greater than `thinking.budget_tokens`",
+    ),
     ({"top_p": -0.1}, "top_p: Input should be greater than or equal to 0"),
     ({"top_k": -1}, "top_k: Input should be greater than or equal to 0"),
     ({"stop_sequences": [" "]}, "stop_sequences.0: each stop sequence must contain non-whitespace"),

@@ -46,13 +46,13 @@ def client(attempt: AttemptHandle, retries: int = 0) -> anthropic.AsyncAnthropic
 
 async def send_raw(attempt: AttemptHandle, path: str = "/messages", **fields: Any) -> httpx.Response:
     async with httpx.AsyncClient() as http:
-        body = {"model": "claude", "max_tokens": 500, "messages": QUESTION, **fields}
+        body = {"model": "claude", "max_tokens": 2000, "messages": QUESTION, **fields}
         return await http.post(f"{attempt.base_url}{path}", json=body)
 
 
 async def ask(attempt: AttemptHandle, stream: bool = False, **fields: Any) -> anthropic.types.Message:
     """Return the answer of a client, in one piece or put together from a stream."""
-    how: dict[str, Any] = {"model": "claude", "max_tokens": 500, "messages": QUESTION, **fields}
+    how: dict[str, Any] = {"model": "claude", "max_tokens": 2000, "messages": QUESTION, **fields}
     async with client(attempt) as agent:
         messages: Any = agent.messages
         if not stream:
@@ -304,7 +304,7 @@ async def test_thinking_in_the_history_reaches_the_template_and_what_is_encrypte
         "content": "It is 3.",
         "reasoning_content": "1 and 2...",
     }
-    assert json.loads(str(span.attributes[semconv.SAMPLING_ASKED])) == {"max_tokens": 500, **how}
+    assert json.loads(str(span.attributes[semconv.SAMPLING_ASKED])) == {"max_tokens": 2000, **how}
     assert span.attributes[semconv.LEFT_OUT] == ["redacted_thinking: encrypted, so the policy cannot read it"]
 
 
@@ -431,7 +431,7 @@ async def test_a_retry_gets_the_answer_that_was_sampled_and_counts_once() -> Non
         calls += 1
         return ScriptedAnswer(ids=CODEC.answer(f"answer {calls} {CALL}"), chunk_size=3)
 
-    body = {"model": "claude", "max_tokens": 500, "messages": QUESTION, "tools": [ADD]}
+    body = {"model": "claude", "max_tokens": 2000, "messages": QUESTION, "tools": [ADD]}
     async with scripted_gateway(numbered) as gateway, httpx.AsyncClient() as http:
         attempt = await gateway.open_attempt()
         answers: list[Any] = []
@@ -467,3 +467,17 @@ async def test_a_client_that_hangs_up_in_the_middle_leaves_a_record_that_is_not_
                 await asyncio.sleep(0.01)
     assert spans[0].attributes[semconv.NOT_TRAINED] == "client disconnected"
     assert int(str(spans[0].attributes[semconv.OUTPUT_TOKENS])) < 130
+
+
+async def test_the_models_are_listed_as_the_client_expects_them() -> None:
+    async with scripted_gateway(script_of("ok")) as gateway:
+        attempt = await gateway.open_attempt()
+        async with client(attempt) as agent:
+            listed = await agent.models.list()
+            [model] = listed.data
+            assert (listed.has_more, listed.first_id, listed.last_id) == (False, model.id, model.id)
+            assert (model.type, model.display_name, model.created_at.year) == ("model", model.id, 1970)
+            assert await agent.models.retrieve(model.id) == model
+        async with httpx.AsyncClient() as http:
+            plain = await http.get(f"{attempt.base_url}/models", headers={"authorization": f"Bearer {attempt.token}"})
+            assert plain.json()["object"] == "list"

@@ -70,16 +70,22 @@ def test_what_cannot_be_done_is_refused_by_name(field: str, value: object) -> No
 @pytest.mark.parametrize(
     ("field", "value"),
     [("n", 1), ("response_format", {"type": "text"}), ("modalities", ["text"]), ("frequency_penalty", 0.0),
-     ("logit_bias", {}), ("audio", None), ("functions", None), ("top_logprobs", None), ("tool_choice", "auto"),
-     ("n", None)],
+     ("logit_bias", {}), ("audio", None), ("functions", None), ("top_logprobs", None), ("tool_choice", "none"),
+     ("tools", []), ("n", None)],
 )  # fmt: skip
 def test_asking_for_nothing_is_not_refused(field: str, value: object) -> None:
     assert parse(**{field: value}).model == "m"
 
 
+CALLS: dict[str, Any] = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}} for id in ("c1", "c2")],
+}
+RESULT: dict[str, Any] = {"role": "tool", "tool_call_id": "c1", "content": "4"}
 BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"temperature": 2.5}, "temperature"),
-    ({"top_p": 0}, "top_p"),
+    ({"top_p": -0.1}, "top_p"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
     ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
@@ -95,6 +101,15 @@ BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [TOOL]}, "tool_choice"),
     ({"tool_choice": {"type": "function"}, "tools": [TOOL]}, "tool_choice"),
     ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "never", "tools": []}}}, "tool_choice"),
+    ({"tool_choice": "auto"}, "tool_choice"),
+    ({"tools": [{"type": "function", "function": {"name": "a.b"}}]}, "tools[0].function.name"),
+    ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"messages": [USER, RESULT]}, "messages[1].role"),
+    ({"messages": [USER, CALLS, {**RESULT, "tool_call_id": "c3"}]}, "messages[2].role"),
+    ({"messages": [USER, RESULT, CALLS]}, "messages[1].role"),
+    ({"messages": [USER, CALLS, RESULT]}, "messages"),
+    ({"messages": [USER, CALLS, USER]}, "messages"),
     ({"tools": [{"type": "function", "function": {}}]}, "tools"),
 ]
 
@@ -102,6 +117,17 @@ BAD: list[tuple[dict[str, Any], str | None]] = [
 @pytest.mark.parametrize(("fields", "param"), BAD)
 def test_bad_values_are_refused(fields: dict[str, Any], param: str | None) -> None:
     assert refused(**fields).body.param == param
+
+
+def test_calls_whose_results_follow_are_accepted() -> None:
+    answered = [CALLS, RESULT, {**RESULT, "tool_call_id": "c2"}]
+    assert len(parse(messages=[USER, *answered, USER, *answered]).messages) == 8
+
+
+def test_the_role_that_replaces_a_deprecated_one_is_named() -> None:
+    refusal = refused(messages=[USER, {"role": "function", "name": "f", "content": "x"}])
+    assert refusal.body.param == "messages[1]"
+    assert "send role 'tool' with a tool_call_id" in refusal.body.message
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,8 @@ def test_reasoning_is_accepted_and_left_out_with_a_reason() -> None:
 
 
 def test_sampling_and_logprobs() -> None:
-    request = parse(temperature=0.5, top_p=0.9, max_output_tokens=7)
-    assert (request.sampling.temperature, request.sampling.top_p, request.sampling.max_tokens) == (0.5, 0.9, 7)
+    request = parse(temperature=0.5, top_p=0.9, max_output_tokens=17)
+    assert (request.sampling.temperature, request.sampling.top_p, request.sampling.max_tokens) == (0.5, 0.9, 17)
     assert (request.logprobs, request.top_logprobs, request.choices) == (False, 0, 1)
     assert parse(include=["message.output_text.logprobs"]).logprobs
     shown = parse(include=["message.output_text.logprobs", "reasoning.encrypted_content"], top_logprobs=3)
@@ -231,8 +231,8 @@ BAD: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({"input": [{"type": "reasoning", "id": "rs_1", "summary": []}]}, "input", "invalid_value"),
     ({"include": ["everything"]}, "include", "invalid_value"),
     ({"temperature": 3}, "temperature", "decimal_above_max_value"),
-    ({"top_p": 0}, "top_p", "invalid_value"),
-    ({"max_output_tokens": 0}, "max_output_tokens", "integer_below_min_value"),
+    ({"top_p": 1.1}, "top_p", "decimal_above_max_value"),
+    ({"max_output_tokens": 15}, "max_output_tokens", "integer_below_min_value"),
     ({"top_logprobs": 21}, "top_logprobs", "integer_above_max_value"),
     ({"tools": [ADD], "tool_choice": {"type": "function", "name": "sub"}}, "tool_choice", "invalid_value"),
     ({"tool_choice": "required"}, "tool_choice", "invalid_value"),

@@ -228,8 +228,8 @@ def _answer(text: str) -> ScriptedAnswer:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_cut_answer_is_incomplete(stream: bool) -> None:
-    async with scripted_gateway(script_of("abcdef", chunk_size=1)) as gateway:
-        response = await raw(await gateway.open_attempt(), max_output_tokens=3, stream=stream)
+    async with scripted_gateway(script_of("abcdefghijklmnopqrst", chunk_size=1)) as gateway:
+        response = await raw(await gateway.open_attempt(), max_output_tokens=16, stream=stream)
     if stream:
         *_, done, last = events(response.text)
         assert last["type"] == "response.incomplete"
@@ -239,7 +239,7 @@ async def test_a_cut_answer_is_incomplete(stream: bool) -> None:
         answer = response.json()
     assert (answer["status"], answer["completed_at"]) == ("incomplete", None)
     assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
-    assert answer["output"] == [message_item(answer["output"][0]["id"], "abc", "incomplete")]
+    assert answer["output"] == [message_item(answer["output"][0]["id"], "abcdefghijklmnop", "incomplete")]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -155,7 +155,7 @@ async def test_a_stream_that_breaks_after_its_first_byte_is_the_agents_error(rep
         failing.fails = "event"
         answer = await run.post(stream=True)
         assert answer.text.startswith(EVENT.decode())
-        assert "the upstream could not be reached" in answer.text
+        assert "could not be reached" in answer.text
         assert not other.seen
         assert [span.status.code for span in await run.calls()] == ["ok", "error"]
 
@@ -173,10 +173,11 @@ async def test_if_all_replicas_are_unavailable_the_agent_gets_the_error_of_one(r
 
 
 async def test_if_no_replica_can_be_reached_the_agent_gets_502() -> None:
-    async with agents(f"http://127.0.0.1:{free_port()}/v1", f"http://127.0.0.1:{free_port()}/v1") as run:
+    urls = [f"http://127.0.0.1:{free_port()}/v1" for _ in range(2)]
+    async with agents(*urls) as run:
         answer = await run.post()
         assert answer.status_code == 502
-        assert "the upstream could not be reached (ClientConnectorError)" in answer.text
+        assert f"the endpoint {urls[0]} or {urls[1]} could not be reached (ClientConnectorError)" in answer.text
         assert len(await run.calls()) == 1
 
 

@@ -137,7 +137,10 @@ async def test_weights_weigh_what_an_agent_returns_or_emits(returned: bool) -> N
 
 @pytest.mark.parametrize(
     ("parts", "message"),
-    [({"right": 1.0}, "'short' has no such dimension"), (1.0, "1.0 .float., but weights are given for right, short")],
+    [
+        ({"right": 1.0}, "'short' has a weight, but is no dimension"),
+        (1.0, "1.0 .float., but weights are given for right, short"),
+    ],
 )
 @pytest.mark.parametrize("returned", [True, False])
 async def test_weights_that_do_not_fit_are_a_reward_error(returned: bool, parts: Any, message: str) -> None:

@@ -9,7 +9,7 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 from leyden.core.errors import AgentNotFound
-from leyden.core.runner.attempts.error_text import LONGEST_TEXT, described, key_advice, raised
+from leyden.core.runner.attempts.error_text import LONGEST_TEXT, described, key_advice, raised, user_place, user_stack
 from leyden.core.runner.user_code.loading import load_object
 from leyden.core.tracing.wire import routing
 
@@ -40,6 +40,23 @@ def test_every_problem_of_a_validation_error_is_named_and_no_web_page() -> None:
     assert text.startswith("ValidationError: 2 validation errors for Settings api_key Field required")
     assert "size Input should be a valid integer" in text
     assert "further information" not in text
+
+
+def test_the_place_and_the_traceback_are_those_of_the_users_code(tmp_path: Path) -> None:
+    error = failing(reads_json)
+    line = reads_json.__code__.co_firstlineno + 1
+    assert user_place(error) == f"{__file__}, line {line}"
+    library = '  File "<frozen runpy>", line 1, in run\n'
+    text = "".join(traceback.format_exception(error)).replace("last):\n", f"last):\n{library}", 1)
+    shown = user_stack(text).splitlines()
+    assert library.strip() in text
+    assert (shown[0], shown[-1]) == (
+        "Traceback (most recent call last):",
+        f"{type(error).__module__}.{described(error)}",
+    )
+    assert __file__ in shown[1]
+    assert "raw_decode" in "\n".join(shown)
+    assert user_stack(f"Traceback (most recent call last):\n{library}ValueError: x\n") == ""
 
 
 def test_what_is_inside_a_group_of_errors_is_named() -> None:

@@ -88,7 +88,10 @@ async def test_the_error_inside_a_group_is_what_the_rollout_failed_with() -> Non
     ended, [raised, result] = await run_one(raises_in_a_task_group, reward=one)
     failure = failure_of(ended.attempt)
     assert failure is not None
-    assert failure.text == ("ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception): ValueError: bad day")
+    assert failure.text == (
+        "ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception): ValueError: bad day "
+        f"({__file__}, line {raises_in_loop.__code__.co_firstlineno + 1})"
+    )
     assert {raised.status.description, result.status.description} == {failure.message}
 
 

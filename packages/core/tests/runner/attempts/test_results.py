@@ -211,7 +211,13 @@ async def test_an_error_between_two_pieces_is_the_agents() -> None:
         raise LookupError("no luck")
 
     ended, _ = await run_one(agent)
-    assert error_of(ended) == {"kind": "agent", "type": "LookupError", "message": "no luck"}
+    line = agent.__code__.co_firstlineno + 2
+    assert error_of(ended) == {
+        "kind": "agent",
+        "type": "LookupError",
+        "message": "no luck",
+        "place": f"{__file__}, line {line}",
+    }
 
 
 async def test_an_endless_iterator_fails_instead_of_filling_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,23 @@ import pytest
 
 from leyden.core.errors import RewardError, TaskError, UnknownAgent, UsageError
 from leyden.core.runner.attempts.hooks import Hook
+from leyden.core.runner.user_code.agent_spec import TaskExample
 from leyden.core.runner.user_code.loaded_agent import LoadedAgent
 from leyden.core.testing.running import error_of, rewards_in, run_one, runner_config
 from leyden.core.tracing.context import current_attempt
 
 ROW = {"q": "2+2?", "a": "4"}
+
+
+def asks(question: str) -> str:
+    return question
+
+
+def test_tasks_are_checked_against_the_agent_and_not_with_an_input_function() -> None:
+    examples = [TaskExample(place="t.jsonl, line 1", task=ROW)]
+    with pytest.raises(TaskError, match=r"t\.jsonl, line 1: the task has the keys q, a; asks\(question.*--input"):
+        LoadedAgent.of(asks).check_tasks(examples)
+    LoadedAgent.of(asks, input=ask).check_tasks(examples)
 
 
 async def echo(task: Any) -> Any:

@@ -117,6 +117,7 @@ def test_a_file_inside_a_package_is_to_be_named_as_a_module(
         ("json.no_such_part:agent", "no module 'json.no_such_part'"),
         ("json:lods", "json has no 'lods'; did you mean loads"),
         ("json:zzzzzz", "json has no 'zzzzzz'"),
+        ("json:decodr", "json has no 'decodr'"),
     ],
 )
 def test_a_wrong_reference_gets_one_clear_line(reference: str, message: str) -> None:

@@ -17,10 +17,11 @@ import pytest
 from leyden.core.data import semconv
 from leyden.core.data.identity import mint
 from leyden.core.data.rollout import RolloutConfig
-from leyden.core.errors import AgentNotFound, LeydenError, RewardError, UnknownAgent, UsageError
+from leyden.core.errors import AgentNotFound, LeydenError, RewardError, TaskError, UnknownAgent, UsageError
 from leyden.core.gateway.app import Gateway
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.http.server import GatewayServer
+from leyden.core.runner.user_code.agent_spec import TaskExample
 from leyden.core.runner.workers import pool as pool_module
 from leyden.core.runner.workers import process
 from leyden.core.runner.workers.pool import WorkerPool
@@ -45,6 +46,9 @@ import httpx
 CALL = {"model": "gpt-4.1-mini", "messages": [{"role": "user", "content": "hello"}]}
 client = httpx.AsyncClient(base_url="https://api.openai.com/v1", headers={"Authorization": "Bearer sk-secret"})
 
+
+def takes_text(question):
+    return question
 
 async def asks(task):
     answer = await client.post("/chat/completions", json=CALL)
@@ -432,6 +436,7 @@ async def test_a_stop_is_quick_and_puts_unfinished_rollouts_back(site: Site, age
         ("reward", "{agents}:score_of_one", RewardError, "score_of_one(task) cannot be called as score(task, result)"),
         ("input", "{agents}:score", UsageError, "--input score(task, result) cannot be called with one task"),
         ("hooks", "{agents}:number", UsageError, "agents.py:number is of type int, not a Hook"),
+        ("examples", "t.jsonl, line 2", TaskError, "t.jsonl, line 2: the task has the keys frage; takes_text(question"),
         ("key", "not hexadecimal", LeydenError, "a worker could not start: ValueError"),
     ],
 )
@@ -439,7 +444,12 @@ async def test_what_a_worker_cannot_start_with_is_raised_in_the_parent(
     site: Site, field: str, value: str, kind: type[LeydenError], message: str
 ) -> None:
     given = value.format(agents=site.agents)
-    changes: dict[str, Any] = {"agent": f"{site.agents}:asks", field: (given,) if field == "hooks" else given}
+    wrapped: dict[str, Any] = {
+        "hooks": (given,),
+        "examples": (TaskExample(place="line 1", task={"question": "?"}), TaskExample(place=given, task={"frage": 3})),
+    }
+    agent = f"{site.agents}:{'takes_text' if field == 'examples' else 'asks'}"
+    changes: dict[str, Any] = {"agent": agent, field: wrapped.get(field, given)}
     pool = WorkerPool(site.spec(**changes))
     with pytest.raises(kind) as error:
         await pool.start()

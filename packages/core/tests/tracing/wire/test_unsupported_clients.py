@@ -89,7 +89,7 @@ async def test_of_a_command_nothing_is_said_but_that_it_did_not_call(
     with caplog.at_level(logging.WARNING, "leyden.routing"):
         await run_one(CommandAgent(["true"]))
     [record] = [record for record in caplog.records if record.name == "leyden.routing"]
-    assert "true sent no request to OPENAI_BASE_URL" in record.getMessage()
+    assert "true sent no model call to OPENAI_BASE_URL" in record.getMessage()
     assert "pytest" not in record.getMessage()
 
 

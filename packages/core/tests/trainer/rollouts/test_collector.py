@@ -23,7 +23,7 @@ from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.rollouts import collector as module
 from leyden.core.trainer.rollouts.collector import Collector
 
-CONFIG = RunConfig(name="r", agent="a", policy="p", tasks_per_step=2, group_size=2, seed=0)
+CONFIG = RunConfig(name="r", agent="a", policy="p", tasks="t.jsonl", tasks_per_step=2, group_size=2, seed=0)
 
 
 def span(rollout: AttemptedRollout, name: str, attributes: Attributes) -> Span:
@@ -182,10 +182,12 @@ async def test_calls_of_an_attempt_that_was_tried_again_are_counted() -> None:
     assert all(len(t.transitions) == 1 for group in collected.groups for t in group.trajectories)
 
 
-@pytest.mark.parametrize(("kind", "error"), [("reward", RewardError), ("input", TaskError)])
-async def test_what_the_user_must_mend_stops_the_run_at_once(kind: str, error: type[Exception]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "error", "says"), [("reward", RewardError, "^mend it"), ("input", TaskError, "^t.jsonl, task 1: mend it")]
+)
+async def test_what_the_user_must_mend_stops_the_run_at_once(kind: str, error: type[Exception], says: str) -> None:
     async with working([{"does": [kind]}, {"does": ["waits"]}]) as (collector, _):
-        with pytest.raises(error, match="mend it"):
+        with pytest.raises(error, match=says):
             await collector.train(0, version=0)
 
 

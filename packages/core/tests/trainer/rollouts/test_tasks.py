@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from leyden.core.errors import TaskError
 from leyden.core.store.memory import MemoryStore
-from leyden.core.trainer.rollouts.tasks import batch, load_tasks, save_tasks
+from leyden.core.trainer.rollouts.tasks import batch, load_tasks, save_tasks, task_examples
 
 
 def test_rows_survive_their_file(tmp_path: Path) -> None:
@@ -49,6 +49,11 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_have_ends_of_lines_of_windo
         ('{"a": ' + "[" * 150 + "]" * 150 + "}", r"line 1: task\.a.* nested deeper than 100"),
         ('{"a": 1}\n{"a": {"b": 1, "b": 2}}\n', "line 2: the key 'b' occurs twice in one object"),
         ('{"a": 1}\n{"a": ' + "[" * 100_000 + "\n", "line 2: its lists and objects are nested too deeply"),
+        ('{"a": 1}\n{"a": NaN}\n', "line 2: NaN is no number that JSON can hold"),
+        ('{"a": [-Infinity]}\n', "line 1: -Infinity is no number that JSON can hold"),
+        ('{"a": 1e400}\n', "line 1: 1e400 is no number that JSON can hold"),
+        ("question,answer\nx,1\n", "line 1: not JSON .* write one JSON object a line, such as"),
+        ("{'a': 1}\n", "line 1: not JSON .* write keys and texts in double quotes"),
         ('{"a": 1}\n{"a": ' + "9" * 5000 + "}\n", "line 2: a whole number of 5,000 digits: write it as text"),
     ],
 )
@@ -56,6 +61,26 @@ def test_a_malformed_row_is_named_by_its_line(tmp_path: Path, text: str, says: s
     (tmp_path / "t.jsonl").write_text(text)
     with pytest.raises(TaskError, match=says):
         load_tasks(tmp_path / "t.jsonl")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_file_in_another_encoding_is_to_be_saved_as_utf_8(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "t.jsonl").write_text('{"a": 1}\n{"a": "für"}\n', encoding=encoding)
+    with pytest.raises(TaskError, match=r"line [12]: not UTF-8; save the file as UTF-8"):
+        load_tasks(tmp_path / "t.jsonl")
+
+
+def test_each_form_of_a_task_has_one_example_with_its_file_and_line(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    file.write_text('{"q": "a"}\n\n{"q": "b"}\n{"q": 3}\n"text"\n{"q": "c", "a": 1}\n')
+    examples = task_examples([(str(file), load_tasks(file)), ("val_dataset", [{"q": "d"}, {"frage": "e"}])])
+    assert [(one.place, one.task) for one in examples] == [
+        (f"{file}, line 1", {"q": "a"}),
+        (f"{file}, line 4", {"q": 3}),
+        (f"{file}, line 5", "text"),
+        (f"{file}, line 6", {"q": "c", "a": 1}),
+        ("val_dataset, task 2", {"frage": "e"}),
+    ]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -83,12 +108,12 @@ async def test_a_row_reaches_the_agent_as_it_was_given_or_is_refused(row: dict[s
         try:
             save_tasks([row], file)
         except TaskError as refused:
-            assert str(refused).startswith("task 1: task")
+            assert str(refused).startswith(("task 1: task", "task 1 cannot be written as JSON: Out of range float"))
             return
         (read,) = load_tasks(file)
     started = await store.start_rollout(read)
     await store.close()
-    assert repr(started.input) == repr(msgspec.to_builtins(row)), "NaN is not equal to itself"
+    assert started.input == msgspec.to_builtins(row)
     assert "leyden.reduced" not in started.metadata
 
 

@@ -1,5 +1,7 @@
+import traceback
 from io import StringIO
 
+import msgspec
 from msgspec.structs import replace
 from rich.console import Console
 
@@ -73,7 +75,7 @@ def test_a_call_that_saw_an_update_names_every_version() -> None:
 def test_a_call_says_what_was_to_answer_it() -> None:
     call: Attributes = {semconv.CALL_ID: "c", semconv.REQUEST_MODEL: "gpt-4.1"}
     refused: Attributes = {semconv.POLICY: "policy", semconv.RESPONSE_MODEL: "policy", semconv.NOT_TRAINED: "refused"}
-    assert "tokens  policy    (not trained: refused)" in render(span(1, "chat", None, {**call, **refused}))
+    assert "chat  (not trained: refused)" in render(span(1, "chat", None, {**call, **refused}))
     assert "tokens  upstream gpt-4.1  " in render(span(1, "chat", None, {**call, semconv.RESPONSE_MODEL: "gpt-4.1"}))
     replaced = render(span(1, "chat", None, {**call, semconv.RESPONSE_MODEL: "local"}))
     assert "tokens  upstream local (asked for gpt-4.1)" in replaced
@@ -85,6 +87,27 @@ def test_a_framework_s_view_of_a_call_gives_way_to_the_record_of_it() -> None:
     text = render(span(1, "chat gpt", None, {semconv.OPERATION: "chat"}), span(2, "chat", 1, call))
     assert "chat gpt" not in text
     assert "add({})" in text
+
+
+def test_a_traceback_begins_in_the_users_code_and_is_shown_once() -> None:
+    user = f'  File "{__file__}", line 7, in agent\n    return d["[lost]"]\n'
+    stack = f'Traceback (most recent call last):\n  File "{traceback.__file__}", line 1, in f\n{user}KeyError: 1\n'
+    raised = span(1, semconv.EXCEPTION, None, {semconv.STACK_TRACE: stack})
+    text = render(raised, span(2, "again", 1, {semconv.STACK_TRACE: stack}))
+    assert text.count("line 7, in agent") == text.count('return d["[lost]"]') == 1
+    assert "traceback.py" not in text
+
+
+def test_what_is_run_without_training_does_not_say_not_trained() -> None:
+    call: Attributes = {semconv.CALL_ID: "c", semconv.NOT_TRAINED: "answered by an upstream"}
+    tried = RecordedRollout(
+        rollout=msgspec.structs.replace(ROLLOUT, mode="test"), attempts=[(ATTEMPT, [span(1, "chat", None, call)])]
+    )
+    console = Console(file=StringIO(), width=160)
+    console.print(rollout_tree(tried))
+    assert isinstance(console.file, StringIO)
+    assert "not trained" not in console.file.getvalue()
+    assert "(not trained: answered by an upstream)" in render(span(1, "chat", None, call))
 
 
 def test_result_and_reward_come_last() -> None:

@@ -99,6 +99,10 @@ class CrewAIAdapter(Adapter):
         """Read a CrewAI stream to its end, and return its output."""
         return await read_any(result) if is_stream(result) else result
 
+    def final_output(self, result: Any) -> Any:
+        """Return the raw text of a crew's or an agent's output; None for the result of a flow that is none."""
+        return getattr(result, "raw", None)
+
     def instrument(self) -> None:
         """Record every CrewAI run of this process, and turn off CrewAI's own telemetry and downloads."""
         if not self._saved_environment:

@@ -94,6 +94,15 @@ class LangChainAdapter(Adapter):
             )
         return cast("Any", result)
 
+    def final_output(self, result: Any) -> Any:
+        """Return the structured response of an agent's state, or the content of its last message."""
+        if isinstance(result, Mapping):
+            state = cast("Mapping[str, Any]", result)
+            if state.get("structured_response") is not None:
+                return state["structured_response"]
+            result = (state.get("messages") or [None])[-1]
+        return getattr(result, "content", None)
+
     def instrument(self) -> None:
         """Record every LangChain run of this process, and turn LangChain's own answer cache off."""
         self._disable_cache()

@@ -80,6 +80,10 @@ class OpenAIAgentsAdapter(Adapter):
             return result
         return await _read_to_end(result)
 
+    def final_output(self, result: Any) -> Any:
+        """Return the final output of the run."""
+        return getattr(result, "final_output", None)
+
     def instrument(self) -> None:
         """Record every run of this process, and stop the export of the SDK's own traces to OpenAI."""
         from leyden.openai_agents._export import stop_export

@@ -4,6 +4,7 @@ Installed packages can add algorithms with the entry-point group `leyden.algorit
 name.
 """
 
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -14,7 +15,7 @@ import msgspec
 from leyden.core.algorithm.base import Algorithm
 from leyden.core.algorithm.learner import Learner
 from leyden.core.data.scheme import nested
-from leyden.core.errors import UsageError
+from leyden.core.errors import UsageError, did_you_mean
 from leyden.core.runner.user_code.loading import load_object
 
 ALGORITHMS = {
@@ -27,6 +28,7 @@ ALGORITHMS = {
 }
 """Built-in algorithms as import strings, because some of these modules import this one."""
 GROUP = "leyden.algorithm"
+_UNKNOWN = re.compile(r"Object contains unknown field `(.+)`")
 
 
 def make_algorithm(name: str, config: Mapping[str, Any]) -> Algorithm:
@@ -40,7 +42,19 @@ def make_algorithm(name: str, config: Mapping[str, Any]) -> Algorithm:
     try:
         return kind(msgspec.convert(nested(config), kind.Config))
     except msgspec.ValidationError as error:
-        raise UsageError(f"configuration of algorithm {name!r}: {error}") from None
+        advice = _known_options(str(error), option_names(kind))
+        raise UsageError(f"configuration of algorithm {name!r}: {error}{advice}") from None
+
+
+def option_names(kind: type[Algorithm]) -> tuple[str, ...]:
+    """Return the names of an algorithm's options."""
+    return getattr(cast("Any", kind).Config, "__struct_fields__", ())
+
+
+def _known_options(error: str, names: tuple[str, ...]) -> str:
+    """Return what follows msgspec's message about an unknown option: the closest name and all names; else empty."""
+    found = _UNKNOWN.fullmatch(error)
+    return f"{did_you_mean(found[1], names)}; it has {', '.join(names)}" if found else ""
 
 
 def make_learner(

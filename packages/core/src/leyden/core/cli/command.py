@@ -1,5 +1,6 @@
 """Base classes of all subcommands: check the values of arguments and options before a command runs."""
 
+import re
 from typing import Any
 
 from typer.core import TyperCommand
@@ -8,6 +9,7 @@ from leyden.core.data.bounds import BOUNDS, check_bound
 from leyden.core.errors import UsageError
 
 _COMMAND = "leyden.command"
+_EXTRA = re.compile(r"unexpected extra argument(?:s|\(s\))? \((.*)\)")
 _EMPTY = "must not be empty: give it a value, or leave it out"
 
 
@@ -45,7 +47,16 @@ class TakesCommand(Command):
         """Parse the arguments before `--`; `given_command` returns the words after it."""
         at = args.index("--") if "--" in args else len(args)
         ctx.meta[_COMMAND] = tuple(args[at + 1 :])
-        return super().parse_args(ctx, args[:at])
+        try:
+            return super().parse_args(ctx, args[:at])
+        except Exception as error:
+            extra = _EXTRA.search(str(getattr(error, "message", "")))
+            if extra is None or at < len(args):
+                raise
+            raise UsageError(
+                f"unexpected words {extra[1]!r}; to run a command, write the whole command after --, as in "
+                f"`leyden {ctx.info_name} ... -- COMMAND`"
+            ) from None
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the parts of the usage line in the help."""

@@ -226,8 +226,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except yaml.YAMLError as error:
         raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if found is None:
+        raise UsageError(f"{path} is empty; write settings as KEY: VALUE, one a line")
     if not isinstance(found, dict):
-        raise UsageError(f"{path} must hold keys and values, not {type(found).__name__}")
+        kind = "a list" if isinstance(found, list) else "a single value"
+        raise UsageError(f"{path} must hold keys and values, not {kind}")
     return cast("dict[str, Any]", found)
 
 

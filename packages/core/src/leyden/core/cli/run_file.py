@@ -1,14 +1,15 @@
 """Run file: reads the settings of a run from YAML, with the fields of `RunConfig`, as in a run's own `config.yaml`."""
 
-import difflib
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
 import msgspec
 
+from leyden.core.algorithm.registry import algorithm_class, option_names
 from leyden.core.cli.options import read_yaml
-from leyden.core.errors import UsageError
+from leyden.core.errors import UsageError, did_you_mean
 from leyden.core.masking import MASK
 from leyden.core.trainer.config import RunConfig
 
@@ -16,6 +17,31 @@ DERIVED = ("sides", "acting")
 """Fields of `config.yaml` that a run derives from its algorithm; a run file may hold them without effect."""
 JOINED = ("runners", "sampling", "vllm")
 """Fields whose parts may come from the file and from options; they are checked together."""
+WRITTEN_AS = {
+    "val": "held_out, a list of {name: NAME, source: FILE}",
+    "reward_weight": "reward_weights, a mapping",
+    "attribute_match": "attribute_match, a mapping",
+    "hook": "hooks, a list",
+    "timeout": "timeout_seconds",
+    "sampled_eval": "evaluate_sampled",
+    "route": "routes, a list of mappings with the key to",
+    "backend": "algorithm: verl",
+    "set": "algorithm_config, a mapping",
+    "provider_key_env": "key_env in provider",
+    "allow_host": "allow_hosts in runners, a list",
+}
+"""Options of the command line whose field has another name: what to write in a run file instead."""
+YAML_WORDS = {
+    "object": "a mapping",
+    "array": "a list",
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "null": "nothing",
+}
+"""msgspec's names of types, in the words of a run file's reader."""
+_TYPES = re.compile(r"Expected `([a-z |]+)`, got `([a-z]+)`")
 VERLS = ("actor_rollout_ref", "critic", "data", "trainer")
 """Sections of VERL's own configuration."""
 
@@ -31,7 +57,9 @@ def read_run_file(path: Path) -> dict[str, Any]:
     types = get_type_hints(RunConfig)
     for name, value in found.items():
         _check_masks(path, name, value)
-        if name not in JOINED:
+        if name in JOINED:
+            _converted(path, value, dict[str, Any] | None, name)
+        else:
             _converted(path, value, types[name], name)
     agent = found.get("agent")
     if isinstance(agent, str) and agent.startswith("<"):
@@ -53,7 +81,16 @@ def _converted(path: Path | None, value: Any, kind: Any, name: str = "") -> Any:
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at ")
         place = (name + where.strip("`").removeprefix("$")).removeprefix(".")
-        raise UsageError(f"{'a setting' if path is None else path}: {place}: {what[:1].lower()}{what[1:]}") from None
+        raise UsageError(f"{'a setting' if path is None else path}: {place}: {_in_yaml_words(what)}") from None
+
+
+def _in_yaml_words(text: str) -> str:
+    """Return a message of msgspec about a value's type in the words of YAML's readers."""
+    if (found := _TYPES.fullmatch(text)) is None:
+        return f"{text[:1].lower()}{text[1:]}"
+    expected, given = found.groups()
+    words = [YAML_WORDS.get(kind, kind) for kind in expected.split(" | ") if kind != "null"]
+    return f"must be {' or '.join(words)}, not {YAML_WORDS.get(given, given)}"
 
 
 def _check_names(path: Path, found: Mapping[str, Any], kind: type[msgspec.Struct], within: str = "") -> None:
@@ -63,12 +100,27 @@ def _check_names(path: Path, found: Mapping[str, Any], kind: type[msgspec.Struct
         if name not in kind.__struct_fields__:
             if name in VERLS:
                 raise UsageError(f"{path}: {name} belongs to VERL's configuration, which needs --backend verl")
-            near = difflib.get_close_matches(str(name), kind.__struct_fields__, 1)
-            advice = f"; did you mean {within}{near[0]}?" if near else ""
+            advice = _place_of(str(name), found) if kind is RunConfig else ""
+            advice = advice or did_you_mean(str(name).replace("-", "_"), kind.__struct_fields__, within)
             raise UsageError(f"{path}: there is no setting {within}{name}{advice}")
         inner = types[name]
         if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
             _check_names(path, cast("dict[str, Any]", value), inner, f"{within}{name}.")
+
+
+def _place_of(name: str, found: Mapping[str, Any]) -> str:
+    """Return where a run file holds what it has at its top as `name`; empty if it holds no such setting."""
+    name = name.replace("-", "_")
+    if name in WRITTEN_AS:
+        return f"; write {WRITTEN_AS[name]}"
+    types = get_type_hints(RunConfig)
+    for outer in JOINED:
+        if name in types[outer].__struct_fields__:
+            return f"; write it in {outer}, as {outer}: {{{name}: ...}}"
+    algorithm = found.get("algorithm", "lightning_rl")
+    if isinstance(algorithm, str) and name in option_names(algorithm_class(algorithm)):
+        return f"; it is an option of the algorithm: write it in algorithm_config, as algorithm_config: {{{name}: ...}}"
+    return ""
 
 
 def _check_masks(path: Path, name: str, value: object) -> None:

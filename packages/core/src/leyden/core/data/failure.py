@@ -36,18 +36,25 @@ class Failure:
     type: str
     """Name of the exception's class, or a name such as `WorkerDied` where there was no exception."""
     message: str
+    place: str = ""
+    """File and line of the agent's own code that raised the exception; empty where it raised none."""
 
     @property
     def text(self) -> str:
-        """One line with white space joined: for an agent, the exception's type and message; otherwise the message."""
+        """One line with white space joined: for an agent, the exception's type, message and place.
+
+        For other kinds, the message.
+        """
         message = " ".join(self.message.split())
         if self.kind != "agent":
             return message or self.type
-        return f"{self.type}: {message}" if message else self.type
+        text = f"{self.type}: {message}" if message else self.type
+        return f"{text} ({self.place})" if self.place else text
 
     def metadata(self) -> dict[str, str]:
         """Return the value of the metadata key `error`, with secrets masked and control characters removed."""
-        return {"kind": self.kind, "type": printable(self.type), "message": printable(self.message)}
+        found = {"kind": self.kind, "type": printable(self.type), "message": printable(self.message)}
+        return found | {"place": printable(self.place)} if self.place else found
 
 
 def failure_of(attempt: Attempt) -> Failure | None:
@@ -63,4 +70,5 @@ def failure_of(attempt: Attempt) -> Failure | None:
         return Failure(kind=kind, type=attempt.status, message=_DEFAULT_MESSAGES[attempt.status])
     error = cast("Mapping[str, Any]", recorded)
     kind = cast("FailureKind", error.get("kind", "unknown"))
-    return Failure(kind=kind, type=str(error.get("type", "")), message=str(error.get("message", "")))
+    texts = {name: str(error.get(name, "")) for name in ("type", "message", "place")}
+    return Failure(kind=kind, **texts)

@@ -27,6 +27,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float = 1.0
     """0 means greedy decoding."""
     top_p: float = 1.0
+    """0 leaves only the likeliest token."""
     max_tokens: int | None = None
     """None: as many tokens as the model's context holds."""
     stop: tuple[str, ...] = ()

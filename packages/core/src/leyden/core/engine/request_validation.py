@@ -31,8 +31,8 @@ def check_request(request: GenerateRequest, model: ModelInfo, *, takes_images: b
         raise EngineError("the images of the prompt overlap, or do not fit into it")
     if request.sampling.max_tokens is not None and request.sampling.max_tokens < 1:
         raise EngineError(f"max_tokens is {request.sampling.max_tokens}; it must be at least 1")
-    if request.sampling.temperature < 0 or not 0 < request.sampling.top_p <= 1:
-        raise EngineError("temperature must be 0 or more and top_p above 0 and at most 1")
+    if request.sampling.temperature < 0 or not 0 <= request.sampling.top_p <= 1:
+        raise EngineError("temperature must be 0 or more and top_p from 0 to 1")
     _check_sampling(request.sampling, model)
     if not 0 <= request.top_logprobs <= MOST_TOP_LOGPROBS:
         raise EngineError(f"top_logprobs is {request.top_logprobs}; it must be between 0 and {MOST_TOP_LOGPROBS}")

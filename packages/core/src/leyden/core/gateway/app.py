@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from leyden.core.data.prompts.edits import PromptEdits
 from leyden.core.engine.base import Engine
 from leyden.core.gateway.anthropic.dialect import CountDialect, MessagesDialect
-from leyden.core.gateway.anthropic.format import count_answer
+from leyden.core.gateway.anthropic.format import anthropic_models, count_answer
 from leyden.core.gateway.call_identity import Origin, attempt_tokens, open_origin, private_headers, verified
 from leyden.core.gateway.calls.prompts import read_prompts
 from leyden.core.gateway.calls.retry_cache import RetryCache
@@ -318,6 +318,8 @@ class Gateway:
         origin = await open_origin(self._store, rollout_id, attempt_id, headers)
         status, body = await self._models(scope["path_params"].get("name"), origin)
         self.metrics.other_request("models", status)
+        if status == 200 and "anthropic-version" in headers:
+            body = anthropic_models(body)
         await send_json(send, status, body)
 
     async def _models(self, wanted: str | None, origin: Origin) -> tuple[int, bytes]:

@@ -76,7 +76,7 @@ async def unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
     raise Refusal(404, f"Invalid URL ({scope['method']})", code="unknown_url")
 
 
-SERVED = "POST /v1/chat/completions, /v1/completions and /v1/responses, and GET /v1/models"
+SERVED = "POST /v1/chat/completions, /v1/completions, /v1/responses and /v1/messages, and GET /v1/models"
 SHOWN_CHARACTERS = 200
 """Longest path in an error message."""
 
@@ -89,7 +89,7 @@ def not_served(method: str, path: str, *, has_provider: bool) -> Refusal:
     else:
         reason = (
             "no provider is named that could answer anything else. Name one with `--provider URL` (`leyden train`, "
-            "`dev`, `exec`, `gateway`), or let the agent call its provider's own URL for this request."
+            "`check`, `dev`, `exec`, `gateway`), or let the agent call its provider's own URL for this request."
         )
     return Refusal(404, f"Invalid URL ({shown}): this gateway answers {SERVED}; {reason}", code="unknown_url")
 

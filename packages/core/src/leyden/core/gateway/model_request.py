@@ -196,8 +196,6 @@ def checked_sampling(fields: SamplingFields, max_tokens: tuple[str, int | None])
     name, limit = max_tokens
     check_range("temperature", temperature, 0, 2)
     check_range("top_p", top_p, 0, 1)
-    if top_p == 0:
-        raise invalid("'top_p' must be above 0: no token would be left.", "top_p")
     if limit is not None:
         check_range(name, limit, 1, LARGEST_INTEGER)
     if fields.seed is not None:

@@ -1,5 +1,6 @@
 """Tool choice: parses `tool_choice`, and selects the tools in the prompt and the forced tool call."""
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -7,6 +8,8 @@ import msgspec
 
 from leyden.core.gateway.codec import Forced, ToolDefinition
 from leyden.core.gateway.refusal import invalid, unsupported
+
+_FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,16 @@ def apply_tool_choice(choice: ToolChoice, tools: list[ToolDefinition]) -> tuple[
         return tools, Forced(name=choice.only[0])
     # With only one tool, its name is part of the forced beginning. The policy could write another name otherwise.
     return tools, Forced(name=str(tools[0]["function"]["name"]), only_one=True) if len(tools) == 1 else Forced()
+
+
+def check_function_name(name: str, location: str) -> None:
+    """Raise Refusal for a name of a function that OpenAI refuses."""
+    if not _FUNCTION_NAME.fullmatch(name):
+        raise invalid(
+            f"Invalid '{location}': the name must match the pattern '^{_FUNCTION_NAME.pattern}$', and is "
+            f"'{name[:80]}'.",
+            location,
+        )
 
 
 def _name(tool: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from leyden.core.policy.adjusted_responses import AdjustedResponses
 from leyden.core.policy.image_inputs import ImageInputs
 from leyden.core.policy.lora import Adapters
 from leyden.core.policy.options import LoraOptions, Precision
+from leyden.core.policy.size import check_source
 
 
 class PolicyModel:
@@ -49,7 +50,7 @@ class PolicyModel:
 
         Raises PolicyError if there is no such folder, or if it holds no causal language model.
         """
-        _check_folder(source)
+        check_source(source)
         try:
             with no_progress_bars():
                 module, found = model_class(str(source)).from_pretrained(
@@ -209,13 +210,3 @@ def _output_head(module: Any, source: str) -> nn.Module:
     if not isinstance(head, nn.Module):
         raise PolicyError(f"{source} has no language-model head, so it cannot be trained as a policy")
     return head
-
-
-def _check_folder(source: str | Path) -> None:
-    """Raise PolicyError for a path without a policy folder; other names are looked up in the hub."""
-    folder = Path(source)
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise PolicyError(f"{source} is not a policy folder: it has no config.json")
-    elif isinstance(source, Path) or str(source).startswith((".", "/", "~")) or folder.exists():
-        raise PolicyError(f"there is no policy folder {source}")

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from leyden.core.errors import PolicyError, first_line
+from leyden.core.errors import PolicyError, did_you_mean, first_line
 from leyden.core.images.processor import model_class
 
 FLOAT = 4
@@ -82,6 +82,24 @@ class PolicySize:
         return FLOAT * tokens * (self.layers * per_block + 4 * self.hidden)
 
 
+def check_source(source: str | Path) -> None:
+    """Raise PolicyError for a path without a policy folder; other names are looked up in the hub.
+
+    A name that is close to that of a policy folder counts as a mistyped path.
+    """
+    folder, text = Path(source), str(source)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise PolicyError(f"{source} is not a policy folder: it has no config.json")
+        return
+    if folder.exists():
+        raise PolicyError(f"{source} is a file, not a policy folder: give its folder, {folder.parent}")
+    beside = [path.parent.name for path in folder.parent.glob("*/config.json")]
+    close = did_you_mean(folder.name, beside, text.removesuffix("/")[: -len(folder.name)])
+    if close or isinstance(source, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1:
+        raise PolicyError(f"there is no policy folder {source}{close}")
+
+
 @contextmanager
 def reading_config(source: str | Path) -> Generator[Any]:
     """Yield the configuration of the model in a folder or of a hub name.
@@ -90,11 +108,13 @@ def reading_config(source: str | Path) -> Generator[Any]:
     """
     from transformers import AutoConfig
 
+    check_source(source)
     library: Any = AutoConfig
     try:
         yield library.from_pretrained(str(source), trust_remote_code=False)
     except Exception as error:
-        raise PolicyError(f"cannot read the configuration of {source}: {first_line(error)}") from error
+        missing = "" if Path(source).is_dir() else ", which is no folder here, and no model that the hub sent"
+        raise PolicyError(f"cannot read the configuration of {source}{missing}: {first_line(error)}") from error
 
 
 def free_on_gpu() -> int | None:

@@ -80,7 +80,7 @@ def emit_exception(error: BaseException) -> None:
     attributes: Attributes = {
         "exception.type": short_name(error),
         "exception.message": message_of(error),
-        "exception.stacktrace": stack_of(error),
+        semconv.STACK_TRACE: stack_of(error),
     }
     _emit(semconv.EXCEPTION, attributes, _outcome(error))
 

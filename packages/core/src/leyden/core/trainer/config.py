@@ -282,13 +282,13 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def _check_evaluation(self) -> None:
         if self.eval_every and not self.held_out:
-            raise UsageError("eval-every has no effect without held-out tasks; give some with --val")
+            raise UsageError("--eval-every has no effect without held-out tasks; give some with --val")
         if self.patience is None:
             return
         if self.patience < 1:
             raise UsageError(f"patience must be at least 1, got {self.patience}")
         if not self.eval_every:
-            raise UsageError("patience counts evaluations and has no effect without eval-every")
+            raise UsageError("--patience counts evaluations and has no effect without --eval-every")
 
     def _check_deterministic(self) -> None:
         loop = self.algorithm_config.get("loop", "sync")

@@ -128,6 +128,9 @@ def resume(runs: Path, name: str, run_session: SessionFunction, changes: ResumeC
         )
     check_command(name, config)
     changes = changes or ResumeChanges()
+    done = max((int(line.get("step", 0)) for line in folder.metrics()), default=0)
+    if changes.steps is not None and changes.steps < done:
+        raise UsageError(f"run {name!r} has already taken {done} steps; give --steps above {done} to go on")
     different = changed(config, changes)
     check_machine(different)
     if different != config:
@@ -302,7 +305,12 @@ def _agents(folder: RunFolder, config: RunConfig) -> AgentSide:
         return no_agents
     if config.runners.where == "remote":
         return remote_agents
-    plan = AgentPlan(**agent_fields(config), workers=config.workers, log_file=str(folder.worker_log))
+    plan = AgentPlan(
+        **agent_fields(config),
+        workers=config.workers,
+        examples=folder.task_examples(config),
+        log_file=str(folder.worker_log),
+    )
     if config.runners.where == "ray":
         from leyden.core.trainer.agents.ray import ray_agents
 

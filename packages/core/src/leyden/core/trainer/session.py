@@ -130,6 +130,10 @@ async def _open_context(
     """Context manager: starts policies and agents, and yields the context that the algorithm uses."""
     tasks = folder.tasks() if config.tasks else []
     held_out = {held.name: folder.tasks(held.name) for held in config.held_out}
+    if tasks and algorithm.needs_rollouts and len(tasks) < config.tasks_per_step:
+        display.show(
+            f"{len(tasks)} tasks for the {config.tasks_per_step} of each step: a step runs tasks several times"
+        )
     await set_aside(folder.store_uri)
     example = tasks[0] if tasks else EXAMPLE
     initial: NamedResources = {**config.prompts, **(resources or {})}

@@ -218,6 +218,7 @@ class Trainer:
             loaded = LoadedAgent.of(
                 agent, reward, reward_weights=config.reward_weights, input=self.input, hooks=self.hooks
             )
+            loaded.check_tasks(folder.task_examples(config))
             folder.save_resources(self.initial_resources)
             shown = "quiet" if self.quiet else "bars"
             return train_with_live_agent(folder, config, loaded, shown, self._endpoint_key())
@@ -236,6 +237,7 @@ class Trainer:
             loaded = LoadedAgent.of(
                 agent, reward, reward_weights=config.reward_weights, input=self.input, hooks=self.hooks
             )
+            loaded.check_tasks(folder.task_examples(config))
             folder.save_resources(self.initial_resources)
             shown = "quiet" if self.quiet else "bars"
             return check_with_live_agent(folder, config, loaded, shown, self._endpoint_key())

@@ -36,7 +36,7 @@ def export(
     """Write rollouts, spans and transitions of RUN into FOLDER, which `datasets.load_dataset` and others can read."""
     from leyden.core.trainer.export.export import TABLES, export_run
 
-    with _progress(shown=not (quiet or json)) as progress:
+    with _progress(shown=not (quiet or json) and sys.stderr.isatty()) as progress:
         # What was given is checked there, with the same words for the command and for Python.
         given: Any = {"format": format, "what": tuple(what or TABLES)}
         exported = asyncio.run(export_run(source, to, replace=replace, runs=runs, progress=progress, **given))

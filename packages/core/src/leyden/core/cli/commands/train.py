@@ -10,7 +10,15 @@ import typer
 from leyden.core.cli.options import RUNS, warn_of_host
 from leyden.core.cli.run_options import RunOptions, takes_run
 from leyden.core.data.encoding.json_line import json_line
-from leyden.core.errors import CheckFailed, LeydenError, NothingToLearn, UsageError
+from leyden.core.errors import (
+    CheckFailed,
+    LeydenError,
+    NothingToLearn,
+    RewardError,
+    TaskError,
+    UnknownAgent,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,8 +61,10 @@ def _finish(given: RunOptions, work: "Callable[[], RunReport]", name: str) -> No
         sys.stderr.write(f"\nstopped; continue with: leyden train --resume {name}{where}\n")
         raise
     except LeydenError as error:
-        is_settled = isinstance(error, UsageError | CheckFailed) and not isinstance(error, NothingToLearn)
         folder = RunFolder(given.runs / name)
+        is_settled = isinstance(error, UsageError | CheckFailed) and not isinstance(error, NothingToLearn)
+        if isinstance(error, RewardError | TaskError | UnknownAgent) and folder.checkpoints.exists():
+            is_settled = False  # raised by a rollout after the first step
         if not is_settled and folder.path.exists():
             sys.stderr.write(f"\nfailed; continue with: leyden train --resume {name}{where}\n")
         if folder.failure() is not None or (not is_settled and folder.store_file.exists()):

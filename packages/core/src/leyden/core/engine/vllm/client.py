@@ -340,8 +340,8 @@ def _completion_body(model: str, prompt_ids: list[int], sampling: Sampling) -> d
         "model": model,
         "prompt": prompt_ids,
         "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
+        "top_p": sampling.top_p or 1.0,
+        "top_k": sampling.top_k if sampling.top_p else 1,  # vLLM refuses top_p 0, which leaves one token
         "min_p": sampling.min_p,
         "repetition_penalty": sampling.repetition_penalty,
         "presence_penalty": sampling.presence_penalty,

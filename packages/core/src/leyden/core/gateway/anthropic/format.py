@@ -6,6 +6,7 @@ The responses have exactly the provider's fields. Fields without a value here ar
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
@@ -23,6 +24,35 @@ StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool
 Fields: TypeAlias = dict[str, Any]
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+class _Model(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    created: int = 0
+
+    def described(self) -> Fields:
+        """Return the model in the provider's format."""
+        created = datetime.fromtimestamp(self.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {"type": "model", "id": self.id, "display_name": self.id, "created_at": created}
+
+
+class _Models(msgspec.Struct, frozen=True, kw_only=True):
+    data: list[_Model]
+
+
+def anthropic_models(body: bytes) -> bytes:
+    """Return a list of models, or one model, of OpenAI's format in Anthropic's; any other JSON is unchanged."""
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        if "has_more" in fields or "display_name" in fields:
+            return body  # an endpoint that answers in Anthropic's format
+        if "data" not in fields:
+            return msgspec.json.encode(msgspec.json.decode(body, type=_Model).described())
+        found = msgspec.json.decode(body, type=_Models).data
+    except (*UNREADABLE, ValueError, OverflowError):
+        return body
+    ends = {"first_id": found[0].id, "last_id": found[-1].id} if found else {"first_id": None, "last_id": None}
+    return msgspec.json.encode({"data": [model.described() for model in found], "has_more": False, **ends})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,8 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 }
 """Unsupported fields, each with the values (besides null) that have no effect and are accepted."""
 
+LEAST_BUDGET = 1024
+"""Smallest `thinking.budget_tokens` that Anthropic accepts."""
 MAX_STOP = 64
 MAX_STOP_CHARACTERS = 1024
 """Longest stop sequence in characters; limited because the text is searched for it at every token."""
@@ -293,9 +295,8 @@ def _sampling(body: MessagesBody) -> Sampling:
     _check_number("temperature", body.temperature, 0, 1)
     _check_number("top_p", body.top_p, 0, 1)
     _check_number("top_k", body.top_k, 0)
-    if body.top_p == 0:
-        raise wrong("top_p", "Input should be greater than 0: no token would be left")
     _check_number("max_tokens", body.max_tokens, 1, LARGEST_INTEGER)
+    _check_budget(body)
     stop = tuple(body.stop_sequences or ())
     if len(stop) > MAX_STOP:
         raise wrong("stop_sequences", f"List should have at most {MAX_STOP} items")
@@ -307,6 +308,19 @@ def _sampling(body: MessagesBody) -> Sampling:
     limit = ("max_tokens", body.max_tokens)
     sampling = checked_sampling(SamplingFields(temperature=body.temperature, top_p=body.top_p), limit)
     return msgspec.structs.replace(sampling, stop=stop, top_k=body.top_k or 0)
+
+
+def _check_budget(body: MessagesBody) -> None:
+    """Raise Refusal for a budget of thinking that the provider refuses.
+
+    With tools, the provider may allow a budget above `max_tokens`, because it counts for all turns together.
+    """
+    thinking = body.thinking
+    if thinking is None or thinking.type != "enabled" or thinking.budget_tokens is None:
+        return
+    _check_number("thinking.enabled.budget_tokens", thinking.budget_tokens, LEAST_BUDGET)
+    if body.max_tokens <= thinking.budget_tokens and not body.tools:
+        raise wrong("max_tokens", "Input should be greater than `thinking.budget_tokens`")
 
 
 def _check_number(name: str, value: float | None, least: int, most: int | None = None) -> None:

@@ -30,7 +30,7 @@ from leyden.core.gateway.model_request import (
     unreadable,
 )
 from leyden.core.gateway.refusal import invalid, unsupported
-from leyden.core.gateway.tool_choice import apply_tool_choice, read_tool_choice
+from leyden.core.gateway.tool_choice import apply_tool_choice, check_function_name, read_tool_choice
 
 HINTS = frozenset({
     "metadata", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier",
@@ -156,7 +156,9 @@ def parse_chat(body: bytes) -> ChatRequest:
         check_fields(fields, KNOWN, NEUTRAL)
     except UNREADABLE as error:
         raise unreadable(error) from None
-    tools, forced = apply_tool_choice(read_tool_choice(parsed.tool_choice), _tools(parsed.tools or []))
+    choice = read_tool_choice(parsed.tool_choice)
+    _check_options(parsed)
+    tools, forced = apply_tool_choice(choice, _tools(parsed.tools or []))
     answer_format = one_format(
         "response_format",
         read_response_format(parsed.response_format),
@@ -199,7 +201,8 @@ def checked_stop(given: str | list[str] | None) -> tuple[str, ...]:
 def _check_messages(messages: list[Message]) -> None:
     if not messages:
         raise invalid("'messages' must hold at least one message.", "messages")
-    for index, message in enumerate(msgspec.convert(messages, list[ChatMessage])):
+    checked = _read_messages(messages)
+    for index, message in enumerate(checked):
         location = f"messages[{index}]"
         if isinstance(message.content, list):
             for part in message.content:
@@ -210,6 +213,39 @@ def _check_messages(messages: list[Message]) -> None:
             raise invalid(f"{location} has role 'tool' and no tool_call_id.", location)
         if message.audio is not None or message.function_call is not None:
             raise unsupported(location, "holds audio or a deprecated function_call, which cannot be read.")
+    _check_calls(checked)
+
+
+def _read_messages(messages: list[Message]) -> list[ChatMessage]:
+    try:
+        return msgspec.convert(messages, list[ChatMessage])
+    except msgspec.ValidationError:
+        for index, message in enumerate(messages):
+            if message.get("role") == "function":
+                reason = "has the role 'function', which is deprecated: send role 'tool' with a tool_call_id."
+                raise unsupported(f"messages[{index}]", reason) from None
+        raise
+
+
+def _check_calls(messages: list[ChatMessage]) -> None:
+    """Raise Refusal for a result without its tool call before it, and for a tool call without its result."""
+    open_calls: set[str] = set()
+    for index, message in enumerate(messages):
+        if message.tool_calls:
+            open_calls.update([call.id for call in message.tool_calls])
+        elif message.role == "tool":
+            called = message.tool_call_id or ""
+            if called in open_calls:
+                open_calls.remove(called)
+            elif not any(call.id == called for earlier in messages[:index] for call in earlier.tool_calls or ()):
+                reason = f"no message before it has a tool call with the id '{called}' in 'tool_calls'"
+                raise invalid(f"messages[{index}] has role 'tool', but {reason}.", f"messages[{index}].role")
+    if open_calls:
+        raise invalid(
+            "An assistant's 'tool_calls' have no message with role 'tool' that answers them. Send a result for each of "
+            f"these ids: {', '.join(sorted(open_calls))}.",
+            "messages",
+        )
 
 
 def _check_part(part: _Part, role: str, location: str) -> None:
@@ -224,14 +260,23 @@ def _check_part(part: _Part, role: str, location: str) -> None:
         raise invalid(f"{location}.content holds a '{part.type}' part without its text.", location)
 
 
+def _check_options(body: ChatBody) -> None:
+    """Raise Refusal for a field that the provider accepts only beside another."""
+    if body.tool_choice not in (None, "none") and body.tools is None:
+        raise invalid("'tool_choice' can only be given together with 'tools'.", "tool_choice")
+    if body.stream_options is not None and not body.stream:
+        raise invalid("The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options")
+
+
 def _tools(tools: list[ToolDefinition]) -> list[ToolDefinition]:
     try:
         checked = msgspec.convert(tools, list[ChatTool])
     except msgspec.ValidationError as error:
         raise invalid(f"Invalid 'tools': {error}", "tools") from None
-    for tool in checked:
+    for index, tool in enumerate(checked):
         if tool.type != "function" or tool.function is None:
             raise unsupported("tools", f"holds a tool of type '{tool.type}'; only functions are available.")
+        check_function_name(tool.function.name, f"tools[{index}].function.name")
     return tools
 
 

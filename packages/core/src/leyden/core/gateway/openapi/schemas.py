@@ -261,7 +261,7 @@ def _narrow(schema: Schema, **limits: Any) -> None:
 def _describe_shared_checks(body: Schema, neutral: Mapping[str, tuple[object, ...]], hints: frozenset[str]) -> None:
     given: Schemas = body["properties"]
     _narrow(given["temperature"], minimum=0, maximum=2)
-    _narrow(given["top_p"], exclusiveMinimum=0, maximum=1)
+    _narrow(given["top_p"], minimum=0, maximum=1)
     if "tool_choice" in given:
         _narrow(given["top_logprobs"], minimum=0, maximum=MAX_TOP_LOGPROBS)
         _narrow(given["tool_choice"], enum=_CHOICES)
@@ -310,7 +310,7 @@ def _describe_responses_checks(found: Schemas) -> None:
         {"required": [name], "properties": {name: _not_null(given[name])}} for name in ("input", "previous_response_id")
     ]
     _narrow(given["tools"], items=reference("ResponsesTool"))
-    _narrow(given["max_output_tokens"], minimum=1, maximum=LARGEST_INTEGER)
+    _narrow(given["max_output_tokens"], minimum=responses_request.LEAST_OUTPUT_TOKENS, maximum=LARGEST_INTEGER)
     _narrow(given["include"], items={"enum": sorted(responses_request.INCLUDABLE)})
     _describe_shared_checks(body, responses_request.NEUTRAL, responses_request.HINTS)
     found["ResponsesPart"] = _variants(found["ResponsesPart"], "type", _TEXTS_OF_ITEMS)
@@ -322,7 +322,7 @@ def _describe_messages_checks(found: Schemas) -> None:
     body = found["MessagesBody"]
     given: Schemas = body["properties"]
     _narrow(given["temperature"], minimum=0, maximum=1)
-    _narrow(given["top_p"], exclusiveMinimum=0, maximum=1)
+    _narrow(given["top_p"], minimum=0, maximum=1)
     _narrow(given["top_k"], minimum=0)
     _narrow(given["max_tokens"], minimum=1, maximum=LARGEST_INTEGER)
     text = {"type": "string", "pattern": r"\S", "maxLength": messages_request.MAX_STOP_CHARACTERS}

@@ -18,6 +18,7 @@ from leyden.core.gateway.model_request import (
     RecordedRequest,
     SamplingFields,
     check_fields,
+    check_range,
     checked_sampling,
     checked_top_logprobs,
     read_fields,
@@ -26,7 +27,7 @@ from leyden.core.gateway.model_request import (
 )
 from leyden.core.gateway.refusal import Refusal, invalid, unsupported
 from leyden.core.gateway.responses.items import Item, chat_messages, check_calls, left_out, read_items
-from leyden.core.gateway.tool_choice import apply_tool_choice, read_tool_choice
+from leyden.core.gateway.tool_choice import apply_tool_choice, check_function_name, read_tool_choice
 
 LOGPROBS = "message.output_text.logprobs"
 REASONING_COPY = "reasoning.encrypted_content"
@@ -39,6 +40,9 @@ INCLUDABLE = frozenset({
 
 HINTS = frozenset({"prompt_cache_options"})
 """Fields that are only hints, in addition to the fields of `ResponsesBody` that the response only repeats."""
+
+LEAST_OUTPUT_TOKENS = 16
+"""Smallest `max_output_tokens` that OpenAI accepts."""
 
 REPEATED = frozenset({
     "max_tool_calls", "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier",
@@ -206,6 +210,8 @@ def checked_request(draft: Draft, items: list[Item], earlier: list[Item]) -> Res
     listed = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or ())]
     offered = [_definition(tool) for tool in listed]
     tools, forced = apply_tool_choice(read_tool_choice(body.tool_choice), offered)
+    if body.max_output_tokens is not None:
+        check_range("max_output_tokens", body.max_output_tokens, LEAST_OUTPUT_TOKENS)
     logprobs = LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
     return ResponsesRequest(
         as_sent=RecordedRequest(
@@ -256,6 +262,7 @@ def _tool(given: Item, where: str) -> ResponsesTool:
     if tool.name is None:
         message = f"Missing required parameter: '{where}.name'."
         raise Refusal(400, message, param=f"{where}.name", code="missing_required_parameter")
+    check_function_name(tool.name, f"{where}.name")
     if tool.defer_loading or (tool.allowed_callers is not None and "direct" not in tool.allowed_callers):
         raise unsupported(where, "asks for loading or calling it in a way that is not available.")
     return tool

@@ -110,7 +110,11 @@ class UpstreamBackend(ABC):
             await asyncio.shield(relay.record_once())
             raise
         except self.failures as error:
-            await relay.fail(f"the upstream could not be reached ({type(error).__name__})")
+            await relay.fail(self.not_reached(error))
+
+    def not_reached(self, error: BaseException) -> str:
+        """Return the sentence for a call that found no upstream."""
+        return f"the upstream could not be reached ({type(error).__name__})"
 
     async def models(self, name: str | None = None) -> tuple[int, bytes] | None:
         """Return status and JSON of the upstream's list of models, or of its model `name`; None if it sends none."""

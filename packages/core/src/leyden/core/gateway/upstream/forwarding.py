@@ -48,6 +48,10 @@ class ForwardTarget(Protocol):
         """Send a request to a path below the base URL, with the endpoint's own key; a rollout stays on its replica."""
         ...
 
+    def not_reached(self, error: BaseException) -> str:
+        """Return the sentence for a request that found no endpoint."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardedRequest:
@@ -125,7 +129,7 @@ async def forward(
     except (aiohttp.ClientError, TimeoutError, asyncio.IncompleteReadError) as error:
         if started:
             raise BrokenOff from error
-        raise bad_gateway(f"the upstream could not be reached ({type(error).__name__})") from None
+        raise bad_gateway(endpoint.not_reached(error)) from None
 
 
 class BrokenOff(Exception):

@@ -85,6 +85,10 @@ class Upstream(UpstreamBackend):
     def __repr__(self) -> str:
         return f"Upstream({mask_text(', '.join(self.base_urls))!r}, model={self.model!r})"
 
+    def not_reached(self, error: BaseException) -> str:
+        """Return the sentence for a request that found no endpoint, with the base URLs that were tried."""
+        return f"the endpoint {mask_text(' or '.join(self.base_urls))} could not be reached ({type(error).__name__})"
+
     @asynccontextmanager
     async def open(
         self, method: str, path: str, *, headers: Mapping[str, str], data: bytes | None, rollout_id: str | None = None
@@ -140,7 +144,7 @@ class Upstream(UpstreamBackend):
                     counted = await answer.read()
         except self.failures as error:
             self._balancer.leave(base_url, type(error).__name__)
-            raise bad_gateway(f"the upstream could not be reached ({type(error).__name__})") from None
+            raise bad_gateway(self.not_reached(error)) from None
         if 300 <= answer.status < 400:
             raise bad_gateway(f"the upstream answered with a redirect ({answer.status})")
         if answer.status in NO_SUCH_PATH and b'"error"' not in counted:

@@ -86,6 +86,13 @@ class Adapter(ABC):
         """Return the reward in a result of `run`, for agents that score themselves. None when there is no reward."""
         return None
 
+    def final_output(self, result: Any) -> Any:
+        """Return the part of a result of `run` that users of the framework read, for display.
+
+        None: the whole result is shown.
+        """
+        return None
+
     async def collect_trajectory(
         self, store: LightningStore, attempt: Attempt, select: Selector | None = None
     ) -> Trajectory:

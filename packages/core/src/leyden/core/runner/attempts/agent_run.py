@@ -28,6 +28,7 @@ from leyden.core.runner.attempts.annotations import (
     reward_span,
     text_of,
 )
+from leyden.core.runner.attempts.error_text import user_place, user_stack
 from leyden.core.runner.attempts.hooks import Hook, HookRunner
 from leyden.core.runner.attempts.own_failures import (
     OwnFailure,
@@ -90,7 +91,7 @@ class AgentRun:
         """Run the agent and score its result. An exception becomes `failure` and is not raised."""
         try:
             result = await self._run_agent()
-            self._note(await result_span(self.attempt, result, self._began))
+            self._note(await result_span(self.attempt, result, self._began, self._final_output(result)))
             self.stage = "reward"
             reward = await self._reward(result)
         except BaseException as error:  # an uncaught sys.exit() in a task would end the worker's loop
@@ -137,14 +138,17 @@ class AgentRun:
         if failure.kind == "leyden":
             log_own_failure(self.rollout.rollout_id, error)
         elif not isinstance(error, UsageError):
-            logger.info("rollout %s failed: %s: %s", self.rollout.rollout_id, failure.type, failure.message)
+            stack = user_stack(str(span.attributes[semconv.STACK_TRACE]))
+            logger.info("rollout %s failed: %s%s", self.rollout.rollout_id, failure.text, f"\n{stack}" if stack else "")
 
     def _failure_from(self, error: BaseException) -> Failure:
         if isinstance(error, OwnFailure):
             return own_failure("", error)
         if raised_by_adapter(error, self._adapter):
             return own_failure(f"adapter {self._adapter.name!r} failed", error)
-        return Failure(kind=_kind_of(error), type=short_name(error), message=text_of(error))
+        kind = _kind_of(error)
+        place = user_place(error) if kind == "agent" else ""
+        return Failure(kind=kind, type=short_name(error), message=text_of(error), place=place)
 
     async def _run_agent(self) -> Any:
         with own_work("the rollout's resources cannot be read"):
@@ -164,6 +168,13 @@ class AgentRun:
             finally:
                 if not self.stopping:
                     await self._call_hooks(lambda hook: hook.on_trace_end(**given, tracer=tracer))
+
+    def _final_output(self, result: Any) -> Any:
+        try:
+            return self._adapter.final_output(result)
+        except Exception:  # it is only shown
+            logger.debug("the final output of a result could not be read", exc_info=True)
+            return None
 
     async def _input(self) -> Any:
         """Return the agent's input. It is a copy, so the reward function receives the unchanged task."""

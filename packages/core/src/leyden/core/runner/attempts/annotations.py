@@ -23,8 +23,8 @@ _SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = 20
 _SHORT.maxstring = _SHORT.maxother = 500
 
 
-async def result_span(attempt: OpenAttempt, result: Any, began: float) -> Span:
-    """Return a span from the agent's start to now, with the agent's result.
+async def result_span(attempt: OpenAttempt, result: Any, began: float, final_output: Any = None) -> Span:
+    """Return a span from the agent's start to now, with the agent's result, and its `final_output` if it has one.
 
     A result that takes long to read, or whose reading calls an object's own methods, is read in another thread.
     """
@@ -35,6 +35,8 @@ async def result_span(attempt: OpenAttempt, result: Any, began: float) -> Span:
     attributes: Attributes = {semconv.RESULT: kept.value}
     if kept.reasons:
         attributes[semconv.REDUCED] = kept.reasons
+    if final_output is not None:
+        attributes[semconv.FINAL_OUTPUT] = (await asyncio.to_thread(shortened, final_output)).value
     return _span(attempt, semconv.RESULT, attributes, SpanStatus(code="ok"), began)
 
 
@@ -62,7 +64,7 @@ async def exception_span(attempt: OpenAttempt, error: BaseException, message: st
     stack = await asyncio.to_thread(stack_of, error)
     attributes: Attributes = {
         semconv.ERROR_TYPE: short_name(error),
-        "exception.stacktrace": stack[-STACK_CHARACTERS:],
+        semconv.STACK_TRACE: stack[-STACK_CHARACTERS:],
     }
     return _span(attempt, semconv.EXCEPTION, attributes, SpanStatus(code="error", description=message))
 

@@ -1,9 +1,9 @@
 """Text for an exception of the user's code: one line with the message, the user's line that raised it, and advice."""
 
 import re
+import sys
 import sysconfig
 import traceback
-from pathlib import Path
 from typing import cast
 
 from leyden.core.data.plain.own_methods import short_name
@@ -20,7 +20,9 @@ _NOISE = re.compile(r"\s*For further information visit \S+")
 _WANTS_KEY = re.compile(r"api[ _-]?key|credential|access[ _-]?token", re.IGNORECASE)
 _MISSING = re.compile(r"missing|must|\bset\b|required|not found|did not find|\bno\b|KeyError", re.IGNORECASE)
 _KEY_VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*_(?:KEY|TOKEN|SECRET)\b")
-_OURS = (str(Path(__file__).parents[2]), HIDDEN)
+_TRACEBACK = "Traceback (most recent call last):"
+_FRAME = re.compile(r'  File "(.+)", line \d+')
+_OURS = (*sys.modules["leyden"].__path__, HIDDEN)
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -52,6 +54,39 @@ def raised(error: BaseException) -> str:
     """
     location = _location(error)
     return f"{described(error)} ({location[0]}, line {location[1]})" if location else described(error)
+
+
+def user_place(error: BaseException) -> str:
+    """Return the file and line of the innermost line of the user's own code in the traceback of `error`.
+
+    The first error inside an exception group takes the place of the group. Empty where the traceback has no such line.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        error = _leaves(cast("BaseExceptionGroup[BaseException]", error))[0]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_library(frame.filename)]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+
+
+def user_stack(stack: str) -> str:
+    """Return a traceback's text from the first line of the user's own code on; empty where it has none.
+
+    The frames before it are those of Leyden and of libraries that call the agent. Frames of Leyden are left out
+    everywhere.
+    """
+    kept: list[str] = []
+    is_before, is_left_out, found = False, False, False
+    for line in stack.splitlines():
+        if line == _TRACEBACK:
+            is_before, is_left_out = True, False
+        elif (frame := _FRAME.match(line)) is not None:
+            is_before = is_before and is_library(frame[1])
+            is_left_out = is_before or frame[1].startswith(_OURS)
+            found = found or not is_library(frame[1])
+        elif not line.startswith(" "):
+            is_before = is_left_out = False
+        if not is_left_out:
+            kept.append(line)
+    return "\n".join(kept) if found else ""
 
 
 def key_advice(text: str) -> str:

@@ -7,6 +7,14 @@ import msgspec
 from leyden.core.data.isolation import Isolation
 
 
+class TaskExample(msgspec.Struct, frozen=True, kw_only=True):
+    """Task of a run, which stands for all tasks of the same keys and types of values."""
+
+    place: str
+    """Where the task was read: its file and line."""
+    task: Any
+
+
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Settings with which a process runs an agent that it loads itself; structs extend it by `agent`."""
 

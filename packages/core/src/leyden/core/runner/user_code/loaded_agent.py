@@ -1,18 +1,22 @@
 """`LoadedAgent`: an agent with its user's reward function, input function and hooks, as objects of this process."""
 
 import inspect
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from leyden.core.errors import UsageError
+from leyden.core.errors import TaskError, UsageError
 from leyden.core.runner.adapters.finding import AgentSource
 from leyden.core.runner.attempts.error_text import raised
 from leyden.core.runner.attempts.hooks import Hook
+from leyden.core.runner.user_code.agent_spec import TaskExample
 from leyden.core.runner.user_code.calls import name_of
 from leyden.core.runner.user_code.input_function import InputFunction, check_input_function
 from leyden.core.runner.user_code.loading import AgentReference, load_object
 from leyden.core.runner.user_code.reward import RewardFunction, check_reward_function
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +28,21 @@ class LoadedAgent:
     reward_weights: Mapping[str, float] | None = None
     input: InputFunction | None = None
     hooks: tuple[Hook, ...] = ()
+
+    def check_tasks(self, examples: Iterable[TaskExample]) -> None:
+        """Raise TaskError, with the task's place, for a task that the agent cannot take.
+
+        With an input function, tasks are not checked: the agent receives what the function returns.
+        """
+        if self.input is not None:
+            return
+        for example in examples:
+            try:
+                self.source.adapter.check(self.source.agent, example.task)
+            except TaskError as error:
+                raise TaskError(f"{example.place}: {error}") from None
+            except Exception:  # the attempt reports it, with its agent
+                logger.debug("the task at %s could not be checked", example.place, exc_info=True)
 
     def functions(self) -> dict[str, Any]:
         """Return everything but the agent itself, under the names that `RunnerConfig` has for it."""

@@ -5,7 +5,6 @@ A file is loaded as `python file.py` would load it, with its folder first on `sy
 """
 
 import contextlib
-import difflib
 import gc
 import hashlib
 import importlib
@@ -19,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from leyden.core.errors import AgentNotFound
+from leyden.core.errors import AgentNotFound, did_you_mean
 from leyden.core.runner.attempts.error_text import import_advice, key_advice, raised, with_key_advice
 from leyden.core.tracing.children.inherited import module_files
 
@@ -197,15 +196,20 @@ def _attribute(module: ModuleType, dotted: str, source: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError as error:
-            close = difflib.get_close_matches(part, [name for name in dir(found) if not name.startswith("_")])
-            hint = f"; did you mean {' or '.join(close)}?" if close else ""
-            raise AgentNotFound(f"{source} has no {part!r}{hint}") from error
+            raise AgentNotFound(f"{source} has no {part!r}{did_you_mean(part, _own_names(found))}") from error
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # of a property, or of a module that imports lazily
             text = raised(error)
             raise AgentNotFound(f"{source}: reading {part!r} failed: {with_key_advice(text)}") from error
     return found
+
+
+def _own_names(found: object) -> list[str]:
+    """Return the public names of `found` without those of modules that it imported."""
+    names = [name for name in dir(found) if not name.startswith("_")]
+    own = vars(found) if isinstance(found, ModuleType) else {}
+    return [name for name in names if not isinstance(own.get(name), ModuleType)]
 
 
 def _first_on_path(folder: Path) -> None:

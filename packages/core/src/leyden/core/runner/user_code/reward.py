@@ -90,7 +90,9 @@ def _read(returned: Any, weights: Mapping[str, float] | None) -> Reward:
     if abs(value) > MOST_REWARD:
         raise ValueError(f"{shortened(returned)}, {_TOO_LARGE}")
     if weights:
-        raise ValueError(f"{_kind(returned)}, but weights are given for {_listed(weights)}")
+        raise ValueError(
+            f"{_kind(returned)}, but weights are given for {_listed(weights)}: return a dict with these dimensions"
+        )
     return Reward(value)
 
 
@@ -99,16 +101,18 @@ def _weighted(returned: Mapping[Any, Any], weights: Mapping[str, float] | None) 
         raise ValueError("an empty dict, not a finite number or a dict of them")
     dimensions: dict[str, float] = {}
     for name, value in returned.items():
-        part = number(value) if isinstance(name, str) else None
+        if not isinstance(name, str):
+            raise ValueError(f"a dict with the key {name!r}: the name of a dimension must be text")
+        part = number(value)
         if part is None or not math.isfinite(part):
             raise ValueError(f"a dict with {name!r}: {_kind(value)}, not a finite number or a dict of them")
         if abs(part) > MOST_REWARD:
             raise ValueError(f"a dict with {name!r}: {shortened(value)}, {_TOO_LARGE}")
         dimensions[name] = part
     if weights and (differ := sorted(set(weights) ^ set(dimensions))):
-        lacks = "has no such dimension" if differ[0] in weights else "has no weight"
+        lacks = "has a weight, but is no dimension" if differ[0] in weights else "is a dimension without a weight"
         raise ValueError(
-            f"dimensions {_listed(dimensions)}, but weights are given for {_listed(weights)}: {differ[0]!r} {lacks}"
+            f"the dimensions {_listed(dimensions)}, and there are weights for {_listed(weights)}: {differ[0]!r} {lacks}"
         )
     value = sum((weights[name] if weights else 1.0) * part for name, part in dimensions.items())
     if not math.isfinite(value):

@@ -4,7 +4,7 @@ It is sent as a line of JSON on the worker's standard input. The store's token f
 """
 
 from leyden.core.data.route import Route
-from leyden.core.runner.user_code.agent_spec import AgentSpec
+from leyden.core.runner.user_code.agent_spec import AgentSpec, TaskExample
 from leyden.core.runner.user_code.loading import AgentReference
 
 
@@ -36,6 +36,8 @@ class WorkerSpec(AgentSpec, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Rules that send model calls of the agent to a policy or to its own provider."""
     worker_id: str = ""
     """Set by the pool."""
+    examples: tuple[TaskExample, ...] = ()
+    """Tasks that the agent must be able to take. The worker checks them before it is ready."""
     log_file: str | None = None
     """File for the agent's output and the worker's log, which the pool writes, masked.
 

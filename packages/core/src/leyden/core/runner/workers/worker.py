@@ -58,6 +58,7 @@ def main() -> None:
         _prepare(spec)
         processes = Processes(lambda: _load(spec), pipes.close)
         loaded = processes.load()
+        loaded.check_tasks(spec.examples)
         choice = choose(spec.isolation, loaded)
         is_command = choice.is_command
         shares = not choice.processes and not choice.is_command

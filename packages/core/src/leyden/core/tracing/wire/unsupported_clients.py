@@ -65,7 +65,7 @@ def possible_reasons(attempt: OpenAttempt) -> list[str]:
         return []
     if (command := attempt.extra.get(COMMAND)) is not None:
         return [
-            f"{command} sent no request to OPENAI_BASE_URL or ANTHROPIC_BASE_URL: its client may have a base URL in "
+            f"{command} sent no model call to OPENAI_BASE_URL or ANTHROPIC_BASE_URL: its client may have a base URL in "
             "its code, or read it from another variable"
         ]
     programs = sorted({*attempt.extra.get(PROGRAMS, ())} - SYSTEM_PROGRAMS)

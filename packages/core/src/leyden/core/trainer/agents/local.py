@@ -13,7 +13,7 @@ import msgspec
 
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.errors import RunError, UsageError
-from leyden.core.runner.user_code.agent_spec import AgentSpec, agent_fields
+from leyden.core.runner.user_code.agent_spec import AgentSpec, TaskExample, agent_fields
 from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.trainer.agents.runner_api import TOKEN
 from leyden.core.trainer.config import RunConfig
@@ -39,6 +39,8 @@ class AgentPlan(AgentSpec, frozen=True, kw_only=True):
 
     agent: AgentReference
     workers: int = 1
+    examples: tuple[TaskExample, ...] = ()
+    """Tasks that the agent must be able to take, checked when the agent is loaded."""
     log_file: str | None = None
     """File for the output of agents; None: the output of this process."""
 
@@ -71,6 +73,7 @@ def worker_spec(plan: AgentPlan, address: RunAddress) -> "WorkerSpec":
         store_token=address.token,
         gateway_url=address.url,
         routes=address.routes,
+        examples=plan.examples,
         log_file=plan.log_file,
     )
 

@@ -67,7 +67,10 @@ class RunJournal:
         self.folder.rewind_metrics(step, evaluations=keep_evaluations)
         lines = [line for line in self.folder.metrics() if not line.keys() & {"held_out", "alert"}]
         self._alert_detector = AlertDetector(lines, self.policies, self.config.off_policy)
-        self.display.show(f"continuing after step {step} of {step if is_stopped else self.config.steps}")
+        if is_last and not is_stopped:
+            self.display.show(f"all {step} steps have been taken; give --steps above {step} to go on")
+        else:
+            self.display.show(f"continuing after step {step} of {step if is_stopped else self.config.steps}")
         return is_stopped
 
     def progress(self, step: int) -> dict[str, Any]:

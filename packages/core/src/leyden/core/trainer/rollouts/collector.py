@@ -26,13 +26,13 @@ from leyden.core.data.route import ANSWERED_BY
 from leyden.core.data.similar_messages import Tally
 from leyden.core.data.span import Span
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
-from leyden.core.errors import NotFound
+from leyden.core.errors import LeydenError, NotFound, TaskError
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.rollouts.interrupted import fatal_error, requeue
 from leyden.core.trainer.rollouts.selection import make_selector
-from leyden.core.trainer.rollouts.tasks import batch
+from leyden.core.trainer.rollouts.tasks import batch, place_of
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.calls import is_recorded_call
 from leyden.core.trajectory.group import group_by_task
@@ -344,7 +344,7 @@ class Collector:
         """Add finished rollouts to `collected` and `trajectories`; raises the error of one that must end the run."""
         for rollout in finished:
             if (error := fatal_error(rollout)) is not None:
-                raise error
+                raise self._placed(error, rollout)
         if finished:
             await self.flush()
         for rollout in finished:
@@ -355,6 +355,13 @@ class Collector:
             if isinstance(rollout, AttemptedRollout):
                 spans = (await self.store.query_spans(rollout.rollout_id)).items
                 trajectories[rollout.rollout_id] = self._trajectory(rollout, rollout.attempt, spans, collected)
+
+    def _placed(self, error: LeydenError, rollout: Rollout) -> LeydenError:
+        """Return the error of a task, with the file and line of the task."""
+        row = rollout.metadata.get("row")
+        if not isinstance(error, TaskError) or rollout.mode != "train" or not isinstance(row, int):
+            return error
+        return TaskError(f"{place_of(self.config.tasks, self.tasks, row)}: {error}")
 
     def _trajectory(self, rollout: Rollout, attempt: Attempt, spans: list[Span], collected: Collected) -> Trajectory:
         trajectory = assemble(rollout, attempt, spans, self.selector)

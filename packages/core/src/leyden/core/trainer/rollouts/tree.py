@@ -11,10 +11,11 @@ import msgspec
 
 from leyden.core.data import semconv
 from leyden.core.data.failure import Failure, failure_of
+from leyden.core.data.reasons import UPSTREAM
 from leyden.core.data.span import Span
 from leyden.core.errors import UnknownAgent
 from leyden.core.masking import visible
-from leyden.core.runner.attempts.error_text import with_key_advice
+from leyden.core.runner.attempts.error_text import user_stack, with_key_advice
 from leyden.core.trainer.rollouts.recorded import RecordedRollout
 
 if TYPE_CHECKING:
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
 WIDTH = 72
 
 
-def rollout_tree(recorded: RecordedRollout) -> "Tree":
-    """Return the tree for display, with one branch for each attempt."""
+def rollout_tree(recorded: RecordedRollout, stacks: set[str] | None = None) -> "Tree":
+    """Return the tree for display, with one branch for each attempt.
+
+    `stacks` holds the tracebacks of trees shown before, which are not shown again. The tree's own are added to it.
+    """
     from rich.tree import Tree
 
     rollout = recorded.rollout
@@ -32,7 +36,7 @@ def rollout_tree(recorded: RecordedRollout) -> "Tree":
     for attempt, spans in recorded.attempts:
         note = "" if attempt.end_time is None else f"  {attempt.end_time - attempt.start_time:.2f} s"
         branch = root.add(f"attempt {attempt.sequence_id}  {attempt.status}{note}")
-        shown = _Errors()
+        shown = _Errors(stacks, trains=rollout.mode != "test")
         if (failure := failure_of(attempt)) is not None:
             branch.add(f"[red]{failure.kind} error:[/] {_safe(_of_attempt(failure, shown))}")
         if not spans:
@@ -44,8 +48,19 @@ def rollout_tree(recorded: RecordedRollout) -> "Tree":
 class _Errors:
     """Error messages of one attempt that are already shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, stacks: set[str] | None = None, *, trains: bool = True) -> None:
+        self.trains = trains
+        """Whether the rollout was made to train on it."""
         self._shown: list[str] = []
+        self._stacks = set[str]() if stacks is None else stacks
+
+    def new_stack(self, span: Span) -> str:
+        """Return the part of an exception's traceback that begins in the user's code; empty if it was shown before."""
+        stack = user_stack(str(span.attributes.get(semconv.STACK_TRACE, "")))
+        if span.name != semconv.EXCEPTION or stack in self._stacks:
+            return ""
+        self._stacks.add(stack)
+        return stack
 
     def new(self, message: str) -> bool:
         """Record `message`; return whether it was not shown before, neither alone nor as part of a longer message."""
@@ -80,7 +95,10 @@ def _grow(branch: "Tree", spans: Sequence[Span], shown: _Errors) -> None:
             if len(below) == 1 and _is_call(below[0]) and span.attributes.get(semconv.OPERATION) in semconv.MODEL_CALLS:
                 span = below[0]  # the framework's span of a call adds nothing to the gateway's record of it
             text = _safe(describe(span, shown))
-            add(at.add(f"[red]{text}[/]" if span.status.code == "error" else text), span.span_id)
+            branch = at.add(f"[red]{text}[/]" if span.status.code == "error" else text)
+            if stack := shown.new_stack(span):
+                branch.add("\n".join(map(_safe, stack.splitlines())))
+            add(branch, span.span_id)
 
     add(branch, None)
 
@@ -98,7 +116,7 @@ def _is_call(span: Span) -> bool:
 def describe(span: Span, shown: _Errors | None = None) -> str:
     """Return one line about a span. Its error is given in full, unless that message was already shown."""
     attributes = span.attributes
-    text = _what(span, attributes)
+    text = _what(span, attributes, trains=shown is None or shown.trains)
     if span.end_time is not None and span.end_time > span.start_time:
         text += f"  {1000 * (span.end_time - span.start_time):,.0f} ms"
     if span.status.code == "error":
@@ -113,9 +131,9 @@ def _failed(span: Span, shown: _Errors) -> str:
     return f": {kind}" if kind else ""
 
 
-def _what(span: Span, attributes: Mapping[str, Any]) -> str:
+def _what(span: Span, attributes: Mapping[str, Any], *, trains: bool) -> str:
     if _is_call(span):
-        return _call(attributes)
+        return _call(attributes, has_failed=span.status.code == "error", trains=trains)
     if span.name == semconv.REWARD:
         parts = {
             key.removeprefix(semconv.REWARD_DIMENSION): value
@@ -127,20 +145,26 @@ def _what(span: Span, attributes: Mapping[str, Any]) -> str:
     if attributes.get(semconv.OPERATION) == "execute_tool":
         arguments, result = attributes.get(semconv.TOOL_ARGUMENTS, ""), attributes.get(semconv.TOOL_RESULT, "")
         return f"tool {attributes.get(semconv.TOOL_NAME, '?')}({_short(arguments)}) → {_short(result)}"
-    for key in (semconv.CONTENT, semconv.RESULT):
+    for key in (semconv.CONTENT, semconv.FINAL_OUTPUT, semconv.RESULT):
         if key in attributes:
             return f"{span.name}  {_short(attributes[key])}"
     return span.name
 
 
-def _call(attributes: Mapping[str, Any]) -> str:
-    tokens = f"{attributes.get(semconv.INPUT_TOKENS, '?')} → {attributes.get(semconv.OUTPUT_TOKENS, '?')} tokens"
-    reasons: Any = attributes.get(semconv.FINISH_REASONS) or []
-    text = f"{attributes.get(semconv.OPERATION, 'chat')}  {tokens}  {_answered_by(attributes)}  {', '.join(reasons)}"
-    if semconv.NOT_TRAINED in attributes:
-        text += f"  (not trained: {attributes[semconv.NOT_TRAINED]})"
+def _call(attributes: Mapping[str, Any], *, has_failed: bool, trains: bool) -> str:
+    parts = [str(attributes.get(semconv.OPERATION, "chat"))]
+    counts = [attributes.get(name, "?") for name in (semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS)]
+    reason = attributes.get(semconv.NOT_TRAINED)
+    if counts != ["?", "?"] or not (has_failed or reason not in (None, UPSTREAM)):
+        parts += [f"{counts[0]} → {counts[1]} tokens", _answered_by(attributes)]
+    finished: Any = attributes.get(semconv.FINISH_REASONS) or []
+    parts.append(", ".join(finished))
+    if trains and reason is not None and not (has_failed and reason == UPSTREAM):
+        parts.append(f"(not trained: {reason})")
+    elif reason is not None and reason != UPSTREAM:
+        parts.append(f"({reason})")
     answer = _answer(attributes.get(semconv.OUTPUT_MESSAGES))
-    return text + (f"  {_short(answer)}" if answer else "")
+    return "  ".join(part for part in [*parts, _short(answer)] if part)
 
 
 def _answered_by(attributes: Mapping[str, Any]) -> str:

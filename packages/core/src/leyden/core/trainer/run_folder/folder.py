@@ -19,8 +19,9 @@ from leyden.core.data.rollout import Task
 from leyden.core.errors import RunError
 from leyden.core.masking import mask_text, mask_values
 from leyden.core.policy.checkpoints.atomic import remove_unfinished, whole_folder
+from leyden.core.runner.user_code.agent_spec import TaskExample
 from leyden.core.trainer.config import RunConfig, check_name, load_config, save_config
-from leyden.core.trainer.rollouts.tasks import load_tasks, save_tasks
+from leyden.core.trainer.rollouts.tasks import load_tasks, save_tasks, task_examples
 from leyden.core.trainer.run_folder.move_journal import end_moves, is_under_way
 from leyden.core.trainer.run_folder.report import RunReport
 
@@ -111,13 +112,19 @@ class RunFolder:
             raise RunError(f"{store} is a store, not a run: leyden export {store} --to FOLDER writes what it holds")
         path = Path(name) if Path(name).joinpath("config.yaml").exists() else runs / check_name(name)
         if not path.is_dir():
-            known = sorted(p.parent.name for p in runs.glob("*/config.yaml"))
+            known = sorted(p.parent.name for p in runs.glob("*/config.yaml") if cls(p.parent).failure() is None)
             raise RunError(f"no run {name!r} in {runs}; runs there: {', '.join(known) if known else 'none yet'}")
         folder = cls(path)
         if is_under_way(path):
             with suppress(RunError), folder.locked():
                 pass
         return folder, load_config(path / "config.yaml")
+
+    def task_examples(self, config: RunConfig) -> tuple[TaskExample, ...]:
+        """Return one task for each form that the tasks of the run and its held-out sets have."""
+        given = [(config.tasks, self.tasks())] if config.tasks else []
+        given += [(held.source, self.tasks(held.name)) for held in config.held_out]
+        return task_examples(given)
 
     def command(self, name: str) -> str:
         """Return the command line of `leyden NAME` for this run."""

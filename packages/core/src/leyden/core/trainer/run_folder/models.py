@@ -186,13 +186,16 @@ async def export_version(models: Models, version: ModelVersion, target: Path) ->
         await asyncio.to_thread(export_prompts, version.prompts, target)
         return target
     if version.version:
-        weights_of(models.file, version)
+        try:
+            weights_of(models.file, version)
+        except RunError as error:
+            raise RunError(f"{error}; version 0, the policy before the first step, can be exported too") from None
     return await asyncio.to_thread(_export, models, version, target)
 
 
 def _check_free(target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise RunError(f"{target} already exists; nothing was written")
+        raise RunError(f"{target} already exists; nothing was written: give a new or an empty folder")
 
 
 def _export(models: Models, version: ModelVersion, target: Path) -> Path:

@@ -93,8 +93,9 @@ def dry_run(
 
         from leyden.core.trainer.rollouts.tree import rollout_tree
 
+        stacks = set[str]()
         for result in results:
-            Console().print(rollout_tree(result), highlight=False)
+            Console().print(rollout_tree(result, stacks), highlight=False)
     return results
 
 
