@@ -73,7 +73,7 @@ def refused(capfd: pytest.CaptureFixture[str]) -> Refused:
         ({"--policy": "./nowhere/policy"}, "nowhere/policy"),
         ({"--name": "../escape"}, "must match"),
         ({"--tracker": "ledger"}, "use one of mlflow, tensorboard, wandb"),
-        ({"--eval-every": "5"}, "eval-every has no effect without held-out tasks"),
+        ({"--eval-every": "5"}, "--eval-every has no effect without held-out tasks"),
         ({"--backend": "tpu"}, "--backend must be torch or verl, not 'tpu'"),
         ({"--backend": "verl", "--algorithm": "sft"}, "leave --algorithm out"),
         ({"--backend": "verl", "--config": "nowhere.yaml"}, "nowhere.yaml cannot be read: No such file or directory"),
@@ -83,7 +83,7 @@ def refused(capfd: pytest.CaptureFixture[str]) -> Refused:
         ({"--backend": "verl", "--frozen": "judge=./policy"}, "verl trains and serves one policy, and this run has"),
         (
             {"--val": f"{EXAMPLE}/val.jsonl", "--patience": "2"},
-            "patience counts evaluations and has no effect without eval-every",
+            "--patience counts evaluations and has no effect without --eval-every",
         ),
         ({"--group-size": "1"}, "group-size must be at least 2"),
         ({"--agent-match": "("}, "regular expression"),
