@@ -152,7 +152,7 @@ def test_a_call_is_no_longer_than_what_is_served(limit: int | None, length: int 
 
 
 def test_a_policy_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(PolicyError, match="is not a policy folder: it has no config.json"):
+    with pytest.raises(PolicyError, match=r"is not a policy folder: it has no config\.json"):
         model_info(str(tmp_path), None)
 
 
