@@ -128,7 +128,7 @@ def test_a_malformed_row_is_named_by_file_and_line(refused: Refused, tmp_path: P
 def test_a_row_the_agent_cannot_take_is_named_by_its_keys(refused: Refused, tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"colour": "blue", "shade": "dark"}\n')
-    said = refused(tmp_path / "runs", *arguments(tmp_path / "runs", **{"--tasks": str(rows)}), ran=True)
+    said = refused(tmp_path / "runs", *arguments(tmp_path / "runs", **{"--tasks": str(rows)}))
     assert "colour" in said
     assert "shade" in said
 
