@@ -167,6 +167,10 @@ def _rollout(random: Random, number: int, size: int, dialects: Sequence[str]) ->
     return RolloutPlan(number=number, mode=mode, cut=cut, agents={name: tuple(made) for name, made in turns.items()})
 
 
+LEAST_TOKENS = {"responses": 16}
+"""Least limit of an answer's tokens that a dialect accepts, where it is above 1."""
+
+
 def _call(random: Random, mark: Mark, dialects: Sequence[str], cut: bool) -> CallPlan:
     dialect, library, stream = random.choice(dialects), random.choice(LIBRARIES), random.random() < 0.5
     extended, logprobs = dialect in EXTENDED, random.random() < 0.3
@@ -190,7 +194,7 @@ def _call(random: Random, mark: Mark, dialects: Sequence[str], cut: bool) -> Cal
         logprobs=logprobs and dialect != "messages",
         top_logprobs=random.choice((0, 2, 5)) if logprobs else 0,
         stop=random.choice((None, None, None, "a", "s ", "1")) if dialect != "responses" else None,
-        max_tokens=random.randint(1, longest),
+        max_tokens=random.randint(LEAST_TOKENS.get(dialect, 1), longest),
         temperature=random.choice((None, 0.0, 0.7, 1.0 if dialect == "messages" else 1.3)),
         top_p=random.choice((None, None, 0.9)),
         seed=random.choice((None, random.randint(0, 99))) if extended else None,
