@@ -1,6 +1,6 @@
-"""Atomic folders: folders that exist completely or not at all, even if the machine stops during a write.
+"""Atomic files and folders: they exist completely or not at all, even if the machine stops during a write.
 
-The writing process locks an unfinished folder as long as it lives, so that leftovers can be recognised.
+The writing process of a folder locks an unfinished folder as long as it lives, so that leftovers can be recognised.
 """
 
 import fcntl
@@ -49,6 +49,16 @@ def remove_unfinished(folder: Path) -> None:
     for path in folder.glob(f"{_PENDING}*"):
         with suppress(OSError), closing(_Lock(path)):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file in the place of an earlier one, if there is one."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
 
 
 def sync(path: Path) -> None:

@@ -1,11 +1,11 @@
 """State of an algorithm on disk: what it saved within a step, so that a resumed run need not repeat that work."""
 
 import json
-import os
 from typing import Any
 
 import msgspec
 
+from leyden.core.policy.checkpoints.atomic import replace_file
 from leyden.core.trainer.run_folder.folder import RunFolder
 
 STEPS = 2
@@ -35,12 +35,7 @@ class AlgorithmState:
         earlier = known.states if known is not None and known.lineage == lineage else {}
         states = {number: own for number, own in earlier.items() if step - STEPS < number < step}
         file = _StateFile(lineage=lineage, states={**states, step: kept})
-        temporary = self._path.with_name(self._path.name + ".tmp")
-        with temporary.open("wb") as handle:
-            handle.write(msgspec.json.encode(file))
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(temporary, self._path)
+        replace_file(self._path, msgspec.json.encode(file))
         return kept
 
     def restore(self, step: int, lineage: str, checkpoint: Any) -> Any:

@@ -18,7 +18,7 @@ from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import Task
 from leyden.core.errors import RunError
 from leyden.core.masking import mask_text, mask_values
-from leyden.core.policy.checkpoints.atomic import remove_unfinished, whole_folder
+from leyden.core.policy.checkpoints.atomic import remove_unfinished, replace_file, whole_folder
 from leyden.core.runner.user_code.agent_spec import TaskExample
 from leyden.core.trainer.config import RunConfig, check_name, load_config, save_config
 from leyden.core.trainer.rollouts.tasks import load_tasks, save_tasks, task_examples
@@ -137,7 +137,7 @@ class RunFolder:
         Its folder stays for inspection, and its name is free again.
         """
         failure = {"error": type(error).__name__, "message": str(error), "time": time.time()}
-        self._replace(self.failed_file, _readable(failure))
+        replace_file(self.failed_file, _readable(failure))
 
     def failure(self) -> str | None:
         """Return why the run ended before its first step; None if it did not."""
@@ -154,7 +154,7 @@ class RunFolder:
         if (known := self.known_run_id()) is not None:
             return known
         made = f"{name}-{uuid4().hex[:8]}"
-        self._replace(self._run_id_file, f"{made}\n".encode())
+        replace_file(self._run_id_file, f"{made}\n".encode())
         return made
 
     def known_run_id(self) -> str | None:
@@ -175,7 +175,7 @@ class RunFolder:
         API keys of LLMs are left out, because the policy answers their calls.
         """
         bare = {n: msgspec.structs.replace(r, api_key=None) if isinstance(r, LLM) else r for n, r in resources.items()}
-        self._replace(self.path / "resources.json", msgspec.json.encode(bare))
+        replace_file(self.path / "resources.json", msgspec.json.encode(bare))
 
     def resources(self) -> NamedResources:
         """Return the resources that `save_resources` stored; empty if it was never called."""
@@ -185,7 +185,7 @@ class RunFolder:
     def note_rollouts(self, source: str, ids: Sequence[str]) -> None:
         """Record which rollouts of another store the run learns from. That store may grow later."""
         known = {**self._stored(), mask_text(source): list(ids)}
-        self._replace(self.stored_file, msgspec.json.encode(known))
+        replace_file(self.stored_file, msgspec.json.encode(known))
 
     def read_rollouts(self, source: str) -> list[str] | None:
         """Return what `note_rollouts` recorded for `source`; None before it was called."""
@@ -259,21 +259,14 @@ class RunFolder:
 
         if self.metrics_file.exists():
             kept = [msgspec.json.encode(line) + b"\n" for line in self.metrics() if stays(line)]
-            self._replace(self.metrics_file, b"".join(kept))
+            replace_file(self.metrics_file, b"".join(kept))
         if self.learned_file.exists():
             learned = [msgspec.json.encode(line) + b"\n" for line in self.learned() if line.step <= step]
-            self._replace(self.learned_file, b"".join(learned))
+            replace_file(self.learned_file, b"".join(learned))
 
     def write_report(self, report: RunReport) -> None:
         """Write `report.json`."""
-        self._replace(self.report_file, _readable(report.written()))
-
-    def _replace(self, path: Path, data: bytes) -> None:
-        temporary = path.with_name(path.name + ".tmp")
-        with temporary.open("wb") as file:
-            file.write(data)
-            _sync(file)
-        os.replace(temporary, path)
+        replace_file(self.report_file, _readable(report.written()))
 
 
 def _readable(value: Any) -> bytes:
@@ -289,7 +282,8 @@ def is_free(path: Path) -> bool:
 def _append(path: Path, lines: Sequence[bytes]) -> None:
     with path.open("ab") as file:
         file.write(b"".join(line + b"\n" for line in lines))
-        _sync(file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _whole_lines(path: Path) -> list[bytes]:
@@ -311,8 +305,3 @@ def _lock(handle: IO[str]) -> bool:
         else:
             return True
     return False
-
-
-def _sync(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())

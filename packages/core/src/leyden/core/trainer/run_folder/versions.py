@@ -12,6 +12,7 @@ import msgspec
 
 from leyden.core.data.resources import PromptTemplate
 from leyden.core.errors import RunError
+from leyden.core.policy.checkpoints.atomic import replace_file
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,12 +147,7 @@ class VersionFile:
 
 def write_versions(path: Path, versions: Iterable[ModelVersion]) -> None:
     """Rewrite the file, completely or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(b"".join(msgspec.json.encode(version) + b"\n" for version in versions))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    replace_file(path, b"".join(msgspec.json.encode(version) + b"\n" for version in versions))
 
 
 def is_checkpoint(path: Path) -> bool:
