@@ -52,6 +52,15 @@ ProviderOption = Annotated[
 ProviderKeyEnvOption = Annotated[
     str | None, typer.Option(help="Environment variable with the provider's key. [default: no key]")
 ]
+ConcurrencyOption = Annotated[int, typer.Option("--concurrency", help="Rollouts at once.")]
+IsolationOption = Annotated[
+    str,
+    typer.Option(
+        "--isolation",
+        help="process: a separate process for each rollout; shared: a shared one; auto: separate where needed.",
+    ),
+]
+TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds one attempt may take.")]
 PromptsOption = Annotated[
     Path | None, typer.Option("--prompts", help="Replace the agent's prompts as this file says (`leyden prompts`).")
 ]
@@ -269,7 +278,7 @@ def read_policies(given: list[str]) -> str | dict[str, str]:
     return named
 
 
-def read_prompts(pairs: list[str]) -> dict[str, Any]:
+def read_prompt_templates(pairs: list[str]) -> dict[str, Any]:
     """Read `name=file` pairs, and the files as prompt templates; raises UsageError for any other text."""
     from leyden.core.trainer.run_folder.prompt_files import read_prompt
 

@@ -20,6 +20,7 @@ from leyden.core.cli.options import (
     ExperimentOption,
     HookOption,
     InputOption,
+    IsolationOption,
     JsonOption,
     ModelOption,
     NameOption,
@@ -28,6 +29,7 @@ from leyden.core.cli.options import (
     QuietOption,
     RunsOption,
     SeedOption,
+    TimeoutOption,
     chosen_agent,
     default_name,
     held_out_name,
@@ -37,7 +39,7 @@ from leyden.core.cli.options import (
     read_frozen,
     read_held_out,
     read_policies,
-    read_prompts,
+    read_prompt_templates,
     read_reward_weights,
     read_settings,
     read_update,
@@ -122,12 +124,7 @@ class RunOptions:
     ] = None
     workers: Annotated[int, typer.Option(help="Agent processes.")] = 1
     concurrency: Annotated[int, typer.Option(help="Rollouts at once in each agent process.")] = 64
-    isolation: Annotated[
-        str,
-        typer.Option(
-            help="process: a separate process for each rollout; shared: a shared one; auto: separate where needed."
-        ),
-    ] = "auto"
+    isolation: IsolationOption = "auto"
     runners: Annotated[
         str, typer.Option(help="Where agent processes run: local, ray, or remote (`leyden run --server`).")
     ] = "local"
@@ -145,7 +142,7 @@ class RunOptions:
         typer.Option(help="HOST[:PORT] or URL at which other machines reach the run. [default: its address]"),
     ] = None
     allow_host: AllowHostOption = None
-    timeout: Annotated[float, typer.Option(help="Seconds one attempt may take.")] = 120.0
+    timeout: TimeoutOption = 120.0
     engine: Annotated[str, typer.Option(help="Engine that serves the policy: embedded or vllm.")] = "embedded"
     vllm: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Option of vLLM's server.")] = None
     device: DeviceOption = "cpu"
@@ -317,7 +314,7 @@ class RunOptions:
             "routes": msgspec.to_builtins(parse_routes(self.route or [])),
             "provider": self._provider(),
             "endpoint": self._endpoint(),
-            "prompts": read_prompts(self.prompt or []),
+            "prompts": read_prompt_templates(self.prompt or []),
             "frozen": read_frozen(self.frozen or []),
             "update": read_update(self.update),
             "record_within": self.record_within,

@@ -9,17 +9,20 @@ import typer
 from leyden.core.cli.command import given_command
 from leyden.core.cli.options import (
     ApiKeyEnvOption,
+    ConcurrencyOption,
     DeviceOption,
     EndpointOption,
     EnvOption,
     HookOption,
     InputOption,
+    IsolationOption,
     JsonOption,
     ModelOption,
     PolicyOption,
     PromptsOption,
     ProviderKeyEnvOption,
     ProviderOption,
+    TimeoutOption,
     answering,
     check_policy_device,
     chosen_agent,
@@ -54,14 +57,9 @@ def dev(
     provider_key_env: ProviderKeyEnvOption = None,
     prompts: PromptsOption = None,
     device: DeviceOption = "cpu",
-    concurrency: Annotated[int, typer.Option(help="Rollouts at once.")] = 4,
-    isolation: Annotated[
-        str,
-        typer.Option(
-            help="process: a separate process for each rollout; shared: a shared one; auto: separate where needed."
-        ),
-    ] = "auto",
-    timeout: Annotated[float, typer.Option(help="Seconds one attempt may take.")] = 120.0,
+    concurrency: ConcurrencyOption = 4,
+    isolation: IsolationOption = "auto",
+    timeout: TimeoutOption = 120.0,
     env: EnvOption = None,
     json: JsonOption = False,
 ) -> int:
