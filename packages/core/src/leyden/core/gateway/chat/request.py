@@ -229,15 +229,17 @@ def _read_messages(messages: list[Message]) -> list[ChatMessage]:
 
 def _check_calls(messages: list[ChatMessage]) -> None:
     """Raise Refusal for a result without its tool call before it, and for a tool call without its result."""
+    known: set[str] = set()
     open_calls: set[str] = set()
     for index, message in enumerate(messages):
         if message.tool_calls:
-            open_calls.update([call.id for call in message.tool_calls])
+            made = [call.id for call in message.tool_calls]
+            known.update(made)
+            open_calls.update(made)
         elif message.role == "tool":
             called = message.tool_call_id or ""
-            if called in open_calls:
-                open_calls.remove(called)
-            elif not any(call.id == called for earlier in messages[:index] for call in earlier.tool_calls or ()):
+            open_calls.discard(called)
+            if called not in known:
                 reason = f"no message before it has a tool call with the id '{called}' in 'tool_calls'"
                 raise invalid(f"messages[{index}] has role 'tool', but {reason}.", f"messages[{index}].role")
     if open_calls:
