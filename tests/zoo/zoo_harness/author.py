@@ -7,6 +7,7 @@ import inspect
 import json
 import socket
 import sys
+import traceback
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -24,7 +25,11 @@ def run(order: dict[str, Any]) -> None:
         code = compile(order["author"], "<author>", "eval", flags=_AWAIT)
         seen["result"] = plain(_value(code, names))
     except BaseException as error:
-        seen["error"] = {"type": type(error).__name__, "text": same_text(str(error))}
+        seen["error"] = {
+            "type": type(error).__name__,
+            "text": same_text(str(error)),
+            "traceback": "".join(traceback.format_exception(error)),
+        }
     if seen["error"] is None or "state" in order:
         try:
             seen["state"] = state_of(order["state"], order["path"], order["reference"])

@@ -142,7 +142,9 @@ def _printed(trial: Trial) -> list[str]:
     printed, written = set[str](), set[str]()
     for seen in trial.author:
         printed |= _lines(seen.printed)
-        written |= _lines(seen.written) | _lines(seen.error["text"] if seen.error else "")
+        written |= _lines(seen.written)
+        if seen.error:  # Python prints the traceback of an error that ends a program; a worker logs it
+            written |= _lines(seen.error["text"]) | _lines(seen.error.get("traceback", ""))
     known = printed | written
     alone = sorted(line for line in having - known if not _are_joined(line, known))
     missing = sorted(line for line in printed - having if not any(line in other for other in having))
