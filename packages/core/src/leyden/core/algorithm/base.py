@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 import msgspec
 
 from leyden.core.algorithm.account import Account
+from leyden.core.algorithm.language_model import LanguageModel, ModelOptions
 from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.algorithm.task_rollouts import RolloutRequest, RolloutResult
 from leyden.core.data.resources import NamedResources, Resource
@@ -65,6 +66,8 @@ class Context(ABC):
     """The tasks of each held-out set."""
     resources: Mapping[str, Resource] = MappingProxyType({})
     """The published resources: rollouts run with them unless they name another version."""
+    endpoint_price: tuple[float, float] | None = None
+    """US dollars for a million input and a million output tokens of the run's endpoint; None if they are unknown."""
     state: Any = None
     """What the algorithm gave `save_state` last, in this session or an earlier one; None if it never did."""
 
@@ -132,6 +135,17 @@ class Context(ABC):
         """
         del requests
         raise UsageError(f"{type(self).__name__} runs no single tasks")
+
+    def language_model(self, options: ModelOptions) -> LanguageModel:
+        """Return a model that the algorithm can call; close it after use.
+
+        Raises UsageError if it cannot be called, or if this context has no models.
+        """
+        raise UsageError(f"{type(self).__name__} has no language model {options.model or options.endpoint}")
+
+    def show(self, line: str) -> None:
+        """Show a line to the person who watches the run."""
+        del line
 
     def save_state(self, state: Any) -> None:
         """Keep `state`, a value that JSON can hold, on disk at once; a resumed run finds it in `state`.

@@ -30,8 +30,10 @@ R = TypeVar("R")
 _silent: set[str] = set()
 
 
-def emit_reward(value: float | Mapping[str, float], *, primary_key: str | None = None) -> None:
-    """Give the attempt a reward: a number, or named dimensions.
+def emit_reward(
+    value: float | Mapping[str, float], *, primary_key: str | None = None, feedback: str | None = None
+) -> None:
+    """Give the attempt a reward: a number, or named dimensions. `feedback` is a text that says why.
 
     The reward of dimensions is their sum; with `primary_key`, it is the dimension of that name alone. Raises
     RewardError, inside an attempt or not, for anything that is not a finite number of at most `MOST_REWARD`. Raises it
@@ -45,6 +47,8 @@ def emit_reward(value: float | Mapping[str, float], *, primary_key: str | None =
             named = ", ".join(name.removeprefix(semconv.REWARD_DIMENSION) for name in found) or "none"
             raise RewardError(f"primary_key is {shown(primary_key)}; the reward's dimensions are: {named}")
         attributes[semconv.REWARD_VALUE] = primary
+    if feedback is not None:
+        attributes[semconv.REWARD_FEEDBACK] = str(feedback)
     _emit(semconv.REWARD, attributes)
 
 

@@ -47,9 +47,10 @@ def failed_span(attempt: OpenAttempt, began: float, failure: Failure) -> Span:
 
 
 def reward_span(attempt: OpenAttempt, reward: Reward) -> Span:
-    """Return a span with a reward's value and its dimensions."""
+    """Return a span with a reward's value, its dimensions and its feedback."""
     parts = {f"{semconv.REWARD_DIMENSION}{name}": value for name, value in reward.dimensions.items()}
-    return _span(attempt, semconv.REWARD, {semconv.REWARD_VALUE: reward.value, **parts})
+    feedback = {semconv.REWARD_FEEDBACK: reward.feedback} if reward.feedback else {}
+    return _span(attempt, semconv.REWARD, {semconv.REWARD_VALUE: reward.value, **parts, **feedback})
 
 
 def emitted_value(span: Span) -> object:

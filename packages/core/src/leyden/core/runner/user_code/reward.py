@@ -3,18 +3,23 @@
 A reward is a finite number of absolute value at most `MOST_REWARD`, or a dict of named dimensions. The value of a dict
 is the sum of weight x dimension. Without weights every dimension has weight 1. With weights, every dimension must have
 a weight and every weight a dimension. A misspelt name is then an error instead of a silent zero.
+
+A reward may come with feedback, a text that says why: `return 0.5, "the date is missing"`. Algorithms that train prompts
+show it to the model that writes new ones.
 """
 
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from leyden.core.data.bounds import MOST_REWARD
+from leyden.core.data.encoding.text import well_formed
 from leyden.core.data.plain.values import number
 from leyden.core.data.rollout import Task
 from leyden.core.errors import RewardError
+from leyden.core.masking import mask_text
 from leyden.core.runner.attempts.error_text import raised
 from leyden.core.runner.user_code.calls import call_outside, is_ours, name_of, shortened
 
@@ -29,6 +34,8 @@ class Reward:
 
     value: float
     dimensions: Mapping[str, float] = field(default_factory=dict[str, float])
+    feedback: str = ""
+    """Why the reward is what it is; empty if the function gave no reason."""
 
 
 def check_reward_function(function: object) -> None:
@@ -67,7 +74,7 @@ async def score(
 
 
 def as_reward(returned: Any, weights: Mapping[str, float] | None = None) -> Reward:
-    """Read a number or a dict of dimensions as a reward.
+    """Read a number or a dict of dimensions as a reward; also a pair of one of them and a text, its feedback.
 
     Raises ValueError with what was found and what was expected.
     """
@@ -80,6 +87,8 @@ def as_reward(returned: Any, weights: Mapping[str, float] | None = None) -> Rewa
 
 
 def _read(returned: Any, weights: Mapping[str, float] | None) -> Reward:
+    if isinstance(returned, tuple) and len(pair := cast("tuple[Any, ...]", returned)) == 2 and isinstance(pair[1], str):
+        return replace(_read(pair[0], weights), feedback=mask_text(well_formed(pair[1])))
     if isinstance(returned, Mapping):
         return _weighted(cast("Mapping[Any, Any]", returned), weights)
     value = number(returned)

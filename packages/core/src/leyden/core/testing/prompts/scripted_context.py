@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from leyden.core.algorithm.base import NO_POLICY, Context
+from leyden.core.algorithm.language_model import Completion, LanguageModel, Message, ModelOptions
 from leyden.core.algorithm.task_rollouts import RolloutRequest, RolloutResult
 from leyden.core.data.failure import Failure
 from leyden.core.data.order import rows_of_batch
@@ -41,11 +42,17 @@ class ScriptedPromptContext(Context):
         steps: int = 1,
         seed: int = 0,
         tasks_per_step: int = 4,
+        reflect: Callable[[Sequence[Message]], str] | None = None,
     ) -> None:
         self.tasks, self.held_out = tasks, held_out or {}
         self.resources, self._reward = dict(resources), reward
         self.steps, self.step, self.seed = steps, 0, seed
         self._tasks_per_step = tasks_per_step
+        self._reflect = reflect
+        self.reflections: list[Sequence[Message]] = []
+        """Conversations that the algorithm sent to its language model."""
+        self.shown: list[str] = []
+        """Lines that were shown."""
         self.versions: list[Mapping[str, Resource]] = [self.resources]
         """Published resources by version."""
         self.requests: list[RolloutRequest] = []
@@ -84,6 +91,15 @@ class ScriptedPromptContext(Context):
         """Return a result for each request, without spans."""
         self.requests.extend(requests)
         return [self._result(request) for request in requests]
+
+    def language_model(self, options: ModelOptions) -> LanguageModel:
+        """Return the scripted reflection model."""
+        del options
+        return _ScriptedModel(self._reflect, self.reflections)
+
+    def show(self, line: str) -> None:
+        """Record the line."""
+        self.shown.append(line)
 
     async def evaluate(self, label: str) -> None:
         """Record the label: no evaluation is run."""
@@ -134,3 +150,19 @@ class ScriptedPromptContext(Context):
         return RolloutResult(
             request=request, rollout=rollout, reward=reward, dimensions={}, failure=failure, spans=(), calls=()
         )
+
+
+class _ScriptedModel(LanguageModel):
+    """A language model that answers with the script's text."""
+
+    name = "scripted"
+    is_priced = True
+
+    def __init__(self, reflect: Callable[[Sequence[Message]], str] | None, seen: list[Sequence[Message]]) -> None:
+        self._reflect, self._seen = reflect, seen
+
+    async def complete(self, messages: Sequence[Message]) -> Completion:
+        """Return what the function returns."""
+        assert self._reflect is not None, "the algorithm calls a language model, and the context was given none"
+        self._seen.append(messages)
+        return Completion(text=self._reflect(messages), input_tokens=1, output_tokens=1, cost=0.0)

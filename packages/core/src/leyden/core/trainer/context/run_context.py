@@ -11,6 +11,7 @@ import msgspec
 
 from leyden.core.algorithm.account import Account, account_of_results
 from leyden.core.algorithm.base import NO_POLICY, Context, StoredRollouts
+from leyden.core.algorithm.language_model import LanguageModel, ModelOptions
 from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.algorithm.task_rollouts import RolloutRequest, RolloutResult
 from leyden.core.data.order import rows_of_batch
@@ -30,6 +31,7 @@ from leyden.core.trainer.rollouts.scheduler import Batches, make_batches
 from leyden.core.trainer.run_folder.checkpoint_writer import CheckpointWriter
 from leyden.core.trainer.run_folder.model_selection import VersionScores
 from leyden.core.trainer.run_folder.versions import Evaluation
+from leyden.core.trainer.serving.language_models import open_language_model, price_of
 from leyden.core.trainer.serving.serving import Serving
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ class RunContext(Context):
         """Results of single rollouts that the algorithm requested in the current step."""
         self._ran: dict[str, int] = {}
         """Metrics of the single rollouts of the step that was just published."""
+        self.endpoint_price = price_of(config.endpoint)
         if versions is not None:
             self.tasks, self.held_out = collector.tasks, collector.held_out
             self._note_resources(versions)
@@ -190,6 +193,14 @@ class RunContext(Context):
         """Add a version of the resources to the store, and return its id."""
         versions = self._stored_versions()
         return await versions.add(versions.changed(changes))
+
+    def language_model(self, options: ModelOptions) -> LanguageModel:
+        """Return the model that the options name."""
+        return open_language_model(options, self.serving.served, self.config.endpoint, self.serving.endpoint_key)
+
+    def show(self, line: str) -> None:
+        """Show a line above the progress bar."""
+        self.journal.display.show(line)
 
     def save_state(self, state: Any) -> None:
         """Write the algorithm's state to disk."""

@@ -70,8 +70,13 @@ class Serving:
         drain: bool = False,
         frozen: Sequence[Engine] = (),
         external_replicas: "ExternalReplicas | None" = None,
+        served: "Mapping[str, ServedPolicy] | None" = None,
     ) -> None:
         self.store, self.address, self.policies = store, address, policies
+        self.served: Mapping[str, ServedPolicy] = served or {}
+        """All policies as they are served, frozen ones included."""
+        self.endpoint_key: str | None = None
+        """Key of the endpoint of a run without a policy, if it was given in Python."""
         self._frozen = frozen
         self._gateway, self._drain = gateway, drain
         self.external_replicas = external_replicas
@@ -184,6 +189,7 @@ async def serve_policies(
             gateway,
             drain=config.update == "drain",
             frozen=[served[name].engine for name in config.frozen],
+            served=served,
         )
         yield serving, check_agents
 
@@ -217,7 +223,9 @@ async def serve_endpoint(
         address, gateway = await closing.enter_async_context(opening)
         address = replace(address, routes=config.routes)
         check_agents = await closing.enter_async_context(agents(address))
-        yield Serving(store, address, {}, gateway), check_agents
+        serving = Serving(store, address, {}, gateway)
+        serving.endpoint_key = key
+        yield serving, check_agents
 
 
 def provider_upstreams(config: RunConfig) -> "dict[str, UpstreamBackend]":

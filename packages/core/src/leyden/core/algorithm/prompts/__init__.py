@@ -1,0 +1,1 @@
+"""Algorithms that train prompts: textual gradients, GEPA, and what they share."""

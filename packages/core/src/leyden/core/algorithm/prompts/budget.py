@@ -1,0 +1,102 @@
+"""`Budget`: how many rollouts, tokens and dollars a search for prompts may spend."""
+
+import msgspec
+
+from leyden.core.algorithm.prompts.search import PromptSearch
+from leyden.core.errors import UsageError
+
+Price = tuple[float, float]
+"""US dollars for a million input tokens, and for a million output tokens."""
+
+
+class BudgetSpent(Exception):
+    """The next rollouts or the next call do not fit the budget. The message is the reason."""
+
+
+class BudgetOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of a search; None: no limit. Evaluations on held-out sets that only measure the run are not counted."""
+
+    rollouts: int | None = None
+    """Rollouts on training and validation tasks. The limit is never exceeded, and what is left at the end is spent on
+    further comparisons of the best candidates."""
+    tokens: int | None = None
+    """Input and output tokens of the agent and the reflection model. The search ends after the batch of rollouts, or
+    the call, that reaches the limit."""
+    dollars: float | None = None
+    """Cost of the agent's calls and the reflection model's, with the same precision as `tokens`."""
+    agent_price: Price | None = None
+    """Price of the agent's tokens; None: LiteLLM's price list, which knows the models of providers."""
+
+    def __post_init__(self) -> None:
+        for name in ("rollouts", "tokens", "dollars"):
+            value: float | None = getattr(self, name)
+            if value is not None and value <= 0:
+                raise UsageError(f"budget.{name} must be above 0, not {value}")
+        if self.agent_price is not None and min(self.agent_price) < 0:
+            raise UsageError(f"budget.agent_price must not be negative: {self.agent_price}")
+
+
+class Budget:
+    """Counts what a search has spent. `agent_price` is the known price of the model that answers the agent.
+
+    Raises UsageError if `dollars` is limited and a price is unknown.
+    """
+
+    def __init__(
+        self, options: BudgetOptions, search: PromptSearch, agent_price: Price | None, *, reflection_is_priced: bool
+    ) -> None:
+        self.options, self._search = options, search
+        self._price = options.agent_price or agent_price
+        if options.dollars is not None and self._price is None:
+            raise UsageError(
+                "budget.dollars needs the price of the agent's tokens, which is not known: set budget.agent_price to "
+                "[input, output] in US dollars for a million tokens"
+            )
+        if options.dollars is not None and not reflection_is_priced:
+            raise UsageError(
+                "budget.dollars needs the price of the reflection model, which is not known: set reflection.price to "
+                "[input, output] in US dollars for a million tokens"
+            )
+
+    @property
+    def rollouts(self) -> int:
+        """Number of rollouts that were spent."""
+        return len(self._search.evaluations)
+
+    @property
+    def rollouts_left(self) -> int | None:
+        """Number of rollouts that are left; None without a limit."""
+        return None if self.options.rollouts is None else self.options.rollouts - self.rollouts
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that were spent."""
+        return self._search.input_tokens() + self._search.output_tokens()
+
+    @property
+    def dollars(self) -> float | None:
+        """Cost so far; None if a price is unknown."""
+        reflected = [one.cost for one in self._search.reflections.values()]
+        if self._price is None or None in reflected:
+            return None
+        used = self._search.evaluations
+        tokens = sum(one.input_tokens for one in used), sum(one.output_tokens for one in used)
+        agent = (self._price[0] * tokens[0] + self._price[1] * tokens[1]) / 1e6
+        return agent + sum(cost for cost in reflected if cost is not None)
+
+    def check(self, rollouts: int = 0) -> None:
+        """Raise BudgetSpent if so many further rollouts do not fit, or if tokens or dollars are spent."""
+        options, left = self.options, self.rollouts_left
+        if left is not None and rollouts > left:
+            raise BudgetSpent(
+                f"{self.rollouts} of {options.rollouts} rollouts are spent, and the next batch has {rollouts}"
+            )
+        if options.tokens is not None and self.tokens >= options.tokens:
+            raise BudgetSpent(f"{self.tokens:,} of {options.tokens:,} tokens are spent")
+        if options.dollars is not None and (self.dollars or 0.0) >= options.dollars:
+            raise BudgetSpent(f"${self.dollars:.2f} of ${options.dollars:.2f} are spent")
+
+    def metrics(self) -> dict[str, float]:
+        """Return what was spent, for the run's log."""
+        spent: dict[str, float] = {"spent_rollouts": self.rollouts, "spent_tokens": self.tokens}
+        return spent if self.dollars is None else {**spent, "spent_dollars": self.dollars}
