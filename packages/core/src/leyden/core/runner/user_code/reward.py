@@ -108,8 +108,11 @@ def _read(returned: Any, weights: Mapping[str, float] | None) -> Reward:
 
 def _pair(returned: Any) -> tuple[Any, str | None]:
     """Return a reward and its feedback; None if it has none."""
-    pair = cast("tuple[Any, ...]", returned) if isinstance(returned, tuple) else ()
-    return (pair[0], pair[1]) if len(pair) == 2 and isinstance(pair[1], str) else (returned, None)
+    if isinstance(returned, tuple) and len(cast("tuple[Any, ...]", returned)) == 2:
+        reward, feedback = cast("tuple[Any, Any]", returned)
+        if isinstance(feedback, str):
+            return reward, feedback
+    return cast("Any", returned), None
 
 
 def _weighted(returned: Mapping[Any, Any], weights: Mapping[str, float] | None) -> Reward:
