@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from leyden.core.algorithm.base import NO_POLICY, Algorithm, Context, StoredRollouts
+from leyden.core.algorithm.language_model import LanguageModel, ModelOptions
 from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.algorithm.task_rollouts import RolloutRequest, RolloutResult
 from leyden.core.data.resources import NamedResources
@@ -62,6 +63,7 @@ class TrialContext(Context):
         self.steps, self.seed = real.steps, real.seed
         self.policies = real.policies
         self.tasks, self.held_out, self.resources = real.tasks, real.held_out, real.resources
+        self.endpoint_price = real.endpoint_price
         self.step = 0
         self._pace = LoopKind()
         self._before: dict[str, dict[str, tuple[float, float]]] = {}
@@ -103,6 +105,10 @@ class TrialContext(Context):
     async def add_resources(self, changes: NamedResources) -> str:
         """Add a version of the resources, which the run will find in the store."""
         return await self.real.add_resources(changes)
+
+    def language_model(self, options: ModelOptions) -> LanguageModel:
+        """Return the run's model. Its answers are kept for the run, like other state of the algorithm."""
+        return self.real.language_model(options)
 
     def save_state(self, state: Any) -> None:
         """Save the state that the run continues from, unless an update of the weights came before it."""
