@@ -213,6 +213,8 @@ class Algorithm(ABC):
     """The typed configuration; unknown keys are refused."""
     needs_policy: ClassVar[bool] = True
     """Whether it trains the weights of a policy. If not, the model at an endpoint answers the agent."""
+    takes_batches: ClassVar[bool] = True
+    """Whether a step runs the next `--tasks-per-step` tasks. If not, the algorithm chooses its tasks itself."""
 
     def __init__(self, config: msgspec.Struct) -> None:
         self.config = config

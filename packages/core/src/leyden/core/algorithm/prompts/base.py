@@ -197,6 +197,7 @@ class PromptAlgorithm(Algorithm):
     """An algorithm that trains the prompts of an agent, and no weights."""
 
     needs_policy: ClassVar[bool] = False
+    takes_batches: ClassVar[bool] = False
 
     def __init__(self, config: PromptAlgorithmOptions) -> None:
         super().__init__(config)
