@@ -37,21 +37,13 @@ class BudgetOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Budget:
-    """Counts what a search has spent. `agent_price` is the known price of the model that answers the agent.
+    """Counts what a search has spent.
 
-    Raises UsageError if `dollars` is limited and a price is unknown.
+    Raises UsageError if `dollars` is limited, and the price of the reflection model is unknown.
     """
 
-    def __init__(
-        self, options: BudgetOptions, search: PromptSearch, agent_price: Price | None, *, reflection_is_priced: bool
-    ) -> None:
+    def __init__(self, options: BudgetOptions, search: PromptSearch, *, reflection_is_priced: bool) -> None:
         self.options, self._search = options, search
-        self._price = options.agent_price or agent_price
-        if options.dollars is not None and self._price is None:
-            raise UsageError(
-                "budget.dollars needs the price of the agent's tokens, which is not known: set budget.agent_price to "
-                "[input, output] in US dollars for a million tokens"
-            )
         if options.dollars is not None and not reflection_is_priced:
             raise UsageError(
                 "budget.dollars needs the price of the reflection model, which is not known: set reflection.price to "
@@ -75,14 +67,24 @@ class Budget:
 
     @property
     def dollars(self) -> float | None:
-        """Cost so far; None if a price is unknown."""
-        reflected = [one.cost for one in self._search.reflections.values()]
-        if self._price is None or None in reflected:
-            return None
-        used = self._search.evaluations
-        tokens = sum(one.input_tokens for one in used), sum(one.output_tokens for one in used)
-        agent = (self._price[0] * tokens[0] + self._price[1] * tokens[1]) / 1e6
-        return agent + sum(cost for cost in reflected if cost is not None)
+        """Cost so far; None if a part of it is unknown."""
+        costs = [one.cost for one in (*self._search.evaluations, *self._search.reflections.values())]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if len(known) == len(costs) else None
+
+    def agent_cost(self, input_tokens: int, output_tokens: int, listed: float | None) -> float | None:
+        """Return the cost of a rollout: by `agent_price` if it is given, else the `listed` one.
+
+        Raises UsageError if it is unknown and `dollars` is limited.
+        """
+        if (price := self.options.agent_price) is not None:
+            return (price[0] * input_tokens + price[1] * output_tokens) / 1e6
+        if listed is None and self.options.dollars is not None:
+            raise UsageError(
+                "budget.dollars needs the price of the agent's tokens, which is not known: set budget.agent_price to "
+                "[input, output] in US dollars for a million tokens"
+            )
+        return listed
 
     def check(self, rollouts: int = 0) -> None:
         """Raise BudgetSpent if so many further rollouts do not fit, or if tokens or dollars are spent."""

@@ -56,6 +56,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     rollout_id: str
     input_tokens: int = 0
     output_tokens: int = 0
+    cost: float | None = None
+    """Cost of the agent's calls in US dollars; None if it is unknown."""
     dimensions: dict[str, float] = {}
 
 

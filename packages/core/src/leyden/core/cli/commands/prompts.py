@@ -61,8 +61,8 @@ class _FindByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=_FindByDefault,
-    help="The prompts of an agent: `leyden prompts AGENT` finds them, `try` compares two on the same tasks, and `apply` "
-    "prints what to change in its source.",
+    help="The prompts of an agent: `leyden prompts AGENT` finds them, `try` compares two on the same tasks, and "
+    "`apply` prints what to change in its source.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
