@@ -104,6 +104,11 @@ def prompts_of(resources: Mapping[str, Resource]) -> dict[str, PromptTemplate]:
     return {name: resource for name, resource in resources.items() if isinstance(resource, PromptTemplate)}
 
 
+def edits_of(resources: Mapping[str, Resource]) -> dict[str, PromptEdits]:
+    """Return the prompt edits among `resources`."""
+    return {name: resource for name, resource in resources.items() if isinstance(resource, PromptEdits)}
+
+
 class _Formatter(string.Formatter):
     """Formatter with the syntax of `str.format` that reads no private attributes."""
 
