@@ -136,7 +136,7 @@ async def _open_context(
         )
     await set_aside(folder.store_uri)
     example = tasks[0] if tasks else EXAMPLE
-    initial: NamedResources = {**config.prompts, **(resources or {})}
+    initial: NamedResources = {**config.prompts, **config.prompt_edits, **(resources or {})}
     key = next((llm.api_key for llm in initial.values() if isinstance(llm, LLM)), None)
     async with _serve(folder, config, algorithm, example, agents, key) as (serving, check_agents):
         model = _model_name(config)
