@@ -62,8 +62,8 @@ class Trainer:
             with an agent given as import string they must be import strings.
         provider: Base URL of the endpoint that answers a program's requests besides model calls, such as those for
             embeddings. `provider_key_env` names the environment variable with its key.
-        initial_resources: What the agent runs with: prompt templates, prompt edits, and LLMs, whose endpoint becomes the
-            run's. With an algorithm that trains no weights, the endpoint of the first LLM answers the agent.
+        initial_resources: What the agent runs with: prompt templates, prompt edits, and LLMs, whose endpoint becomes
+            the run's. With an algorithm that trains no weights, the endpoint of the first LLM answers the agent.
         engine: "vllm" serves the policies with vLLM servers, which use the options in `vllm`.
         device: Device on which policies are trained and served, `cpu` or `cuda`. The default is the CPU; for
             `resume` it is the device of the run.

@@ -2,12 +2,8 @@
 
 import msgspec
 
-from leyden.core.algorithm.prompts.search import PromptSearch
+from leyden.core.algorithm.prompts.search import Price, PromptSearch
 from leyden.core.errors import UsageError
-
-Price = tuple[float, float]
-"""US dollars for a million input tokens, and for a million output tokens."""
-
 
 class BudgetSpent(Exception):
     """The next rollouts or the next call do not fit the budget. The message is the reason."""
@@ -46,8 +42,10 @@ class Budget:
         self, options: BudgetOptions, search: PromptSearch, agent_price: Price | None, *, reflection_is_priced: bool
     ) -> None:
         self.options, self._search = options, search
-        self._price = options.agent_price or agent_price
-        if options.dollars is not None and self._price is None:
+        search.agent_price = options.agent_price or agent_price
+        limits = {"rollouts": options.rollouts, "tokens": options.tokens, "dollars": options.dollars}
+        search.limits = {name: limit for name, limit in limits.items() if limit is not None}
+        if options.dollars is not None and search.agent_price is None:
             raise UsageError(
                 "budget.dollars needs the price of the agent's tokens, which is not known: set budget.agent_price to "
                 "[input, output] in US dollars for a million tokens"
@@ -76,13 +74,7 @@ class Budget:
     @property
     def dollars(self) -> float | None:
         """Cost so far; None if a price is unknown."""
-        reflected = [one.cost for one in self._search.reflections.values()]
-        if self._price is None or None in reflected:
-            return None
-        used = self._search.evaluations
-        tokens = sum(one.input_tokens for one in used), sum(one.output_tokens for one in used)
-        agent = (self._price[0] * tokens[0] + self._price[1] * tokens[1]) / 1e6
-        return agent + sum(cost for cost in reflected if cost is not None)
+        return self._search.dollars()
 
     def check(self, rollouts: int = 0) -> None:
         """Raise BudgetSpent if so many further rollouts do not fit, or if tokens or dollars are spent."""
@@ -97,6 +89,6 @@ class Budget:
             raise BudgetSpent(f"${self.dollars:.2f} of ${options.dollars:.2f} are spent")
 
     def metrics(self) -> dict[str, float]:
-        """Return what was spent, for the run's log."""
-        spent: dict[str, float] = {"spent_rollouts": self.rollouts, "spent_tokens": self.tokens}
-        return spent if self.dollars is None else {**spent, "spent_dollars": self.dollars}
+        """Return what was spent, and what is left of the limits, for the run's log."""
+        spent = {f"spent_{name}": number for name, number in self._search.spent().items()}
+        return {**spent, **{f"left_{name}": number for name, number in self._search.left().items()}}

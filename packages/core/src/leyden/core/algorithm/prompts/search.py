@@ -11,6 +11,10 @@ Origin = Literal["start", "reflection", "edit", "merge"]
 gradient, or the components of two candidates."""
 
 
+Price = tuple[float, float]
+"""US dollars for a million input tokens, and for a million output tokens."""
+
+
 class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Texts that were tried in place of the prompts of an agent."""
 
@@ -82,8 +86,35 @@ class PromptSearch(msgspec.Struct, kw_only=True):
     """Why the search is over; empty while it continues."""
     ended_in: int = 0
     """Step in which it ended."""
+    limits: dict[str, float] = {}
+    """Limits of what may be spent: `rollouts`, `tokens` and `dollars`, where there is one."""
+    agent_price: Price | None = None
+    """Price of the agent's tokens; None if it is unknown."""
     own: dict[str, Any] = {}
     """State of the algorithm itself."""
+
+    def spent(self) -> dict[str, float]:
+        """Return what was spent: `rollouts`, `tokens`, and `dollars` if all prices are known."""
+        spent: dict[str, float] = {
+            "rollouts": len(self.evaluations),
+            "tokens": self.input_tokens() + self.output_tokens(),
+        }
+        dollars = self.dollars()
+        return spent if dollars is None else {**spent, "dollars": dollars}
+
+    def left(self) -> dict[str, float]:
+        """Return what is left of each limit; not below 0. A cost that is unknown leaves the whole limit."""
+        spent = self.spent()
+        return {name: max(0, limit - spent.get(name, 0)) for name, limit in self.limits.items()}
+
+    def dollars(self) -> float | None:
+        """Return the cost of all rollouts and reflections; None if a price is unknown."""
+        reflected = [one.cost for one in self.reflections.values()]
+        if self.agent_price is None or None in reflected:
+            return None
+        tokens = sum(one.input_tokens for one in self.evaluations), sum(one.output_tokens for one in self.evaluations)
+        agent = (self.agent_price[0] * tokens[0] + self.agent_price[1] * tokens[1]) / 1e6
+        return agent + sum(cost for cost in reflected if cost is not None)
 
     def input_tokens(self) -> int:
         """Return the number of input tokens of all rollouts and reflections."""
