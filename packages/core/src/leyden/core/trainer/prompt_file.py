@@ -68,9 +68,14 @@ def prompt_file(edits: PromptEdits, notes: Sequence[str] = ()) -> str:
     dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
     dumper.add_representer(str, text_node)
     fields: list[dict[str, Any]] = [msgspec.to_builtins(component) for component in edits.components]
-    comments = [*HEADER.splitlines(), *notes]
+    comments = [*HEADER.splitlines(), *map(_one_line, notes)]
     body = yaml.dump({"components": fields}, Dumper=dumper, sort_keys=False, allow_unicode=True, width=10**9)
     return "".join(f"# {line}\n" for line in comments) + body
+
+
+def _one_line(note: str) -> str:
+    """Return a note as one printable line: the names of agents and tools in it may be any text."""
+    return " ".join("".join(char if char.isprintable() else " " for char in note).split())
 
 
 def _component(where: str, number: int, given: Any) -> PromptComponent:

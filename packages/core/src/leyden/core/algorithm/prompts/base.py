@@ -52,12 +52,7 @@ class PromptSession:
         self.context, self.options = context, options
         self.components = PromptComponents(context.resources, options.components)
         self.search: PromptSearch = read_search(context.state)
-        self.budget = Budget(
-            options.budget,
-            self.search,
-            context.endpoint_price,
-            reflection_is_priced=model.is_priced,
-        )
+        self.budget = Budget(options.budget, self.search, reflection_is_priced=model.is_priced)
         self.runner = PromptRunner(context, self.components, self.search, self.budget, self.save)
         self.reflector = Reflector(model, self.search, self.budget, self.save, context.step)
         self.training, self.validation = split_tasks(context, options)
@@ -216,6 +211,7 @@ class PromptAlgorithm(Algorithm):
     """An algorithm that trains the prompts of an agent, and no weights."""
 
     needs_policy: ClassVar[bool] = False
+    takes_batches: ClassVar[bool] = False
 
     def __init__(self, config: PromptAlgorithmOptions) -> None:
         super().__init__(config)

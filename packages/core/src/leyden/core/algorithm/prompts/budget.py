@@ -2,8 +2,12 @@
 
 import msgspec
 
-from leyden.core.algorithm.prompts.search import Price, PromptSearch
+from leyden.core.algorithm.prompts.search import PromptSearch
 from leyden.core.errors import UsageError
+
+Price = tuple[float, float]
+"""US dollars for a million input tokens, and for a million output tokens."""
+
 
 class BudgetSpent(Exception):
     """The next rollouts or the next call do not fit the budget. The message is the reason."""
@@ -33,23 +37,15 @@ class BudgetOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Budget:
-    """Counts what a search has spent. `agent_price` is the known price of the model that answers the agent.
+    """Counts what a search has spent.
 
-    Raises UsageError if `dollars` is limited and a price is unknown.
+    Raises UsageError if `dollars` is limited, and the price of the reflection model is unknown.
     """
 
-    def __init__(
-        self, options: BudgetOptions, search: PromptSearch, agent_price: Price | None, *, reflection_is_priced: bool
-    ) -> None:
+    def __init__(self, options: BudgetOptions, search: PromptSearch, *, reflection_is_priced: bool) -> None:
         self.options, self._search = options, search
-        search.agent_price = options.agent_price or agent_price
         limits = {"rollouts": options.rollouts, "tokens": options.tokens, "dollars": options.dollars}
         search.limits = {name: limit for name, limit in limits.items() if limit is not None}
-        if options.dollars is not None and search.agent_price is None:
-            raise UsageError(
-                "budget.dollars needs the price of the agent's tokens, which is not known: set budget.agent_price to "
-                "[input, output] in US dollars for a million tokens"
-            )
         if options.dollars is not None and not reflection_is_priced:
             raise UsageError(
                 "budget.dollars needs the price of the reflection model, which is not known: set reflection.price to "
@@ -73,8 +69,22 @@ class Budget:
 
     @property
     def dollars(self) -> float | None:
-        """Cost so far; None if a price is unknown."""
+        """Cost so far; None if a part of it is unknown."""
         return self._search.dollars()
+
+    def agent_cost(self, input_tokens: int, output_tokens: int, listed: float | None) -> float | None:
+        """Return the cost of a rollout: by `agent_price` if it is given, else the `listed` one.
+
+        Raises UsageError if it is unknown and `dollars` is limited.
+        """
+        if (price := self.options.agent_price) is not None:
+            return (price[0] * input_tokens + price[1] * output_tokens) / 1e6
+        if listed is None and self.options.dollars is not None:
+            raise UsageError(
+                "budget.dollars needs the price of the agent's tokens, which is not known: set budget.agent_price to "
+                "[input, output] in US dollars for a million tokens"
+            )
+        return listed
 
     def check(self, rollouts: int = 0) -> None:
         """Raise BudgetSpent if so many further rollouts do not fit, or if tokens or dollars are spent."""

@@ -116,11 +116,17 @@ class PromptRunner:
             rollout_id=result.rollout.rollout_id,
             input_tokens=usage[0],
             output_tokens=usage[1],
+            cost=self._budget.agent_cost(usage[0], usage[1], self._listed_cost(result)),
             dimensions=dict(result.dimensions),
         )
         self._search.evaluations.append(evaluation)
         self._known[self.step, request] = evaluation
         self._results[self.step, request] = result
+
+    def _listed_cost(self, result: RolloutResult) -> float | None:
+        costs = [self._context.call_cost(call) for call in result.calls if call.status.code != "error"]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if len(known) == len(costs) else None
 
     def _scored(self, request: RolloutRequest) -> Scored:
         found = self._known[self.step, request]

@@ -11,10 +11,6 @@ Origin = Literal["start", "reflection", "edit", "merge"]
 gradient, or the components of two candidates."""
 
 
-Price = tuple[float, float]
-"""US dollars for a million input tokens, and for a million output tokens."""
-
-
 class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Texts that were tried in place of the prompts of an agent."""
 
@@ -60,6 +56,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     rollout_id: str
     input_tokens: int = 0
     output_tokens: int = 0
+    cost: float | None = None
+    """Cost of the agent's calls in US dollars; None if it is unknown."""
     dimensions: dict[str, float] = {}
 
 
@@ -88,8 +86,6 @@ class PromptSearch(msgspec.Struct, kw_only=True):
     """Step in which it ended."""
     limits: dict[str, float] = {}
     """Limits of what may be spent: `rollouts`, `tokens` and `dollars`, where there is one."""
-    agent_price: Price | None = None
-    """Price of the agent's tokens; None if it is unknown."""
     own: dict[str, Any] = {}
     """State of the algorithm itself."""
 
@@ -108,13 +104,10 @@ class PromptSearch(msgspec.Struct, kw_only=True):
         return {name: max(0, limit - spent.get(name, 0)) for name, limit in self.limits.items()}
 
     def dollars(self) -> float | None:
-        """Return the cost of all rollouts and reflections; None if a price is unknown."""
-        reflected = [one.cost for one in self.reflections.values()]
-        if self.agent_price is None or None in reflected:
-            return None
-        tokens = sum(one.input_tokens for one in self.evaluations), sum(one.output_tokens for one in self.evaluations)
-        agent = (self.agent_price[0] * tokens[0] + self.agent_price[1] * tokens[1]) / 1e6
-        return agent + sum(cost for cost in reflected if cost is not None)
+        """Return the cost of all rollouts and reflections in US dollars; None if a part of it is unknown."""
+        costs = [one.cost for one in (*self.evaluations, *self.reflections.values())]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if len(known) == len(costs) else None
 
     def input_tokens(self) -> int:
         """Return the number of input tokens of all rollouts and reflections."""

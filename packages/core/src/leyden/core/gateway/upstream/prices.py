@@ -6,8 +6,10 @@ A price is known only for a provider's own API. A server of another host may ser
 from typing import Any
 from urllib.parse import urlsplit
 
+from leyden.core.data import semconv
 from leyden.core.data.encoding.provider_model import ProviderModel, read_provider_model
 from leyden.core.data.resources import LLM
+from leyden.core.data.span import Span
 from leyden.core.errors import UsageError
 from leyden.core.gateway.upstream.litellm_library import library, litellm_name
 
@@ -68,6 +70,15 @@ class PriceList:
             if sum(parts) > 0:
                 return sum(parts)
         return None
+
+    def call_cost(self, call: Span) -> float | None:
+        """Return the list price of a recorded call in US dollars; None if it is not known."""
+        values = call.attributes
+        tokens = values.get(semconv.INPUT_TOKENS), values.get(semconv.OUTPUT_TOKENS)
+        if not isinstance(tokens[0], int) or not isinstance(tokens[1], int):
+            return None
+        models = tuple(str(values.get(name) or "") for name in (semconv.RESPONSE_MODEL, semconv.REQUEST_MODEL))
+        return self.cost(models, tokens[0], tokens[1])
 
 
 def _provider(endpoint: str) -> str | None:

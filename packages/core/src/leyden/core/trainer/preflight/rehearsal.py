@@ -14,6 +14,7 @@ from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.algorithm.task_rollouts import RolloutRequest, RolloutResult
 from leyden.core.data.resources import NamedResources
 from leyden.core.data.route import POLICY
+from leyden.core.data.span import Span
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.errors import EngineError, TrainingError
 from leyden.core.trainer.preflight.calls import (
@@ -63,7 +64,6 @@ class TrialContext(Context):
         self.steps, self.seed = real.steps, real.seed
         self.policies = real.policies
         self.tasks, self.held_out, self.resources = real.tasks, real.held_out, real.resources
-        self.endpoint_price = real.endpoint_price
         self.step = 0
         self._pace = LoopKind()
         self._before: dict[str, dict[str, tuple[float, float]]] = {}
@@ -109,6 +109,10 @@ class TrialContext(Context):
     def language_model(self, options: ModelOptions) -> LanguageModel:
         """Return the run's model. Its answers are kept for the run, like other state of the algorithm."""
         return self.real.language_model(options)
+
+    def call_cost(self, call: Span) -> float | None:
+        """Return what a model call of the agent cost."""
+        return self.real.call_cost(call)
 
     def save_state(self, state: Any) -> None:
         """Save the state that the run continues from, unless an update of the weights came before it."""
