@@ -186,7 +186,8 @@ class Context(ABC):
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Log the metrics of the step just published: `reward`, `rollouts`, `transitions`, `UpdateReport.metrics`.
 
-        With several policies, each policy's metrics have its name as prefix, as in `planner/loss`.
+        With several policies, each policy's metrics have its name as prefix, as in `planner/loss`. `notes` is a mapping
+        of texts by name, which the store keeps with the step.
         """
 
     @abstractmethod

@@ -20,6 +20,7 @@ from leyden.core.trainer.context.run_context import RunContext
 from leyden.core.trainer.context.run_journal import RunJournal, held_out_curve
 from leyden.core.trainer.monitoring.curve import save_curve
 from leyden.core.trainer.monitoring.display import Display
+from leyden.core.trainer.monitoring.search_plot import save_search
 from leyden.core.trainer.monitoring.trackers import Trackers, open_trackers
 from leyden.core.trainer.preflight.memory import MemoryEstimate
 from leyden.core.trainer.preflight.report import CheckReport, CheckResult, save_report
@@ -28,6 +29,12 @@ from leyden.core.trainer.rollouts.collector import Collector
 from leyden.core.trainer.rollouts.interrupted import set_aside
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.prompt_files import export_prompts
+from leyden.core.trainer.run_folder.prompt_search import (
+    changed_prompts,
+    held_out_points,
+    read_prompt_search,
+    result_of,
+)
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.run_folder.timing import TimeUsage
 from leyden.core.trainer.run_folder.weights import export_policies, with_version
@@ -74,7 +81,7 @@ async def train(
         trackers.close(failed=failed)
     report = context.journal.report_now()
     folder.write_report(report)
-    draw_curve(folder, report)
+    draw_curve(folder, config, report)
     return report
 
 
@@ -137,7 +144,7 @@ async def _open_context(
         )
     await set_aside(folder.store_uri)
     example = tasks[0] if tasks else EXAMPLE
-    initial: NamedResources = {**config.prompts, **(resources or {})}
+    initial: NamedResources = {**config.prompts, **config.prompt_edits, **(resources or {})}
     key = next((llm.api_key for llm in initial.values() if isinstance(llm, LLM)), None)
     async with _serve(folder, config, algorithm, example, agents, key) as (serving, check_agents):
         model = _model_name(config)
@@ -224,13 +231,16 @@ def _export(folder: RunFolder, config: RunConfig, context: RunContext | External
     If the last version is another one, its policy is also exported, as `policy-last/`.
     """
     models, kept = context.models.all(), context.journal.keep_for_good(context.step)
-    export_prompts(context.journal.selection.prompts(kept.version), folder.prompts)
+    selection, report = context.journal.selection, context.journal.report
+    export_prompts(selection.prompts(kept.version), folder.prompts)
+    report.prompts = changed_prompts(selection.texts(0), selection.texts(kept.version))
+    report.search = result_of(context.state, report) if isinstance(context, RunContext) else None
     if not models:
         return
     shutil.rmtree(folder.last_policy, ignore_errors=True)
     if kept.version != context.step:
         export_policies(models, config, folder.last_policy)
-        versions = context.journal.selection.versions
+        versions = selection.versions
         models = {
             name: with_version(model, versions, kept.version, name if config.has_names else None)
             for name, model in models.items()
@@ -238,11 +248,14 @@ def _export(folder: RunFolder, config: RunConfig, context: RunContext | External
     export_policies(models, config, folder.policy)
 
 
-def draw_curve(folder: RunFolder, report: RunReport) -> None:
+def draw_curve(folder: RunFolder, config: RunConfig, report: RunReport) -> None:
     """Draw the reward curve of a run into a file of its folder."""
     metrics = folder.metrics()
     title = f"{report.name}: {report.rollouts:,} rollouts"
     if report.success_before is not None:
         headline = next(iter(report.held_out.values()))
         title += f", held out {headline.described('before')} → {headline.described('after')}"
-    save_curve(metrics, folder.curve_file, title, held_out_curve(metrics))
+    if report.search is None:
+        save_curve(metrics, folder.curve_file, title, held_out_curve(metrics))
+    else:
+        save_search(read_prompt_search(folder, config), folder.curve_file, title, held_out_points(metrics))

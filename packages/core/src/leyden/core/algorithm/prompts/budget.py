@@ -44,6 +44,8 @@ class Budget:
 
     def __init__(self, options: BudgetOptions, search: PromptSearch, *, reflection_is_priced: bool) -> None:
         self.options, self._search = options, search
+        limits = {"rollouts": options.rollouts, "tokens": options.tokens, "dollars": options.dollars}
+        search.limits = {name: limit for name, limit in limits.items() if limit is not None}
         if options.dollars is not None and not reflection_is_priced:
             raise UsageError(
                 "budget.dollars needs the price of the reflection model, which is not known: set reflection.price to "
@@ -68,9 +70,7 @@ class Budget:
     @property
     def dollars(self) -> float | None:
         """Cost so far; None if a part of it is unknown."""
-        costs = [one.cost for one in (*self._search.evaluations, *self._search.reflections.values())]
-        known = [cost for cost in costs if cost is not None]
-        return sum(known) if len(known) == len(costs) else None
+        return self._search.dollars()
 
     def agent_cost(self, input_tokens: int, output_tokens: int, listed: float | None) -> float | None:
         """Return the cost of a rollout: by `agent_price` if it is given, else the `listed` one.
@@ -99,6 +99,6 @@ class Budget:
             raise BudgetSpent(f"${self.dollars:.2f} of ${options.dollars:.2f} are spent")
 
     def metrics(self) -> dict[str, float]:
-        """Return what was spent, for the run's log."""
-        spent: dict[str, float] = {"spent_rollouts": self.rollouts, "spent_tokens": self.tokens}
-        return spent if self.dollars is None else {**spent, "spent_dollars": self.dollars}
+        """Return what was spent, and what is left of the limits, for the run's log."""
+        spent = {f"spent_{name}": number for name, number in self._search.spent().items()}
+        return {**spent, **{f"left_{name}": number for name, number in self._search.left().items()}}

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from leyden.core.cli.command import Command, TakesCommand, given_command
+from leyden.core.cli.commands.prompts_tree import tree
 from leyden.core.cli.commands.prompts_try import try_
 from leyden.core.cli.options import (
     RUNS,
@@ -61,8 +62,8 @@ class _FindByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=_FindByDefault,
-    help="The prompts of an agent: `leyden prompts AGENT` finds them, `try` compares two on the same tasks, and "
-    "`apply` prints what to change in its source.",
+    help="The prompts of an agent: `leyden prompts AGENT` finds them, `try` compares two on the same tasks, `tree` "
+    "shows the search of a run, and `apply` prints what to change in its source.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -156,6 +157,7 @@ def apply(
 
 
 app.command("try", cls=TakesCommand)(try_)
+app.command("tree", cls=Command)(tree)
 
 
 def _apply_edits(changed: "Sequence[PromptComponent]", named: str, served: str, *, json: bool) -> None:

@@ -9,6 +9,7 @@ import typer
 from leyden.core.cli.options import RUNS, JsonOption, RunsOption
 from leyden.core.data.encoding.json_line import json_line
 from leyden.core.errors import RunError
+from leyden.core.trainer.monitoring.display import search_spending
 
 
 def show(
@@ -38,7 +39,7 @@ def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
 
     from leyden.core.trainer.monitoring.as_it_is import as_it_is
     from leyden.core.trainer.monitoring.curve import terminal_curve
-    from leyden.core.trainer.run_folder.report import RunReport, closing_table
+    from leyden.core.trainer.run_folder.report import RunReport, closing_prompts, closing_table
 
     console = Console()
     console.print(_steps_table(folder.path.name, experiment, metrics))
@@ -46,7 +47,10 @@ def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
     if folder.report_file.exists():
         import msgspec
 
-        console.print(closing_table(msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)))
+        report = msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)
+        console.print(closing_table(report))
+        for line in closing_prompts(report):
+            console.print(as_it_is(line), soft_wrap=True)
     elif (failure := folder.failure()) is not None:
         console.print(as_it_is(f"ended before its first step: {failure}"))
         console.print(f"outcome of each rollout: {folder.command('why')}", highlight=False, markup=False)
@@ -61,20 +65,43 @@ def _steps_table(name: str, experiment: str | None, metrics: list[dict[str, Any]
 
     among = "" if experiment is None else f" of experiment {experiment}"
     table = Table(title=as_it_is(f"Run {name}{among}: {len(metrics)} steps", TITLE), title_justify="left")
-    for column in ("step", "reward", "rollouts", "calls", "tok/s", "s", "ratio-1", "served gap"):
+    rows = [_cells(line) for line in metrics]
+    for column in dict.fromkeys(name for row in rows for name in row):
         table.add_column(column, justify="right", no_wrap=True)
-    for line in metrics:
-        table.add_row(
-            str(line["step"]),
-            f"{line['reward']:.3f}",
-            str(line["rollouts"]),
-            str(line["transitions"]),
-            f"{line['tokens_per_second']:,.0f}",
-            f"{line['seconds']:.1f}",
-            f"{_largest(line, 'importance_ratio_deviation'):.0e}",
-            f"{_largest(line, 'served_trained_gap'):.0e}",
-        )
+    for row in rows:
+        table.add_row(*(row.get(str(column.header), "–") for column in table.columns))
     return table
+
+
+def _cells(line: dict[str, Any]) -> dict[str, str]:
+    """Return the cells of a step by column: those of a search for prompts, or of a step without or with weights."""
+    step, seconds = {"step": str(line["step"])}, {"s": f"{line['seconds']:.1f}"}
+    if "spent_rollouts" in line:
+        spent = dict(zip(("rollouts", "tokens", "cost"), search_spending(line), strict=False))
+        shown = {name: text.removesuffix(f" {name}") for name, text in spent.items()}
+        return {
+            **step,
+            "best": f"{line['reward']:.3f}",
+            "candidates": str(line.get("candidates", "–")),
+            **shown,
+            **seconds,
+        }
+    speed = {"tok/s": f"{line['tokens_per_second']:,.0f}"} if "tokens_per_second" in line else {}
+    common = {
+        **step,
+        "reward": f"{line['reward']:.3f}",
+        "rollouts": str(line["rollouts"]),
+        "calls": str(line.get("transitions", line.get("calls", "–"))),
+        **speed,
+        **seconds,
+    }
+    if "transitions" not in line:
+        return common
+    return {
+        **common,
+        "ratio-1": f"{_largest(line, 'importance_ratio_deviation'):.0e}",
+        "served gap": f"{_largest(line, 'served_trained_gap'):.0e}",
+    }
 
 
 def _largest(line: dict[str, Any], key: str) -> float:

@@ -82,13 +82,15 @@ def _show(report: "RunReport", folder: Path) -> None:
     from leyden.core.trainer.monitoring.as_it_is import as_it_is
     from leyden.core.trainer.monitoring.curve import terminal_curve
     from leyden.core.trainer.run_folder.folder import RunFolder
-    from leyden.core.trainer.run_folder.report import closing_table
+    from leyden.core.trainer.run_folder.report import closing_prompts, closing_table
 
     console = Console()
     curve = terminal_curve(RunFolder(folder).metrics())
     if curve:
         console.print(curve, highlight=False, markup=False)
     console.print(closing_table(report))
+    for line in closing_prompts(report):
+        console.print(as_it_is(line), soft_wrap=True)
     results = {"prompts": "prompts", "reward curve": "reward_curve.png"}
     if report.endpoint is None:
         results = {"trained policy": "policy", **results}
@@ -96,5 +98,5 @@ def _show(report: "RunReport", folder: Path) -> None:
         f"{what}: {folder / path}" for what, path in results.items() if path != "prompts" or (folder / path).exists()
     ]
     console.print(as_it_is("   ".join(written)))
-    if report.failed_rollouts or report.rollouts_left_out or report.excluded_calls:
+    if report.failed_rollouts or report.rollouts_left_out or (report.excluded_calls and report.endpoint is None):
         console.print(as_it_is(f"why rollouts and calls were not trained: {RunFolder(folder).command('why')}"))

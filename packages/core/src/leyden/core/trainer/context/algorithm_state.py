@@ -45,5 +45,13 @@ class AlgorithmState:
             return checkpoint
         return known.states.get(step, checkpoint)
 
+    def latest(self, step: int, lineage: str, checkpoint: Any) -> Any:
+        """Return the state saved last in a run whose latest checkpoint, with the state `checkpoint`, is of `step`."""
+        known = self._read()
+        if known is None or known.lineage != lineage:
+            return checkpoint
+        last = max(known.states)
+        return known.states[last] if last >= step else checkpoint
+
     def _read(self) -> _StateFile | None:
         return msgspec.json.decode(self._path.read_bytes(), type=_StateFile) if self._path.exists() else None

@@ -27,6 +27,7 @@ from leyden.core.trainer.context.algorithm_state import AlgorithmState
 from leyden.core.trainer.context.resource_versions import ResourceVersions
 from leyden.core.trainer.context.run_journal import RunJournal, pace
 from leyden.core.trainer.context.trained_policies import TrainedPolicies
+from leyden.core.trainer.context.watched_model import WatchedModel
 from leyden.core.trainer.rollouts.collector import Collector
 from leyden.core.trainer.rollouts.offline import described, read_stored
 from leyden.core.trainer.rollouts.scheduler import Batches, make_batches
@@ -198,7 +199,8 @@ class RunContext(Context):
 
     def language_model(self, options: ModelOptions) -> LanguageModel:
         """Return the model that the options name."""
-        return open_language_model(options, self.serving.served, self.config.endpoint, self.serving.endpoint_key)
+        model = open_language_model(options, self.serving.served, self.config.endpoint, self.serving.endpoint_key)
+        return WatchedModel(model, self.journal)
 
     def call_cost(self, call: Span) -> float | None:
         """Return what a model call cost, by the price list of the endpoint's provider."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from leyden.core.algorithm.account import FOUND_WHILE_LEARNING, Account
+from leyden.core.data.run import PROMPT_NOTE
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import RunConfig, endpoint_name
 from leyden.core.trainer.monitoring.alerts import AlertDetector
@@ -184,7 +185,13 @@ class RunJournal:
         self.folder.append_metrics(line)
         self.selection.note(line)
         self.trackers.log(step, line | self._alerts(step, line))
-        self.display.step(step, line)
+        notes: Mapping[str, str] = metrics.get("notes", {})
+        self.trackers.log_texts(step, {name: text for name, text in notes.items() if name.startswith(PROMPT_NOTE)})
+        self.display.step(step, {name: value for name, value in line.items() if name != "notes"})
+
+    def add_seconds(self, phase: str, seconds: float) -> None:
+        """Count time under `phase`."""
+        _add(self.report.seconds_by_phase, {phase: seconds})
 
     def begin_step(self) -> None:
         """Count the seconds of a step from now on."""
@@ -220,7 +227,7 @@ class RunJournal:
         try:
             yield
         finally:
-            _add(self.report.seconds_by_phase, {name: time.monotonic() - began})
+            self.add_seconds(name, time.monotonic() - began)
 
 
 N = TypeVar("N", int, float)

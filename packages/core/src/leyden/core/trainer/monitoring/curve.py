@@ -13,6 +13,11 @@ def points(metrics: Sequence[Metrics]) -> tuple[list[int], list[float]]:
     return [line["step"] for line in lines], [line["reward"] for line in lines]
 
 
+def is_search(metrics: Sequence[Metrics]) -> bool:
+    """Whether the steps are those of a search for prompts, whose rewards are the best scores so far."""
+    return any("spent_rollouts" in line for line in metrics)
+
+
 def smooth(values: Sequence[float], window: int = 5) -> list[float]:
     """Return the trailing mean over up to `window` values."""
     return [sum(part) / len(part) for end in range(1, len(values) + 1) if (part := values[max(0, end - window) : end])]
@@ -21,6 +26,10 @@ def smooth(values: Sequence[float], window: int = 5) -> list[float]:
 def terminal_curve(metrics: Sequence[Metrics], width: int = 72, height: int = 14) -> str:
     """Return the curve as text, or an installation hint if plotext is missing; empty for fewer than two points."""
     steps, rewards = points(metrics)
+    title, label = "mean reward of training rollouts", "step"
+    if is_search(metrics):
+        steps = [line["spent_rollouts"] for line in metrics if line.get("reward") is not None]
+        title, label = "best score on the tasks that select candidates", "rollouts spent"
     if len(steps) < 2:
         return ""
     try:
@@ -32,8 +41,8 @@ def terminal_curve(metrics: Sequence[Metrics], width: int = 72, height: int = 14
     figure.theme("colorless")
     figure.plot_size(width, height)
     figure.draw(figure.signal(steps, rewards, marker="braille").lines())
-    figure.title("mean reward of training rollouts")
-    figure.label("step")
+    figure.title(title)
+    figure.label(label)
     plain: Any = cast(Any, plotext).uncolorize(str(figure.build()))
     return plain
 

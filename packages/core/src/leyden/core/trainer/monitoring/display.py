@@ -107,7 +107,8 @@ class Bars(Display):
         elapsed = self._clock() - self._began
         left = elapsed / max(1, step - self._first) * (self._steps - step)
         parts = _headline(metrics)
-        note = " · ".join([parts[0], parts[-1], f"about {left:,.0f} s of training left"])
+        ends = parts if "spent_rollouts" in metrics else [parts[0], parts[-1]]
+        note = " · ".join([*ends, f"about {left:,.0f} s of training left"])
         self._progress.update(self._run, completed=step, note=note, refresh=True)
         self.show("  ".join([f"step {step:>3}/{self._steps}", *parts, f"{metrics['seconds']:.1f} s"]))
 
@@ -119,6 +120,8 @@ def _headline(metrics: Mapping[str, Any]) -> list[str]:
         if "held_out_loss" in metrics:
             parts.append(f"held-out loss {metrics['held_out_loss']:.3f}")
         return [*parts, f"{metrics['tokens_trained']:,} tokens"]
+    if "spent_rollouts" in metrics:
+        return _search_headline(metrics)
     shown = {
         "reward": "reward {:.3f}",
         "rollouts": "{} rollouts",
@@ -127,6 +130,30 @@ def _headline(metrics: Mapping[str, Any]) -> list[str]:
         "tokens_per_second": "{:,.0f} tokens/s",
     }
     return [text.format(metrics[name]) for name, text in shown.items() if name in metrics] or ["taken"]
+
+
+def _search_headline(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the summary of a step of a search for prompts: the best score, and what was spent so far."""
+    parts = [f"best {metrics['reward']:.3f}"] if "reward" in metrics else []
+    parts += [f"{metrics['candidates']} candidates"] if "candidates" in metrics else []
+    return [*parts, *search_spending(metrics)]
+
+
+def search_spending(metrics: Mapping[str, Any]) -> list[str]:
+    """Return what a search has spent of its budget, from the metrics of a step."""
+    spent = {name.removeprefix("spent_"): number for name, number in metrics.items() if name.startswith("spent_")}
+    left = {name.removeprefix("left_"): number for name, number in metrics.items() if name.startswith("left_")}
+    return spending(spent, {name: spent.get(name, 0) + number for name, number in left.items()})
+
+
+def spending(spent: Mapping[str, float], limits: Mapping[str, float]) -> list[str]:
+    """Return what a search has spent of its budget, as `60 of 100 rollouts`, `600 tokens` and `$0.25 of $1`."""
+    lines: list[str] = []
+    for name in spent:
+        number = "${:,.4g}" if name == "dollars" else "{:,.0f}"
+        of = f" of {number.format(limits[name])}" if name in limits else ""
+        lines.append(f"{number.format(spent[name])}{of}" + ("" if name == "dollars" else f" {name}"))
+    return lines
 
 
 def make_display(*, quiet: bool = False, json: bool = False) -> Display:

@@ -14,6 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,10 @@ class Tracker(ABC):
     @abstractmethod
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record those metrics that are numbers."""
+
+    @abstractmethod
+    def log_text(self, step: int, name: str, text: str) -> None:
+        """Record a text, such as a prompt, that takes the place of the one with the same name."""
 
     @abstractmethod
     def close(self, *, failed: bool = False) -> None:
@@ -68,7 +73,15 @@ class TensorBoardTracker(Tracker):
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write one scalar for each metric that is a number."""
         values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in numbers(metrics).items()]
-        self._writer.add_event(self._event(step=step, wall_time=time.time(), summary=self._summary(value=values)))
+        self._add(step, self._summary(value=values))
+
+    def log_text(self, step: int, name: str, text: str) -> None:
+        """Write the text for the text page, which would otherwise read it as Markdown."""
+        as_code = "".join(f"    {line}\n" for line in text.split("\n"))
+        self._add(step, self.load("tensorboard.plugins.text.summary_v2").text_pb(name, as_code))
+
+    def _add(self, step: int, summary: Any) -> None:
+        self._writer.add_event(self._event(step=step, wall_time=time.time(), summary=summary))
 
     def close(self, *, failed: bool = False) -> None:
         """Close the event file, which flushes it."""
@@ -110,6 +123,10 @@ class WandbTracker(Tracker):
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write the numbers as one row of the history."""
         self._run.log({**numbers(metrics), "step": step})
+
+    def log_text(self, step: int, name: str, text: str) -> None:
+        """Write the text as a value of the history; the run's summary has the last one."""
+        self._run.log({name: text, "step": step})
 
     def close(self, *, failed: bool = False) -> None:
         """End this session's W&B run."""
@@ -154,9 +171,13 @@ class MLflowTracker(Tracker):
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write the numbers in one call."""
         now = int(time.time() * 1000)
-        named = {re.sub(r"[^\w\-. :/]", "_", key): value for key, value in numbers(metrics).items()}
+        named = {_mlflow_name(key): value for key, value in numbers(metrics).items()}
         values = [self._metric(key, value, now, step) for key, value in named.items()]
         self._client.log_batch(self._id, metrics=values)
+
+    def log_text(self, step: int, name: str, text: str) -> None:
+        """Write the text as an artifact, which replaces the one of an earlier step."""
+        self._client.log_text(self._id, text, f"{_mlflow_name(name)}.txt")
 
     def close(self, *, failed: bool = False) -> None:
         """Record whether the session failed or finished."""
@@ -173,6 +194,11 @@ class MLflowTracker(Tracker):
             with suppress(failure):  # a value that exceeds a server's limit must not stop the training
                 self._client.log_param(run, key, value)
         return run
+
+
+def _mlflow_name(name: str) -> str:
+    """Return `name` with underscores for the characters that MLflow refuses."""
+    return re.sub(r"[^\w\-. :/]", "_", name)
 
 
 TRACKERS: dict[str, type[Tracker]] = {
@@ -195,6 +221,11 @@ class Trackers:
         """Send the metrics to each tracker."""
         self._each("log", lambda tracker: tracker.log(step, metrics))
 
+    def log_texts(self, step: int, texts: Mapping[str, str]) -> None:
+        """Send texts by name to each tracker."""
+        for name, text in texts.items():
+            self._each("log_text", partial(_log_text, step=step, name=name, text=text))
+
     def close(self, *, failed: bool = False) -> None:
         """Close all trackers; nothing can be logged afterwards."""
         self._each("close", lambda tracker: tracker.close(failed=failed))
@@ -207,6 +238,10 @@ class Trackers:
             except Exception as error:
                 log.warning("tracker %s failed in %s and is not used from now on: %s", tracker.extra, what, error)
                 self._trackers.remove(tracker)
+
+
+def _log_text(tracker: Tracker, step: int, name: str, text: str) -> None:
+    tracker.log_text(step, name, text)
 
 
 def open_trackers(

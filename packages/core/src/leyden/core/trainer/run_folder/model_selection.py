@@ -20,7 +20,14 @@ from leyden.core.trainer.config import RunConfig, endpoint_name
 from leyden.core.trainer.run_folder.early_stopping import BestVersion
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import KeptVersion
-from leyden.core.trainer.run_folder.versions import Evaluation, ModelVersion, SideScores, VersionFile, reward_text
+from leyden.core.trainer.run_folder.versions import (
+    Evaluation,
+    ModelVersion,
+    SideScores,
+    VersionFile,
+    prompt_texts,
+    reward_text,
+)
 
 
 @dataclass(slots=True)
@@ -173,6 +180,11 @@ class ModelSelection:
         """Return the prompt templates and prompt edits of a version; empty if it has none or no record."""
         found = self._records.get(version)
         return {} if found is None else found.resources
+
+    def texts(self, version: int) -> dict[str, str]:
+        """Return the texts of the prompts of a version, by name; empty if it has none or no record."""
+        found = self._records.get(version)
+        return {} if found is None else prompt_texts(found)
 
     def record(self, version: int) -> None:
         """Write a record of `version`."""

@@ -17,7 +17,7 @@ from leyden.core.trainer.run_folder.comparison import PairedComparison, compare
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.prompt_files import export_prompts
 from leyden.core.trainer.run_folder.report import RunReport
-from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile
+from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile, prompt_texts
 from leyden.core.trainer.run_folder.weights import export_policies, weights_of, with_version
 
 KEPT, LAST = "kept", "last"
@@ -135,18 +135,6 @@ def _prompt_changes(a: ModelVersion, b: ModelVersion) -> dict[str, str]:
             lines = difflib.unified_diff(old, new, f"{a.label} {name}", f"{b.label} {name}", lineterm="")
             changes[name] = "\n".join(lines)
     return changes
-
-
-def prompt_texts(version: ModelVersion) -> dict[str, str]:
-    """Return the texts of a version: those of its prompt templates, and those sent of its prompt components, by name.
-
-    A component of several prompt edits with the name of another text has the name of its edits before its own.
-    """
-    texts = {name: prompt.template for name, prompt in version.prompts.items()}
-    for name, edits in version.edits.items():
-        for component, text in edits.texts.items():
-            texts[f"{name}.{component}" if component in texts else component] = text
-    return texts
 
 
 def _each_side(

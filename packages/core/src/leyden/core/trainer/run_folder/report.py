@@ -7,6 +7,7 @@ import msgspec
 
 from leyden.core.data.similar_messages import CountedMessage, Tally
 from leyden.core.trainer.monitoring.as_it_is import CAPTION, TITLE, as_it_is
+from leyden.core.trainer.monitoring.display import spending
 from leyden.core.trainer.run_folder.versions import Evaluation, SideScores, reward_text
 
 if TYPE_CHECKING:
@@ -82,6 +83,39 @@ class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
     calls_left_out: dict[str, int]
 
 
+class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search for prompts came to."""
+
+    candidates: int
+    """Number of candidates, with the one that the run began with."""
+    rejected: int
+    """Number of those that were not kept."""
+    best: int
+    """Number of the best candidate."""
+    validation_tasks: int
+    """Number of tasks by which candidates were selected."""
+    start_score: float | None
+    """Mean score of the first candidate on these tasks."""
+    best_score: float | None
+    reflections: int
+    """Number of calls of the reflection model."""
+    spent: dict[str, float]
+    """What was spent: `rollouts`, `tokens`, and `dollars` if all prices are known."""
+    limits: dict[str, float] = {}
+    """The budget; without a limit, the name is missing."""
+    ended: str
+    """Why the search ended."""
+
+
+class ChangedPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt of the kept version that is not the one that the run began with."""
+
+    start: str
+    text: str
+    diff: str
+    """Unified diff of both."""
+
+
 class PolicyTotals(msgspec.Struct, kw_only=True):
     """Training totals of one of several policies."""
 
@@ -145,11 +179,16 @@ class RunReport(msgspec.Struct, kw_only=True):
     stopped_early: str | None = None
     """Why the run ended before the planned number of steps, if it did."""
     alerts: list[RaisedAlert] = []
+    search: SearchResult | None = None
+    """What the search for prompts came to; None for other algorithms."""
+    prompts: dict[str, ChangedPrompt] = {}
+    """Prompts of the kept version that differ from those with which the run began, by name."""
 
     def written(self) -> dict[str, Any]:
-        """Return the fields for `report.json`; for a run without a policy, those without meaning are left out."""
+        """Return the fields for `report.json`. Those that have no meaning in the run are left out."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
-        left_out = () if self.endpoint is None else OF_POLICIES
+        empty = [name for name in ("search", "prompts") if not fields[name]]
+        left_out = [*empty, *(() if self.endpoint is None else OF_POLICIES)]
         return {name: value for name, value in fields.items() if name not in left_out}
 
     def note_failures(self, found: Sequence[CountedMessage]) -> None:
@@ -199,7 +238,10 @@ def closing_table(report: RunReport) -> "Table":
             table.add_row(
                 "   sampled, temperature 1", result.described("sampled_before"), result.described("sampled_after")
             )
-    if report.held_out:
+    if (search := report.search) is not None:
+        scores = [reward_text(score, is_share=False) for score in (search.start_score, search.best_score)]
+        table.add_row(f"score on the {search.validation_tasks} tasks that select candidates", *scores)
+    if report.held_out or search is not None:
         table.add_section()
     for label, value in _totals(report):
         table.add_row(as_it_is(label), "", value)
@@ -223,7 +265,9 @@ def _remarks(report: RunReport) -> list[str]:
     """Return the remarks below the table, one line each."""
     folder = "policy" if report.endpoint is None else "prompts"
     remarks = [] if report.kept is None else [f"{folder}/ holds version {report.kept.version}: {report.kept.why}"]
-    if report.stopped_early is not None:
+    if report.search is not None:
+        remarks.append(f"the search ended: {report.search.ended}")
+    elif report.stopped_early is not None:
         remarks.append(f"stopped early: {report.stopped_early}")
     for alert in report.alerts:
         when = f"from step {alert.since} on" if alert.until is None else f"steps {alert.since} to {alert.until - 1}"
@@ -239,6 +283,7 @@ def _totals(report: RunReport) -> list[tuple[str, str]]:
     rows = [
         ("steps", f"{report.steps:,}"),
         ("rollouts", f"{report.rollouts:,}"),
+        *([] if report.search is None else _search_totals(report.search)),
         *([("transitions trained", f"{report.transitions:,}"), *by_policy] if trains else []),
         ("tokens generated", f"{report.tokens_generated:,}"),
         *([("tokens trained", f"{report.tokens_trained:,}")] if trains else []),
@@ -258,6 +303,27 @@ def _totals(report: RunReport) -> list[tuple[str, str]]:
         counted |= {f"calls re-tokenised: {reason}": count for reason, count in stored.retokenised.items()}
         counted |= {f"stored calls left out: {reason}": count for reason, count in stored.calls_left_out.items()}
     return rows + [(label, f"{count:,}") for label, count in counted.items() if count]
+
+
+def _search_totals(search: SearchResult) -> list[tuple[str, str]]:
+    return [
+        ("candidates", f"{search.candidates:,}"),
+        ("   of them rejected", f"{search.rejected:,}"),
+        ("   the best one", f"number {search.best}"),
+        ("calls of the reflection model", f"{search.reflections:,}"),
+        *(("spent by the search", text) for text in spending(search.spent, search.limits)),
+    ]
+
+
+def closing_prompts(report: RunReport) -> list[str]:
+    """Return the lines that show the prompts of the kept version: each as text, and as a diff from the start."""
+    if not report.prompts:
+        return [] if report.search is None else ["the kept prompts are those with which the run began"]
+    lines: list[str] = []
+    for name, prompt in report.prompts.items():
+        lines += [f"prompt {name}:", *(f"  {line}" for line in prompt.text.splitlines()), ""]
+        lines += ["changed from the start:", *(f"  {line}" for line in prompt.diff.splitlines()), ""]
+    return lines
 
 
 def _most_frequent(failures: Sequence[CountedMessage]) -> list[CountedMessage]:

@@ -153,6 +153,18 @@ class VersionFile:
         return msgspec.structs.replace(version, weights=None)
 
 
+def prompt_texts(version: ModelVersion) -> dict[str, str]:
+    """Return the texts of a version: those of its prompt templates, and those sent of its prompt components, by name.
+
+    A component of several prompt edits with the name of another text has the name of its edits before its own.
+    """
+    texts = {name: prompt.template for name, prompt in version.prompts.items()}
+    for name, edits in version.edits.items():
+        for component, text in edits.texts.items():
+            texts[f"{name}.{component}" if component in texts else component] = text
+    return texts
+
+
 def write_versions(path: Path, versions: Iterable[ModelVersion]) -> None:
     """Rewrite the file, completely or not at all."""
     replace_file(path, b"".join(msgspec.json.encode(version) + b"\n" for version in versions))
