@@ -4,8 +4,8 @@ A reward is a finite number of absolute value at most `MOST_REWARD`, or a dict o
 is the sum of weight x dimension. Without weights every dimension has weight 1. With weights, every dimension must have
 a weight and every weight a dimension. A misspelt name is then an error instead of a silent zero.
 
-A reward may come with feedback, a text that says why: `return 0.5, "the date is missing"`. Algorithms that train prompts
-show it to the model that writes new ones.
+A reward may come with feedback, a text that says why: `return 0.5, "the date is missing"`. Algorithms that train
+prompts show it to the model that writes new ones.
 """
 
 import inspect
