@@ -209,15 +209,38 @@ def test_prompts_of_completions_are_components_by_their_number() -> None:
     rollouts = [
         rollout(
             task,
-            call(("user", f"Question: {task}\nAnswer:"), DIALECT="completions", PROMPT_INDEX=0, RESPONSE_ID="r"),
-            call(("user", f"Question: {task}\nAnswer:"), DIALECT="completions", PROMPT_INDEX=1, RESPONSE_ID="r"),
-            call(("user", f"Question: {task}\nAnswer:"), DIALECT="completions", PROMPT_INDEX=1, RESPONSE_ID="r"),
+            *(
+                call(
+                    ("user", f"Question: {task}\nAnswer:"),
+                    DIALECT="completions",
+                    RESPONSE_ID="r",
+                    PROMPT_INDEX=prompt,
+                    CHOICE_INDEX=choice,
+                )
+                for prompt, choice in ((0, 0), (1, 1), (1, 2))
+            ),
         )
         for task in TASKS
     ]
     found = find_prompts(rollouts)
     assert texts(found) == [("prompt", "Question: {v1}\nAnswer:"), ("prompt2", "Question: {v1}\nAnswer:")]
     assert [component.calls for component in found.edits.components] == [3, 3]
+
+
+@pytest.mark.parametrize("response_id", ["chatcmpl-1", ""])
+def test_calls_of_an_endpoint_whose_answers_have_one_id_are_told_apart(response_id: str) -> None:
+    rollouts = [
+        rollout(
+            task,
+            call(("system", "Read."), agent="a", RESPONSE_ID=response_id, CHOICE_INDEX=0),
+            call(("system", "Read."), agent="a", RESPONSE_ID=response_id, CHOICE_INDEX=1),
+            call(("system", "Write."), agent="b", RESPONSE_ID=response_id, CHOICE_INDEX=0),
+        )
+        for task in TASKS
+    ]
+    found = find_prompts(rollouts)
+    assert texts(found) == [("a.system", "Read."), ("b.system", "Write.")]
+    assert found.calls == 6
 
 
 def test_of_a_replaced_text_the_agents_own_is_found() -> None:

@@ -117,13 +117,20 @@ def _notes(
 
 
 def _calls(spans: Iterable[Span]) -> Iterator[Span]:
-    """Yield the first choice of each model call that the gateway recorded, for each of its prompts."""
-    known: set[tuple[object, object]] = set()
+    """Yield the first choice of each model call that the gateway recorded, for each of its prompts.
+
+    Some endpoints give all their answers one id, or none, so a choice of the same number begins another call.
+    """
+    first: dict[tuple[object, object], object] = {}
     for span in spans:
         values = span.attributes
-        key = (values.get(semconv.RESPONSE_ID), values.get(semconv.PROMPT_INDEX))
-        if semconv.CALL_ID in values and semconv.INPUT_MESSAGES in values and key not in known:
-            known.add(key)
+        if semconv.CALL_ID not in values or semconv.INPUT_MESSAGES not in values:
+            continue
+        key, choice = (
+            (values.get(semconv.RESPONSE_ID), values.get(semconv.PROMPT_INDEX)),
+            values.get(semconv.CHOICE_INDEX),
+        )
+        if first.setdefault(key, choice) == choice:
             yield span
 
 
