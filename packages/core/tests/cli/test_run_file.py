@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from leyden.core.cli import main as cli
+from leyden.core.data.prompts.edits import PromptComponent, PromptEdits
 from leyden.core.data.resources import PromptTemplate
 from leyden.core.data.route import Route
 from leyden.core.data.sampling import Sampling
@@ -23,6 +24,9 @@ ALL = RunConfig(
     experiment="all",
     policy={"a": "folder/a", "b": "folder/b"},
     prompts={"asked": PromptTemplate(template="{{ question }}\n", engine="jinja")},
+    prompt_edits={
+        "prompts": PromptEdits(components=(PromptComponent(name="s", role="system", text="a", new_text="b"),))
+    },
     agent="agent.py:agent",
     reward="reward.py:score",
     reward_weights={"style": 0.5},
@@ -192,6 +196,9 @@ def test_a_command_in_the_file_is_run_as_on_the_command_line(
         ("1: 2", "there is no setting 1"),
         ("algorithm_config: {learning_rate: .inf}", "learning_rate"),
         ("algorithm_config: {learning_rat: 1}", "did you mean learning_rate?; it has learning_rate, schedule, "),
+        ("prompt_edits: prompts.yaml", "run.yaml: prompt_edits: must be a mapping, not text"),
+        ("prompt_edits: {x: {}}", "run.yaml: prompt_edits.x must hold a list `components`"),
+        ("prompt_edits: {x: {components: [{name: a, role: system, text: b, new: c}]}}", "unknown field `new`"),
         ("env: [MY_KEY]", "--env has no effect without a command"),
     ],
 )

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from leyden.core.algorithm.base import Algorithm, Context
     from leyden.core.algorithm.dpo import DPO, DPOConfig
+    from leyden.core.algorithm.language_model import ModelOptions
     from leyden.core.algorithm.lightning_rl import LightningRL, LightningRLConfig
+    from leyden.core.algorithm.prompts.budget import BudgetOptions
+    from leyden.core.algorithm.prompts.gepa import GEPA, GEPAConfig
     from leyden.core.algorithm.sft import SFT, SFTConfig
     from leyden.core.algorithm.side_by_side import Side, SideBySide, SideBySideConfig
     from leyden.core.algorithm.stages import Stage, Stages, StagesConfig
@@ -53,6 +56,7 @@ _HOME = {
     "Algorithm": "algorithm.base",
     "Attempt": "data.rollout",
     "AttemptedRollout": "data.rollout",
+    "BudgetOptions": "algorithm.prompts.budget",
     "CheckReport": "trainer.preflight.report",
     "CommandAgent": "runner.commands.command",
     "Context": "algorithm.base",
@@ -60,6 +64,8 @@ _HOME = {
     "Engine": "engine.base",
     "EnqueueRollout": "data.rollout",
     "Exported": "trainer.export.export",
+    "GEPA": "algorithm.prompts.gepa",
+    "GEPAConfig": "algorithm.prompts.gepa",
     "Hook": "runner.attempts.hooks",
     "LLM": "data.resources",
     "LeydenError": "errors",
@@ -68,6 +74,7 @@ _HOME = {
     "LightningStore": "store.base",
     "LitAgent": "runner.adapters.lit_agent",
     "LoraOptions": "policy.options",
+    "ModelOptions": "algorithm.language_model",
     "NamedResources": "data.resources",
     "PromptComponent": "data.prompts.edits",
     "PromptEdits": "data.prompts.edits",
@@ -113,6 +120,7 @@ _HOME = {
 
 __all__ = [
     "DPO",
+    "GEPA",
     "LLM",
     "SFT",
     "VERL",
@@ -120,6 +128,7 @@ __all__ = [
     "Algorithm",
     "Attempt",
     "AttemptedRollout",
+    "BudgetOptions",
     "CheckReport",
     "CommandAgent",
     "Context",
@@ -127,6 +136,7 @@ __all__ = [
     "Engine",
     "EnqueueRollout",
     "Exported",
+    "GEPAConfig",
     "Hook",
     "LeydenError",
     "LightningRL",
@@ -134,6 +144,7 @@ __all__ = [
     "LightningStore",
     "LitAgent",
     "LoraOptions",
+    "ModelOptions",
     "NamedResources",
     "PromptComponent",
     "PromptEdits",

@@ -37,6 +37,19 @@ def test_numbers_are_rewards(returned: Any, value: float) -> None:
     assert as_reward(returned).dimensions == {}
 
 
+def test_a_reward_may_come_with_feedback() -> None:
+    assert as_reward((0.5, "the date is missing")).feedback == "the date is missing"
+    found = as_reward(({"right": 1.0, "short": 0.5}, "too long"), {"right": 1.0, "short": 2.0})
+    assert (found.value, dict(found.dimensions), found.feedback) == (2.0, {"right": 1.0, "short": 0.5}, "too long")
+    assert as_reward((1, "key sk-proj-" + "a1B2" * 12)).feedback.count("a1B2") == 0
+
+
+@pytest.mark.parametrize("returned", [("0.5", "why"), (None, "why"), (0.5, 0.5), (0.5, "why", "more"), ((0.5, "a"), 1)])
+def test_a_pair_of_anything_else_is_no_reward(returned: Any) -> None:
+    with pytest.raises(ValueError, match="not a finite number"):
+        as_reward(returned)
+
+
 @pytest.mark.parametrize(
     "returned",
     [

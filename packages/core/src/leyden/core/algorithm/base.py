@@ -17,6 +17,7 @@ from leyden.core.algorithm.task_rollouts import RolloutRequest, RolloutResult
 from leyden.core.data.resources import NamedResources, Resource
 from leyden.core.data.rollout import Task
 from leyden.core.data.route import POLICY
+from leyden.core.data.span import Span
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import UsageError
 
@@ -66,8 +67,6 @@ class Context(ABC):
     """The tasks of each held-out set."""
     resources: Mapping[str, Resource] = MappingProxyType({})
     """The published resources: rollouts run with them unless they name another version."""
-    endpoint_price: tuple[float, float] | None = None
-    """US dollars for a million input and a million output tokens of the run's endpoint; None if they are unknown."""
     state: Any = None
     """What the algorithm gave `save_state` last, in this session or an earlier one; None if it never did."""
 
@@ -143,6 +142,11 @@ class Context(ABC):
         """
         raise UsageError(f"{type(self).__name__} has no language model {options.model or options.endpoint}")
 
+    def call_cost(self, call: Span) -> float | None:
+        """Return what a model call of the agent cost, in US dollars; None if it is unknown."""
+        del call
+        return None
+
     def show(self, line: str) -> None:
         """Show a line to the person who watches the run."""
         del line
@@ -182,7 +186,8 @@ class Context(ABC):
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Log the metrics of the step just published: `reward`, `rollouts`, `transitions`, `UpdateReport.metrics`.
 
-        With several policies, each policy's metrics have its name as prefix, as in `planner/loss`.
+        With several policies, each policy's metrics have its name as prefix, as in `planner/loss`. `notes` is a mapping
+        of texts by name, which the store keeps with the step.
         """
 
     @abstractmethod
@@ -213,6 +218,8 @@ class Algorithm(ABC):
     """The typed configuration; unknown keys are refused."""
     needs_policy: ClassVar[bool] = True
     """Whether it trains the weights of a policy. If not, the model at an endpoint answers the agent."""
+    takes_batches: ClassVar[bool] = True
+    """Whether a step runs the next `--tasks-per-step` tasks. If not, the algorithm chooses its tasks itself."""
 
     def __init__(self, config: msgspec.Struct) -> None:
         self.config = config

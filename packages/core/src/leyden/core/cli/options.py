@@ -291,6 +291,11 @@ def read_prompt_templates(pairs: list[str]) -> dict[str, Any]:
     return named
 
 
+def read_prompt_edits(file: Path | None) -> dict[str, Any]:
+    """Read a file of prompts, as the resource that `with_prompts` adds; raises PromptError for any other file."""
+    return {name: msgspec.to_builtins(edits) for name, edits in with_prompts({}, file).items()}
+
+
 def read_reward_weights(pairs: list[str]) -> dict[str, float]:
     """Read `dimension=weight` pairs; raises UsageError for any other text or a duplicate dimension."""
     named: dict[str, float] = {}

@@ -12,11 +12,13 @@ from leyden.core.cli.options import read_yaml
 from leyden.core.errors import UsageError, did_you_mean
 from leyden.core.masking import MASK
 from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.prompt_file import edits_from
 
 DERIVED = ("sides", "acting")
 """Fields of `config.yaml` that a run derives from its algorithm; a run file may hold them without effect."""
 JOINED = ("runners", "sampling", "vllm")
 """Fields whose parts may come from the file and from options; they are checked together."""
+PROMPTS = ("prompts", "prompt_edits")
 WRITTEN_AS = {
     "val": "held_out, a list of {name: NAME, source: FILE}",
     "reward_weight": "reward_weights, a mapping",
@@ -56,7 +58,10 @@ def read_run_file(path: Path) -> dict[str, Any]:
     _check_names(path, found, RunConfig)
     types = get_type_hints(RunConfig)
     for name, value in found.items():
-        _check_masks(path, name, value)
+        if name not in PROMPTS:  # prompts with a secret are refused when a run begins, so no mask stands in them
+            _check_masks(path, name, value)
+        if name == "prompt_edits" and isinstance(value, dict):
+            _check_prompt_edits(path, cast("dict[str, Any]", value))
         if name in JOINED:
             _converted(path, value, dict[str, Any] | None, name)
         else:
@@ -65,6 +70,13 @@ def read_run_file(path: Path) -> dict[str, Any]:
     if isinstance(agent, str) and agent.startswith("<"):
         raise UsageError(f"{path}: agent {agent} was an object of a Python program; give AGENT on the command line")
     return {name: value for name, value in found.items() if name not in DERIVED}
+
+
+def _check_prompt_edits(path: Path, found: Mapping[str, Any]) -> None:
+    """Raise PromptError for prompt edits that a prompt file could not hold, such as those with an unknown key."""
+    for name, value in found.items():
+        plain = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        edits_from({key: one for key, one in plain.items() if key != "type"}, f"{path}: prompt_edits.{name}")
 
 
 def run_config(fields: Mapping[str, Any], path: Path | None) -> RunConfig:

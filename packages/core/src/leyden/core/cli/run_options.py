@@ -39,6 +39,7 @@ from leyden.core.cli.options import (
     read_frozen,
     read_held_out,
     read_policies,
+    read_prompt_edits,
     read_prompt_templates,
     read_reward_weights,
     read_settings,
@@ -68,6 +69,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "provider": ("provider", "provider_key_env"),
     "endpoint": ("endpoint", "model", "api_key_env"),
     "prompts": ("prompt",),
+    "prompt_edits": ("prompts",),
 }
 """Options of the fields of `RunConfig` whose option has another name."""
 _WITH_RESUME = "give only --steps, --device, --ray-address, --set, --runs, --quiet and --json with it"
@@ -99,6 +101,10 @@ class RunOptions:
     prompt: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=FILE", help="Prompt template among the agent's resources; .j2 for Jinja."),
+    ] = None
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Prompts of the agent, as `leyden prompts` writes them, with new texts."),
     ] = None
     name: NameOption = None
     experiment: ExperimentOption = None
@@ -315,6 +321,7 @@ class RunOptions:
             "provider": self._provider(),
             "endpoint": self._endpoint(),
             "prompts": read_prompt_templates(self.prompt or []),
+            "prompt_edits": read_prompt_edits(self.prompts),
             "frozen": read_frozen(self.frozen or []),
             "update": read_update(self.update),
             "record_within": self.record_within,

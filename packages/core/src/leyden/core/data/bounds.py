@@ -40,6 +40,7 @@ BOUNDS = {
     "ray_actors": Bound(1, 10_000),
     "ray_cpus": Bound(0, 10_000),
     "record_within": Bound(0, 2),
+    "repeats": Bound(1, 10_000),
     "reward_threshold": Bound(-MOST_REWARD, MOST_REWARD),
     "reward_weight": Bound(-MOST_REWARD, MOST_REWARD),
     "scale_at": Bound(1, 1_000_000_000),

@@ -104,6 +104,17 @@ def prompts_of(resources: Mapping[str, Resource]) -> dict[str, PromptTemplate]:
     return {name: resource for name, resource in resources.items() if isinstance(resource, PromptTemplate)}
 
 
+def edits_of(resources: Mapping[str, Resource]) -> dict[str, PromptEdits]:
+    """Return the prompt edits among `resources`."""
+    return {name: resource for name, resource in resources.items() if isinstance(resource, PromptEdits)}
+
+
+_FRAME_NAMES = frozenset(
+    f"{kind}_{name}" for kind in ("gi", "cr", "ag") for name in ("frame", "code", "await", "yieldfrom", "origin")
+) | {"tb_frame", "tb_next", "f_back", "f_builtins", "f_globals", "f_locals", "f_code"}
+"""Attributes of generators, coroutines, tracebacks and frames, through which a template would read a module's names."""
+
+
 class _Formatter(string.Formatter):
     """Formatter with the syntax of `str.format` that reads no private attributes."""
 
@@ -112,7 +123,7 @@ class _Formatter(string.Formatter):
             return self.vformat(template, (), values)
         except MissingVariable:
             raise
-        except (AttributeError, LookupError, TypeError) as error:
+        except (AttributeError, LookupError, MemoryError, TypeError) as error:
             raise _unfilled(error) from error
         except ValueError as error:
             raise _malformed(error) from error
@@ -132,8 +143,8 @@ class _Formatter(string.Formatter):
         return found
 
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the value of a placeholder such as `task.title`; refuses names that begin with an underscore."""
-        if any(part.startswith("_") for part in field_name.split(".")[1:]):
+        """Return the value of a placeholder such as `task.title`; refuses private names and those of frames."""
+        if any(part.startswith("_") or part.partition("[")[0] in _FRAME_NAMES for part in field_name.split(".")[1:]):
             raise PromptError(f"the prompt template may not read the private attribute {{{field_name}}}")
         return super().get_field(field_name, args, kwargs)
 
@@ -145,6 +156,10 @@ class _Formatter(string.Formatter):
 
 
 _FORMATTER = _Formatter()
+_UNFILLED = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError)
+"""Errors of Jinja's filters and operators for values that they do not take."""
+_TOO_LARGE = (MemoryError, RecursionError, SyntaxError)
+"""Errors of a Jinja template that is nested too deeply, calls itself, or makes a text that memory cannot hold."""
 
 
 def _render(template: str, values: Mapping[str, Any]) -> str:
@@ -160,7 +175,7 @@ def _render(template: str, values: Mapping[str, Any]) -> str:
         if missing:
             raise _missing(", ".join(missing), values) from error
         raise _unfilled(error) from error
-    except (ArithmeticError, LookupError, TypeError) as error:
+    except (*_UNFILLED, *_TOO_LARGE) as error:
         raise _unfilled(error) from error
     except (TemplateError, ValueError) as error:
         raise _malformed(error) from error
@@ -171,7 +186,7 @@ def _jinja_variables(template: str) -> tuple[str, ...]:
 
     try:
         return tuple(sorted(meta.find_undeclared_variables(_jinja().parse(template))))
-    except TemplateError as error:
+    except (TemplateError, *_TOO_LARGE) as error:
         raise _malformed(error) from error
 
 

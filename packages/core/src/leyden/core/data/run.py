@@ -9,6 +9,11 @@ import msgspec
 
 from leyden.core.data.route import POLICY
 
+CANDIDATE_NOTE = "candidate/"
+"""Prefix of the notes of a step that describe candidates of a prompt search, by number, each as JSON."""
+PROMPT_NOTE = "prompt/"
+"""Prefix of the notes of a step that hold the texts which became the best ones, by the prompt's name."""
+
 RunStatus = Literal["running", "succeeded", "failed", "stopped"]
 
 RUN_MOVES: dict[RunStatus, frozenset[RunStatus]] = {

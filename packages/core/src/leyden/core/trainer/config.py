@@ -11,6 +11,7 @@ import yaml
 from leyden.core.data.bounds import BOUNDS, check_bound
 from leyden.core.data.encoding.provider_model import ProviderModel, read_provider_model
 from leyden.core.data.isolation import Isolation
+from leyden.core.data.prompts.edits import PromptEdits
 from leyden.core.data.resources import PromptTemplate
 from leyden.core.data.route import POLICY, PROVIDER, Route
 from leyden.core.data.sampling import Sampling
@@ -52,6 +53,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Endpoint that answers the agents of a run without a policy."""
     prompts: dict[str, PromptTemplate] = {}
     """Prompt templates by name among the resources with which the run begins."""
+    prompt_edits: dict[str, PromptEdits] = {}
+    """Prompt edits by name among these resources."""
     agent: AgentReference | None = None
     """Import string `path.py:attribute` or `module:attribute`, or the words of a command line. For a live object, a
     description of it. None when no agent runs: the run then learns from stored rollouts and evaluates nothing."""
@@ -159,8 +162,10 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         for name, weight in self.reward_weights.items():
             check_bound("reward_weight", weight, f"the weight of reward dimension {name!r}")
         Selector(agent_match=self.agent_match, span_match=self.span_match, attribute_match=self.attribute_match)
-        for name in self.prompts:
+        for name in [*self.prompts, *self.prompt_edits]:
             check_prompt_name(name)
+        if twice := sorted(self.prompts.keys() & self.prompt_edits.keys()):
+            raise UsageError(f"a prompt template and prompt edits are both called {twice[0]!r}; rename the template")
         self._check_routes()
         self._check_endpoint()
         SpanWriterLimits(within=self.record_within)
@@ -360,6 +365,7 @@ _IN_CLEAR = (
     "provider",
     "endpoint",
     "prompts",
+    "prompt_edits",
 )
 """Fields that a run needs unmasked."""
 

@@ -12,7 +12,7 @@ from leyden.core.errors import PromptError
 HEADER = """\
 Prompt components of an agent, found by `leyden prompts`. To replace one, give it a `new_text` with the same
 variables; literal braces are doubled: {{ and }}. `text` is what the agent sends: leave it as it is. Use the file with
---prompts of `leyden dev`, `exec` and `gateway`; `leyden prompts apply` prints what to change in the agent.
+--prompts of `leyden dev`, `train`, `exec` and `gateway`; `leyden prompts apply` prints what to change in the agent.
 """
 
 
@@ -31,18 +31,23 @@ def read_prompts(path: str | Path) -> PromptEdits:
         raise PromptError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except yaml.YAMLError as error:
         raise PromptError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
+    return edits_from(found, str(file))
+
+
+def edits_from(found: Any, where: str) -> PromptEdits:
+    """Return the prompt edits that plain values describe; raises PromptError that begins with `where`."""
     fields = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     if fields.keys() != {"components"} or not isinstance(fields["components"], list):
         others = ", ".join(sorted(f"`{key}`" for key in fields.keys() - {"components"}))
         raise PromptError(
-            f"{file} must hold a list `components`" + (f", and nothing else, not {others}" * bool(others))
+            f"{where} must hold a list `components`" + (f", and nothing else, not {others}" * bool(others))
         )
     given = cast("list[Any]", fields["components"])
-    components = [_component(file, number, one) for number, one in enumerate(given, 1)]
+    components = [_component(where, number, one) for number, one in enumerate(given, 1)]
     try:
         return PromptEdits(components=tuple(components))
     except PromptError as error:
-        raise PromptError(f"{file}: {error}") from None
+        raise PromptError(f"{where}: {error}") from None
 
 
 def write_prompts(path: str | Path, edits: PromptEdits, notes: Sequence[str] = ()) -> None:
@@ -63,18 +68,23 @@ def prompt_file(edits: PromptEdits, notes: Sequence[str] = ()) -> str:
     dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
     dumper.add_representer(str, text_node)
     fields: list[dict[str, Any]] = [msgspec.to_builtins(component) for component in edits.components]
-    comments = [*HEADER.splitlines(), *notes]
+    comments = [*HEADER.splitlines(), *map(_one_line, notes)]
     body = yaml.dump({"components": fields}, Dumper=dumper, sort_keys=False, allow_unicode=True, width=10**9)
     return "".join(f"# {line}\n" for line in comments) + body
 
 
-def _component(file: Path, number: int, given: Any) -> PromptComponent:
+def _one_line(note: str) -> str:
+    """Return a note as one printable line: the names of agents and tools in it may be any text."""
+    return " ".join("".join(char if char.isprintable() else " " for char in note).split())
+
+
+def _component(where: str, number: int, given: Any) -> PromptComponent:
     try:
         read = msgspec.convert(given, _Component)
     except msgspec.ValidationError as error:
         name: Any = cast("dict[str, Any]", given).get("name") if isinstance(given, dict) else None
         shown = f" {name!r}" if isinstance(name, str) else ""
-        raise PromptError(f"{file}, component {number}{shown}: {error}") from None
+        raise PromptError(f"{where}, component {number}{shown}: {error}") from None
     return PromptComponent(**msgspec.structs.asdict(read))
 
 

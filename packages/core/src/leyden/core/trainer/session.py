@@ -130,13 +130,14 @@ async def _open_context(
     """Context manager: starts policies and agents, and yields the context that the algorithm uses."""
     tasks = folder.tasks() if config.tasks else []
     held_out = {held.name: folder.tasks(held.name) for held in config.held_out}
-    if tasks and algorithm.needs_rollouts and len(tasks) < config.tasks_per_step:
+    collects = algorithm.needs_rollouts and algorithm.takes_batches
+    if tasks and collects and len(tasks) < config.tasks_per_step:
         display.show(
             f"{len(tasks)} tasks for the {config.tasks_per_step} of each step: a step runs tasks several times"
         )
     await set_aside(folder.store_uri)
     example = tasks[0] if tasks else EXAMPLE
-    initial: NamedResources = {**config.prompts, **(resources or {})}
+    initial: NamedResources = {**config.prompts, **config.prompt_edits, **(resources or {})}
     key = next((llm.api_key for llm in initial.values() if isinstance(llm, LLM)), None)
     async with _serve(folder, config, algorithm, example, agents, key) as (serving, check_agents):
         model = _model_name(config)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from leyden.core.algorithm.base import Algorithm
 from leyden.core.algorithm.lightning_rl import LightningRL
 from leyden.core.data.isolation import Isolation, check_isolation
-from leyden.core.data.resources import LLM, NamedResources, prompts_of
+from leyden.core.data.resources import LLM, NamedResources, edits_of, prompts_of
 from leyden.core.data.rollout import Task
 from leyden.core.data.route import parse_routes
 from leyden.core.data.sampling import Sampling
@@ -62,8 +62,8 @@ class Trainer:
             with an agent given as import string they must be import strings.
         provider: Base URL of the endpoint that answers a program's requests besides model calls, such as those for
             embeddings. `provider_key_env` names the environment variable with its key.
-        initial_resources: What the agent runs with: prompt templates, and LLMs, whose endpoint becomes the run's. With
-            an algorithm that trains no weights, the endpoint of the first LLM answers the agent.
+        initial_resources: What the agent runs with: prompt templates, prompt edits, and LLMs, whose endpoint becomes
+            the run's. With an algorithm that trains no weights, the endpoint of the first LLM answers the agent.
         engine: "vllm" serves the policies with vLLM servers, which use the options in `vllm`.
         device: Device on which policies are trained and served, `cpu` or `cuda`. The default is the CPU; for
             `resume` it is the device of the run.
@@ -285,6 +285,7 @@ class Trainer:
             policy=policy,
             endpoint=None if policy is not None else self._endpoint(),
             prompts=prompts_of(self.initial_resources),
+            prompt_edits=edits_of(self.initial_resources),
             reward=_named(reward),
             reward_weights=self.reward_weights,
             input=_named(self.input),

@@ -17,6 +17,7 @@ from leyden.core.algorithm.prompts.components import PromptComponents, Texts
 from leyden.core.algorithm.prompts.evaluation import PromptRunner, Scored, TaskRow
 from leyden.core.algorithm.prompts.reflection import Reflector
 from leyden.core.algorithm.prompts.search import Candidate, Origin, PromptSearch, read_search
+from leyden.core.data.run import CANDIDATE_NOTE, PROMPT_NOTE
 from leyden.core.errors import PromptError, UsageError
 
 log = logging.getLogger(__name__)
@@ -51,13 +52,8 @@ class PromptSession:
         self.context, self.options = context, options
         self.components = PromptComponents(context.resources, options.components)
         self.search: PromptSearch = read_search(context.state)
-        self.budget = Budget(
-            options.budget,
-            self.search,
-            context.endpoint_price,
-            reflection_is_priced=model.is_priced,
-        )
-        self.runner = PromptRunner(context, self.components, self.search, self.budget)
+        self.budget = Budget(options.budget, self.search, reflection_is_priced=model.is_priced)
+        self.runner = PromptRunner(context, self.components, self.search, self.budget, self.save)
         self.reflector = Reflector(model, self.search, self.budget, self.save, context.step)
         self.training, self.validation = split_tasks(context, options)
         if not self.search.candidates:
@@ -66,6 +62,10 @@ class PromptSession:
             self.search.ended = ""
         # A candidate of a step that was not finished is made again.
         self.search.candidates = [one for one in self.search.candidates if one.step <= context.step]
+        if self.search.best >= len(self.search.candidates):
+            self.search.best = self.best().number
+        self._notes: dict[str, str] = {}
+        """Notes of the search that this session logged."""
 
     @property
     def start(self) -> Candidate:
@@ -147,7 +147,8 @@ class PromptSession:
         spent = self.budget.metrics()
         self.save()
         await self.context.publish(resources=self.components.resources(best.texts))
-        self.context.log({**({} if score is None else {"reward": score}), **metrics, **spent})
+        reward = {} if score is None else {"reward": score}
+        self.context.log({**reward, "best": best.number, **metrics, **spent, "notes": self._new_notes()})
         if self.search.ended:
             self.context.steps = self.context.step
         await self.context.checkpoint()
@@ -189,6 +190,19 @@ class PromptSession:
                 left -= len(pairs)
         return max(ranked, key=lambda one: (fmean(totals[one.number]), -one.number))
 
+    def _new_notes(self) -> dict[str, str]:
+        """Return the notes that changed since the last step: candidates, the best texts, and why the search ended."""
+        notes = self._all_notes()
+        changed = {name: text for name, text in notes.items() if self._notes.get(name) != text}
+        self._notes = notes
+        return changed
+
+    def _all_notes(self) -> dict[str, str]:
+        candidates = {f"{CANDIDATE_NOTE}{one.number}": to_json(one) for one in self.search.candidates}
+        texts = self.search.candidates[self.search.best].texts
+        ended = {"ended": self.search.ended} if self.search.ended else {}
+        return {**candidates, **{f"{PROMPT_NOTE}{name}": text for name, text in texts.items()}, **ended}
+
     def _of_step(self) -> list[Candidate]:
         return [one for one in self.search.candidates if one.step == self.step]
 
@@ -197,6 +211,7 @@ class PromptAlgorithm(Algorithm):
     """An algorithm that trains the prompts of an agent, and no weights."""
 
     needs_policy: ClassVar[bool] = False
+    takes_batches: ClassVar[bool] = False
 
     def __init__(self, config: PromptAlgorithmOptions) -> None:
         super().__init__(config)
@@ -245,6 +260,11 @@ def split_tasks(context: Context, options: PromptAlgorithmOptions) -> tuple[list
     random.Random(context.seed).shuffle(rows)
     share = min(count - 1, max(1, round(count * options.validation_share)))
     return [TaskRow(row) for row in sorted(rows[share:])], [TaskRow(row) for row in sorted(rows[:share])]
+
+
+def to_json(candidate: Candidate) -> str:
+    """Return a candidate as JSON."""
+    return msgspec.json.encode(candidate).decode()
 
 
 def mean(scored: Sequence[Scored]) -> float:

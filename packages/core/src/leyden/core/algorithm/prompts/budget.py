@@ -37,21 +37,15 @@ class BudgetOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Budget:
-    """Counts what a search has spent. `agent_price` is the known price of the model that answers the agent.
+    """Counts what a search has spent.
 
-    Raises UsageError if `dollars` is limited and a price is unknown.
+    Raises UsageError if `dollars` is limited, and the price of the reflection model is unknown.
     """
 
-    def __init__(
-        self, options: BudgetOptions, search: PromptSearch, agent_price: Price | None, *, reflection_is_priced: bool
-    ) -> None:
+    def __init__(self, options: BudgetOptions, search: PromptSearch, *, reflection_is_priced: bool) -> None:
         self.options, self._search = options, search
-        self._price = options.agent_price or agent_price
-        if options.dollars is not None and self._price is None:
-            raise UsageError(
-                "budget.dollars needs the price of the agent's tokens, which is not known: set budget.agent_price to "
-                "[input, output] in US dollars for a million tokens"
-            )
+        limits = {"rollouts": options.rollouts, "tokens": options.tokens, "dollars": options.dollars}
+        search.limits = {name: limit for name, limit in limits.items() if limit is not None}
         if options.dollars is not None and not reflection_is_priced:
             raise UsageError(
                 "budget.dollars needs the price of the reflection model, which is not known: set reflection.price to "
@@ -75,14 +69,22 @@ class Budget:
 
     @property
     def dollars(self) -> float | None:
-        """Cost so far; None if a price is unknown."""
-        reflected = [one.cost for one in self._search.reflections.values()]
-        if self._price is None or None in reflected:
-            return None
-        used = self._search.evaluations
-        tokens = sum(one.input_tokens for one in used), sum(one.output_tokens for one in used)
-        agent = (self._price[0] * tokens[0] + self._price[1] * tokens[1]) / 1e6
-        return agent + sum(cost for cost in reflected if cost is not None)
+        """Cost so far; None if a part of it is unknown."""
+        return self._search.dollars()
+
+    def agent_cost(self, input_tokens: int, output_tokens: int, listed: float | None) -> float | None:
+        """Return the cost of a rollout: by `agent_price` if it is given, else the `listed` one.
+
+        Raises UsageError if it is unknown and `dollars` is limited.
+        """
+        if (price := self.options.agent_price) is not None:
+            return (price[0] * input_tokens + price[1] * output_tokens) / 1e6
+        if listed is None and self.options.dollars is not None:
+            raise UsageError(
+                "budget.dollars needs the price of the agent's tokens, which is not known: set budget.agent_price to "
+                "[input, output] in US dollars for a million tokens"
+            )
+        return listed
 
     def check(self, rollouts: int = 0) -> None:
         """Raise BudgetSpent if so many further rollouts do not fit, or if tokens or dollars are spent."""
@@ -97,6 +99,6 @@ class Budget:
             raise BudgetSpent(f"${self.dollars:.2f} of ${options.dollars:.2f} are spent")
 
     def metrics(self) -> dict[str, float]:
-        """Return what was spent, for the run's log."""
-        spent: dict[str, float] = {"spent_rollouts": self.rollouts, "spent_tokens": self.tokens}
-        return spent if self.dollars is None else {**spent, "spent_dollars": self.dollars}
+        """Return what was spent, and what is left of the limits, for the run's log."""
+        spent = {f"spent_{name}": number for name, number in self._search.spent().items()}
+        return {**spent, **{f"left_{name}": number for name, number in self._search.left().items()}}

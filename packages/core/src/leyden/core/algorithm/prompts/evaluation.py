@@ -1,6 +1,6 @@
 """`PromptRunner`: runs the agent with candidates on tasks, within the budget, and evaluates nothing twice."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -46,11 +46,20 @@ Work = tuple[Mapping[str, str], Sequence[TaskRow]]
 class PromptRunner:
     """Evaluates candidates. `step` is the step that the next rollouts belong to.
 
-    A step before the context's own was finished by an earlier session. Its evaluations come from the record.
+    A step before the context's own was finished by an earlier session. Its evaluations come from the record. `save`
+    writes the search to disk after each batch of rollouts.
     """
 
-    def __init__(self, context: Context, components: PromptComponents, search: PromptSearch, budget: Budget) -> None:
+    def __init__(
+        self,
+        context: Context,
+        components: PromptComponents,
+        search: PromptSearch,
+        budget: Budget,
+        save: Callable[[], None],
+    ) -> None:
         self._context, self._components, self._budget, self._search = context, components, budget, search
+        self._save = save
         self.step = 1
         search.evaluations = [one for one in search.evaluations if one.step <= context.step]
         self._known = {(one.step, _request_of(one)): one for one in search.evaluations}
@@ -78,6 +87,7 @@ class PromptRunner:
             self._budget.check(len(new))
             for request, result in zip(new, await self._context.run_tasks(new), strict=True):
                 self._note(request, result)
+            self._save()
         return [[self._scored(request) for request in one] for one in requests]
 
     def forget_results(self) -> None:
@@ -106,11 +116,17 @@ class PromptRunner:
             rollout_id=result.rollout.rollout_id,
             input_tokens=usage[0],
             output_tokens=usage[1],
+            cost=self._budget.agent_cost(usage[0], usage[1], self._listed_cost(result)),
             dimensions=dict(result.dimensions),
         )
         self._search.evaluations.append(evaluation)
         self._known[self.step, request] = evaluation
         self._results[self.step, request] = result
+
+    def _listed_cost(self, result: RolloutResult) -> float | None:
+        costs = [self._context.call_cost(call) for call in result.calls if call.status.code != "error"]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if len(known) == len(costs) else None
 
     def _scored(self, request: RolloutRequest) -> Scored:
         found = self._known[self.step, request]

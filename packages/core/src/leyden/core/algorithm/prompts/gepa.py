@@ -75,10 +75,10 @@ class GEPA(PromptAlgorithm):
     def __init__(self, config: GEPAConfig) -> None:
         super().__init__(config)
         self._config = config
+        _check_installed()
 
     async def search(self, session: PromptSession) -> None:
         """Run the library in a thread, which requests rollouts and reflections from this event loop."""
-        library()
         optimizer = _Optimizer(session, self._config)
         running = asyncio.ensure_future(asyncio.to_thread(optimizer.run))
         try:
@@ -92,11 +92,9 @@ class GEPA(PromptAlgorithm):
             raise optimizer.failure
 
 
-def library() -> Any:
-    """Return the module `gepa`; raises UsageError if it is not installed."""
+def _check_installed() -> None:
     if find_spec("gepa") is None:
         raise UsageError(f"the algorithm gepa needs the library gepa, which is not installed: {EXTRA}")
-    return import_module("gepa")
 
 
 class _Optimizer:
@@ -119,8 +117,9 @@ class _Optimizer:
         """Search until the steps are taken or something fails; `failure` then has the reason."""
         session, config = self._session, self._config
         sampling: Any = import_module("gepa.strategies.proposal_sampling")
+        optimize: Any = import_module("gepa.api").optimize
         try:
-            library().optimize(
+            optimize(
                 seed_candidate=dict(session.start.texts),
                 trainset=_Tasks(session.training),
                 valset=_Tasks(session.validation),

@@ -56,6 +56,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     rollout_id: str
     input_tokens: int = 0
     output_tokens: int = 0
+    cost: float | None = None
+    """Cost of the agent's calls in US dollars; None if it is unknown."""
     dimensions: dict[str, float] = {}
 
 
@@ -82,8 +84,30 @@ class PromptSearch(msgspec.Struct, kw_only=True):
     """Why the search is over; empty while it continues."""
     ended_in: int = 0
     """Step in which it ended."""
+    limits: dict[str, float] = {}
+    """Limits of what may be spent: `rollouts`, `tokens` and `dollars`, where there is one."""
     own: dict[str, Any] = {}
     """State of the algorithm itself."""
+
+    def spent(self) -> dict[str, float]:
+        """Return what was spent: `rollouts`, `tokens`, and `dollars` if all prices are known."""
+        spent: dict[str, float] = {
+            "rollouts": len(self.evaluations),
+            "tokens": self.input_tokens() + self.output_tokens(),
+        }
+        dollars = self.dollars()
+        return spent if dollars is None else {**spent, "dollars": dollars}
+
+    def left(self) -> dict[str, float]:
+        """Return what is left of each limit; not below 0. A cost that is unknown leaves the whole limit."""
+        spent = self.spent()
+        return {name: max(0, limit - spent.get(name, 0)) for name, limit in self.limits.items()}
+
+    def dollars(self) -> float | None:
+        """Return the cost of all rollouts and reflections in US dollars; None if a part of it is unknown."""
+        costs = [one.cost for one in (*self.evaluations, *self.reflections.values())]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if len(known) == len(costs) else None
 
     def input_tokens(self) -> int:
         """Return the number of input tokens of all rollouts and reflections."""

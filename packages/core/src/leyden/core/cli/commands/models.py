@@ -107,6 +107,10 @@ def show(version: NamedVersion, *, runs: RunsOption = RUNS, json: JsonOption = F
     _print_table("", (f"version {found.label}{' (kept)' if found.version == models.kept else ''}", ""), rows)
     for name, prompt in found.prompts.items():
         _print(f"\nprompt {name} ({prompt.engine}):\n{_visible(prompt.template)}")
+    for edits in found.edits.values():
+        for component in edits.components:
+            changed = "" if component.is_changed else ", the agent's own text"
+            _print(_visible(f"\nprompt component {component.name} ({component.place}{changed}):\n{component.current}"))
 
 
 @app.command("compare", cls=Command)
@@ -172,7 +176,8 @@ def export(
 ) -> None:
     """Write a version of RUN as a plain Hugging Face folder, which must not be there yet, or be empty.
 
-    Its prompts become text files; of a run without a policy, they are all that is written.
+    Its prompts become files: a text file for each prompt template, and `prompts.yaml` for prompt edits. Of a run
+    without a policy, they are all that is written.
     """
     from leyden.core.trainer.run_folder.models import KEPT, Models, export_version
 
@@ -194,7 +199,7 @@ def _show_versions(models: "Models", *, json: bool) -> None:
         _print_lines([{**to_builtins(v), "kept": v.version == models.kept} for v in models.versions.values()])
         return
     rows: list[tuple[str, ...]] = []
-    has_prompts = any(version.prompts for version in models.versions.values())
+    has_prompts = any(version.resources for version in models.versions.values())
     for version in models.versions.values():
         resources = [version.resources_id or "–"] if has_prompts else []
         rows.append(

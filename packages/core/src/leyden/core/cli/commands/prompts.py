@@ -9,7 +9,9 @@ import typer
 from typer.core import TyperGroup
 
 from leyden.core.cli.command import Command, TakesCommand, given_command
+from leyden.core.cli.commands.prompts_try import try_
 from leyden.core.cli.options import (
+    RUNS,
     ApiKeyEnvOption,
     ConcurrencyOption,
     DeviceOption,
@@ -23,6 +25,7 @@ from leyden.core.cli.options import (
     PolicyOption,
     ProviderKeyEnvOption,
     ProviderOption,
+    RunsOption,
     TimeoutOption,
     answering,
     check_policy_device,
@@ -35,7 +38,11 @@ from leyden.core.errors import UsageError
 from leyden.core.masking import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from leyden.core.data.prompts.edits import PromptComponent
+    from leyden.core.trainer.run_folder.models import Models
+    from leyden.core.trainer.run_folder.versions import ModelVersion
     from leyden.core.trajectory.prompts.discover import FoundPrompts
 
 FIND = "find"
@@ -54,7 +61,8 @@ class _FindByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=_FindByDefault,
-    help="The prompts of an agent: `leyden prompts AGENT` finds them, `apply` prints what to change in its source.",
+    help="The prompts of an agent: `leyden prompts AGENT` finds them, `try` compares two on the same tasks, and "
+    "`apply` prints what to change in its source.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -122,20 +130,81 @@ def find(
 
 @app.command("apply", cls=Command)
 def apply(
-    file: Annotated[Path, typer.Argument(help="Prompt file with new texts.")], *, json: JsonOption = False
+    prompts: Annotated[
+        str, typer.Argument(metavar="FILE|RUN[:VERSION]", help="Prompt file with new texts, or a version of a run.")
+    ],
+    *,
+    runs: RunsOption = RUNS,
+    json: JsonOption = False,
 ) -> None:
-    """Print each changed prompt of FILE: what differs, and the text to paste into the agent's source."""
-    from leyden.core.trainer.prompt_file import read_prompts
+    """Print each changed prompt of a file, or of a run's version: what differs, and the text to paste.
 
-    changed = read_prompts(file).changed
+    Also prints how to send the new texts without a change of the agent's source.
+    """
+    from leyden.core.trainer.prompt_file import read_prompts
+    from leyden.core.trainer.run_folder.named_prompts import is_prompt_file, prompts_of_version
+    from leyden.core.trainer.run_folder.prompt_files import PROMPT_FILE
+
+    if is_prompt_file(prompts):
+        _apply_edits(read_prompts(prompts).changed, prompts, prompts, json=json)
+        return
+    models, version = prompts_of_version(runs, prompts)
+    _apply_templates(models, version, json=json)
+    for name, edits in version.edits.items():
+        file = PROMPT_FILE if len(version.edits) == 1 else f"{name}.yaml"
+        _apply_edits(edits.changed, f"version {version.label}", _served_file(models, version, runs, file), json=json)
+
+
+app.command("try", cls=TakesCommand)(try_)
+
+
+def _apply_edits(changed: "Sequence[PromptComponent]", named: str, served: str, *, json: bool) -> None:
+    """Print the changed components of `named`; `served` is the file with which a gateway sends their texts."""
     if json:
         for component in changed:
             sys.stdout.write(json_line(component))
         return
     if not changed:
-        sys.stdout.write(f"{printable(str(file))} changes no prompt: no component has a `new_text`\n")
+        sys.stdout.write(f"{printable(named)} changes no prompt: no component has a `new_text`\n")
+        return
     for component in changed:
         sys.stdout.write("\n".join([*_changes(component), "", ""]))
+    sys.stdout.write(
+        "to send the new texts without a change of the agent, let `leyden gateway` answer it, with --endpoint or "
+        f"--policy and --prompts {printable(served)}\n"
+    )
+
+
+def _served_file(models: "Models", version: "ModelVersion", runs: Path, name: str) -> str:
+    """Return the run's own prompt file of a version, or the one of an export, with the command that makes it."""
+    own = models.folder.prompts / name
+    if version.version == models.kept and own.is_file():
+        return str(own)
+    where = "" if runs == RUNS else f" --runs {runs}"
+    folder = "exported" if not models.config.policies else "exported/prompts"
+    export = f"leyden models export {version.run} {version.version} exported{where}"
+    return f"{folder}/{name} (written by `{export}`)"
+
+
+def _apply_templates(models: "Models", version: "ModelVersion", *, json: bool) -> None:
+    """Print the prompt templates of a version that differ from those of the run's first version."""
+    first = models.versions[min(models.versions)]
+    for name, prompt in version.prompts.items():
+        before = first.prompts.get(name)
+        if prompt == before:
+            if not json:
+                sys.stdout.write(f"prompt {name} of version {version.label} is the one that the run began with\n\n")
+            continue
+        if json:
+            text = None if before is None else before.template
+            sys.stdout.write(json_line({"name": name, "text": text, "new_text": prompt.template}))
+            continue
+        old = [] if before is None else before.template.splitlines()
+        lines = prompt.template.splitlines()
+        diff = unified_diff(old, lines, f"{first.label} {name}", f"{version.label} {name}", lineterm="")
+        head = f"prompt {name} ({prompt.engine})"
+        shown = [head, *diff, "", f"text to paste, where the agent has its template {name}:", *lines, "", ""]
+        sys.stdout.write("\n".join(map(printable, shown)))
 
 
 def _show_found(found: "FoundPrompts", out: Path, failed: int, rollouts: int, *, json: bool) -> None:

@@ -3,11 +3,12 @@
 The agent gets its own texts back. The other APIs repeat nothing of a request.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
 
+from leyden.core.data.prompts.places import PromptText, format_texts, joined_without_images, system_texts, tool_texts
 from leyden.core.gateway.model_request import UNREADABLE
 from leyden.core.gateway.prompts.request import Replacement
 
@@ -18,10 +19,7 @@ class EchoFilter:
     """Filter that puts the agent's own texts back into one answer; it returns each line of a stream once complete."""
 
     def __init__(self, replaced: Sequence[Replacement]) -> None:
-        self._own = {
-            role: {one.new: one.record.own for one in replaced if one.record.role == role}
-            for role in ("system", "tool", "output")
-        }
+        self._own = {(one.record.place, one.new): one.record.own for one in replaced}
         self._part = b""
 
     def whole(self, body: bytes) -> bytes:
@@ -56,28 +54,34 @@ class EchoFilter:
         return line if own is text else b"data: " + own + (b"\r" if line.endswith(b"\r") else b"")
 
     def _restored(self, answer: Mapping[str, msgspec.Raw]) -> dict[str, object]:
-        """Return the fields of an answer that repeat a replaced text, with the agent's own."""
+        """Return the fields of an answer that repeat a replaced text, with the agent's own.
+
+        Two places may have the same new text, so a text is the echo of the one at its own place.
+        """
         found: dict[str, object] = {}
-        for name, role in (("instructions", "system"), ("tools", "tool"), ("text", "output")):
-            if name in answer and self._own[role]:
-                value, changed = _with_own(msgspec.json.decode(answer[name]), self._own[role], top=True)
-                if changed:
-                    found[name] = value
+        for name, texts_of in _ECHOED.items():
+            if name in answer:
+                holder: dict[str, Any] = {name: msgspec.json.decode(answer[name])}
+                own = [(text, self._own.get((text.place, text.text))) for text in texts_of(holder)]
+                for text, put_back in own:
+                    if put_back is not None:
+                        text.put(put_back)
+                        found[name] = holder[name]
         return found
 
 
-def _with_own(value: Any, own: Mapping[str, str], *, top: bool = False) -> tuple[Any, bool]:
-    """Return a value with the own texts for `description` in its objects, or for itself at the top."""
-    if isinstance(value, str):
-        return (own[value], True) if top and value in own else (value, False)
-    if isinstance(value, list):
-        pairs = [_with_own(member, own) for member in cast("list[Any]", value)]
-        return [member for member, _ in pairs], any(changed for _, changed in pairs)
-    if not isinstance(value, dict):
-        return value, False
-    fields = cast("dict[str, Any]", value)
-    given = fields.get("description")
-    described = given in own if isinstance(given, str) else False
-    inner = _with_own(fields["format"], own) if "format" in fields else (None, False)
-    new = {**fields, **({"format": inner[0]} if inner[1] else {})}
-    return ({**new, "description": own[str(given)]} if described else new), described or inner[1]
+def _instructions(holder: dict[str, Any]) -> Iterable[PromptText]:
+    return system_texts(holder, "instructions", joined_without_images)
+
+
+def _tools(holder: dict[str, Any]) -> Iterable[PromptText]:
+    tools = holder["tools"]
+    return tool_texts(cast("list[Any]", tools)) if isinstance(tools, list) else ()
+
+
+_ECHOED: Mapping[str, Callable[[dict[str, Any]], Iterable[PromptText]]] = {
+    "instructions": _instructions,
+    "tools": _tools,
+    "text": format_texts,
+}
+"""Functions for the fields of an answer that repeat texts of its request."""

@@ -4,8 +4,8 @@ A reward is a finite number of absolute value at most `MOST_REWARD`, or a dict o
 is the sum of weight x dimension. Without weights every dimension has weight 1. With weights, every dimension must have
 a weight and every weight a dimension. A misspelt name is then an error instead of a silent zero.
 
-A reward may come with feedback, a text that says why: `return 0.5, "the date is missing"`. Algorithms that train prompts
-show it to the model that writes new ones.
+A reward may come with feedback, a text that says why: `return 0.5, "the date is missing"`. Algorithms that train
+prompts show it to the model that writes new ones.
 """
 
 import inspect
@@ -87,8 +87,9 @@ def as_reward(returned: Any, weights: Mapping[str, float] | None = None) -> Rewa
 
 
 def _read(returned: Any, weights: Mapping[str, float] | None) -> Reward:
-    if isinstance(returned, tuple) and len(pair := cast("tuple[Any, ...]", returned)) == 2 and isinstance(pair[1], str):
-        return replace(_read(pair[0], weights), feedback=mask_text(well_formed(pair[1])))
+    reward, feedback = _pair(returned)
+    if feedback is not None:
+        return replace(_read(reward, weights), feedback=mask_text(well_formed(feedback)))
     if isinstance(returned, Mapping):
         return _weighted(cast("Mapping[Any, Any]", returned), weights)
     value = number(returned)
@@ -103,6 +104,15 @@ def _read(returned: Any, weights: Mapping[str, float] | None) -> Reward:
             f"{_kind(returned)}, but weights are given for {_listed(weights)}: return a dict with these dimensions"
         )
     return Reward(value)
+
+
+def _pair(returned: Any) -> tuple[Any, str | None]:
+    """Return a reward and its feedback; None if it has none."""
+    if isinstance(returned, tuple) and len(cast("tuple[Any, ...]", returned)) == 2:
+        reward, feedback = cast("tuple[Any, Any]", returned)
+        if isinstance(feedback, str):
+            return reward, feedback
+    return cast("Any", returned), None
 
 
 def _weighted(returned: Mapping[Any, Any], weights: Mapping[str, float] | None) -> Reward:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from leyden.core.data.resources import LLM, NamedResources, Resource, prompts_of
+from leyden.core.data.resources import LLM, NamedResources, Resource, edits_of, prompts_of
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import check_prompt_name
 
@@ -36,7 +36,7 @@ class ResourceVersions:
 
         Raises UsageError for a prompt's name that cannot be a file name.
         """
-        for name in prompts_of(changes):
+        for name in [*prompts_of(changes), *edits_of(changes)]:
             check_prompt_name(name)
         return {**self.resources, **recordable(changes)}
 

@@ -15,10 +15,12 @@ from leyden.core.algorithm.language_model import LanguageModel, ModelOptions
 from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.algorithm.task_rollouts import RolloutRequest, RolloutResult
 from leyden.core.data.order import rows_of_batch
-from leyden.core.data.resources import NamedResources
+from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.route import POLICY
+from leyden.core.data.span import Span
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import UsageError
+from leyden.core.gateway.upstream.prices import PriceList
 from leyden.core.policy.checkpoints.retention import latest_checkpoint, read_progress, step_of
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.context.algorithm_state import AlgorithmState
@@ -31,7 +33,7 @@ from leyden.core.trainer.rollouts.scheduler import Batches, make_batches
 from leyden.core.trainer.run_folder.checkpoint_writer import CheckpointWriter
 from leyden.core.trainer.run_folder.model_selection import VersionScores
 from leyden.core.trainer.run_folder.versions import Evaluation
-from leyden.core.trainer.serving.language_models import open_language_model, price_of
+from leyden.core.trainer.serving.language_models import open_language_model
 from leyden.core.trainer.serving.serving import Serving
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ class RunContext(Context):
         """Results of single rollouts that the algorithm requested in the current step."""
         self._ran: dict[str, int] = {}
         """Metrics of the single rollouts of the step that was just published."""
-        self.endpoint_price = price_of(config.endpoint)
+        self._prices: PriceList | None = None
         if versions is not None:
             self.tasks, self.held_out = collector.tasks, collector.held_out
             self._note_resources(versions)
@@ -197,6 +199,13 @@ class RunContext(Context):
     def language_model(self, options: ModelOptions) -> LanguageModel:
         """Return the model that the options name."""
         return open_language_model(options, self.serving.served, self.config.endpoint, self.serving.endpoint_key)
+
+    def call_cost(self, call: Span) -> float | None:
+        """Return what a model call cost, by the price list of the endpoint's provider."""
+        if self._prices is None:
+            endpoint = self.config.endpoint
+            self._prices = PriceList(None if endpoint is None else LLM(endpoint=endpoint.url, model=endpoint.model))
+        return self._prices.call_cost(call)
 
     def show(self, line: str) -> None:
         """Show a line above the progress bar."""

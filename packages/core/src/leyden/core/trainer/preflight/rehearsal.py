@@ -9,10 +9,12 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from leyden.core.algorithm.base import NO_POLICY, Algorithm, Context, StoredRollouts
+from leyden.core.algorithm.language_model import LanguageModel, ModelOptions
 from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.algorithm.task_rollouts import RolloutRequest, RolloutResult
 from leyden.core.data.resources import NamedResources
 from leyden.core.data.route import POLICY
+from leyden.core.data.span import Span
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.errors import EngineError, TrainingError
 from leyden.core.trainer.preflight.calls import (
@@ -103,6 +105,14 @@ class TrialContext(Context):
     async def add_resources(self, changes: NamedResources) -> str:
         """Add a version of the resources, which the run will find in the store."""
         return await self.real.add_resources(changes)
+
+    def language_model(self, options: ModelOptions) -> LanguageModel:
+        """Return the run's model. Its answers are kept for the run, like other state of the algorithm."""
+        return self.real.language_model(options)
+
+    def call_cost(self, call: Span) -> float | None:
+        """Return what a model call of the agent cost."""
+        return self.real.call_cost(call)
 
     def save_state(self, state: Any) -> None:
         """Save the state that the run continues from, unless an update of the weights came before it."""

@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from leyden.core.data.resources import PromptTemplate, Resource, prompts_of
+from leyden.core.data.prompts.edits import PromptEdits
+from leyden.core.data.resources import NamedResources, PromptTemplate, Resource, edits_of, prompts_of
 from leyden.core.errors import TrainingError
 from leyden.core.policy.checkpoints.retention import MARK, mark_checkpoint
 from leyden.core.trainer.config import RunConfig, endpoint_name
@@ -78,6 +79,7 @@ class ModelSelection:
         self._metrics: dict[str, float] = {}
         self._resources_id: str | None = None
         self._prompts: dict[str, PromptTemplate] = {}
+        self._edits: dict[str, PromptEdits] = {}
 
     # --- Sessions
 
@@ -164,13 +166,13 @@ class ModelSelection:
 
     def note_resources(self, resources_id: str, resources: Mapping[str, Resource]) -> None:
         """Take the published resources: those of the next version that is recorded."""
-        self._prompts = prompts_of(resources)
-        self._resources_id = resources_id if self._prompts else None
+        self._prompts, self._edits = prompts_of(resources), edits_of(resources)
+        self._resources_id = resources_id if self._prompts or self._edits else None
 
-    def prompts(self, version: int) -> dict[str, PromptTemplate]:
-        """Return the prompt templates of a version; empty if it has none or no record."""
+    def prompts(self, version: int) -> NamedResources:
+        """Return the prompt templates and prompt edits of a version; empty if it has none or no record."""
         found = self._records.get(version)
-        return {} if found is None else found.prompts
+        return {} if found is None else found.resources
 
     def record(self, version: int) -> None:
         """Write a record of `version`."""
@@ -218,6 +220,7 @@ class ModelSelection:
             endpoint=endpoint_name(self._config),
             resources_id=self._resources_id,
             prompts=self._prompts,
+            edits=self._edits,
             metrics=self._metrics,
             **_recorded(scores or VersionScores.none(version, self._config.sides)),
         )

@@ -104,7 +104,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """By held-out set: on the tasks that both ran, with the agent's own sampling."""
     sampled: dict[str, PairedComparison]
     prompts: dict[str, str] = {}
-    """Differences of the prompt templates that changed, as unified diffs, by name."""
+    """Differences of the prompt templates and prompt components that changed, as unified diffs, by name."""
 
 
 def compare_versions(a: tuple[Models, ModelVersion], b: tuple[Models, ModelVersion]) -> Comparison:
@@ -126,15 +126,27 @@ def compare_versions(a: tuple[Models, ModelVersion], b: tuple[Models, ModelVersi
 
 
 def _prompt_changes(a: ModelVersion, b: ModelVersion) -> dict[str, str]:
-    """Return a unified diff for each prompt template that the versions do not share; templates are compared by line."""
+    """Return a unified diff for each prompt that the versions do not share; texts are compared by line."""
+    before, after = prompt_texts(a), prompt_texts(b)
     changes: dict[str, str] = {}
-    for name in dict.fromkeys([*a.prompts, *b.prompts]):
-        before, after = a.prompts.get(name), b.prompts.get(name)
-        if before != after:
-            old, new = ([] if one is None else one.template.splitlines() for one in (before, after))
+    for name in dict.fromkeys([*before, *after]):
+        if before.get(name) != after.get(name):
+            old, new = ([] if name not in texts else texts[name].splitlines() for texts in (before, after))
             lines = difflib.unified_diff(old, new, f"{a.label} {name}", f"{b.label} {name}", lineterm="")
             changes[name] = "\n".join(lines)
     return changes
+
+
+def prompt_texts(version: ModelVersion) -> dict[str, str]:
+    """Return the texts of a version: those of its prompt templates, and those sent of its prompt components, by name.
+
+    A component of several prompt edits with the name of another text has the name of its edits before its own.
+    """
+    texts = {name: prompt.template for name, prompt in version.prompts.items()}
+    for name, edits in version.edits.items():
+        for component, text in edits.texts.items():
+            texts[f"{name}.{component}" if component in texts else component] = text
+    return texts
 
 
 def _each_side(
@@ -176,14 +188,14 @@ def _by_task(models: Models, version: ModelVersion, which: str, name: str) -> di
 async def export_version(models: Models, version: ModelVersion, target: Path) -> Path:
     """Write a version as a Hugging Face folder and return its path; named policies go into a subfolder each.
 
-    Prompt templates are written into the subfolder `prompts`; of a run without a policy, into `target` itself. Raises
-    RunError when its weights are not kept, or `target` exists and is not an empty folder.
+    Prompts are written into the subfolder `prompts`; of a run without a policy, into `target` itself. Raises RunError
+    when its weights are not kept, or `target` exists and is not an empty folder.
     """
     _check_free(target)
     if not models.config.policies:
-        if not version.prompts:
+        if not version.resources:
             raise RunError(f"version {version.version} of run {version.run!r} has neither weights nor prompts")
-        await asyncio.to_thread(export_prompts, version.prompts, target)
+        await asyncio.to_thread(export_prompts, version.resources, target)
         return target
     if version.version:
         try:
@@ -215,6 +227,6 @@ def _export(models: Models, version: ModelVersion, target: Path) -> Path:
             model.adapt(lora, config.seed)
         exported[name] = with_version(model, models.file, version.version, name if config.has_names else None)
     folder = export_policies(exported, config, target)
-    if version.prompts:
-        export_prompts(version.prompts, folder / "prompts")
+    if version.resources:
+        export_prompts(version.resources, folder / "prompts")
     return folder

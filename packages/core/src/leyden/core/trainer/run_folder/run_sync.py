@@ -127,7 +127,7 @@ def step_metrics(line: Mapping[str, Any]) -> StepMetrics:
     if "alert" in line:
         return StepMetrics(step=step, notes={f"alert/{line['alert']}": str(line["message"])})
     if "held_out" not in line:
-        return StepMetrics(step=step, values=numbers(line))
+        return StepMetrics(step=step, values=numbers(line), notes=line.get("notes", {}))
     how = "success" if "success" in line else "sampled"
     name = f"held_out/{line['held_out']}/{how}"
     sides = {f"{side}/{name}": success for side, success in line.get("sides", {}).items()}

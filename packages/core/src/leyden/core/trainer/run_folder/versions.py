@@ -10,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from leyden.core.data.resources import PromptTemplate
+from leyden.core.data.prompts.edits import PromptEdits
+from leyden.core.data.resources import NamedResources, PromptTemplate
 from leyden.core.errors import RunError
 from leyden.core.policy.checkpoints.atomic import replace_file
 
@@ -65,9 +66,11 @@ class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str | None = None
     """Model or base URL that answers the agents of a run without a policy."""
     resources_id: str | None = None
-    """Id of the version of the resources in the run's store, if there are prompt templates among them."""
+    """Id of the version of the resources in the run's store, if there are prompts among them."""
     prompts: dict[str, PromptTemplate] = {}
     """Prompt templates of the version, by name."""
+    edits: dict[str, PromptEdits] = {}
+    """Prompt edits of the version, by name."""
     weights: str | None = None
     """Checkpoint of the version, with its weights, relative to the run's folder; None if it is not kept."""
     metrics: dict[str, float] = {}
@@ -99,6 +102,11 @@ class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
     def label(self) -> str:
         """Name of the version on the command line."""
         return ":".join(filter(None, (self.run, str(self.version), self.side)))
+
+    @property
+    def resources(self) -> NamedResources:
+        """Prompt templates and prompt edits of the version, by name."""
+        return {**self.prompts, **self.edits}
 
 
 class VersionFile:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -11,7 +11,7 @@ import msgspec
 from leyden.core.data.bounds import check_bound
 from leyden.core.data.isolation import Isolation
 from leyden.core.data.resources import LLM, NamedResources
-from leyden.core.data.rollout import EnqueueRollout, RolloutConfig, Task
+from leyden.core.data.rollout import EnqueueRollout, Rollout, RolloutConfig, Task
 from leyden.core.errors import TaskError, UsageError
 from leyden.core.gateway.upstream.endpoints import check_endpoint, open_upstream
 from leyden.core.runner.commands.command import CommandAgent
@@ -63,6 +63,20 @@ class DevPlan(msgspec.Struct, frozen=True, kw_only=True):
                 check_endpoint(resource, f"the endpoint of {name!r}")
 
 
+class DryRollout(msgspec.Struct, frozen=True, kw_only=True):
+    """One rollout of a dry run."""
+
+    task: Task
+    resources: NamedResources = {}
+    """Resources besides those of the plan, of which they replace those with their names."""
+    rollout_id: str | None = None
+    """Id of the rollout; None: one with its number."""
+
+
+OnFinished = Callable[[Sequence[Rollout]], None]
+"""Function that receives the rollouts that have finished so far. If it raises, the dry run ends with its error."""
+
+
 def dry_run(
     plan: DevPlan, agent: Any, tasks: Sequence[Task], reward: Any = None, *, show: bool = True
 ) -> list[RecordedRollout]:
@@ -72,22 +86,7 @@ def dry_run(
     UsageError when neither policy nor endpoint is given. Raises TaskError when a store would change a task, or when a
     task lacks a key that the command line uses.
     """
-    for number, task in enumerate(tasks, 1):
-        if why := not_whole(task):
-            raise TaskError(f"task {number}: {why}")
-    if plan.input is None and isinstance(agent, tuple | CommandAgent):
-        command = agent if isinstance(agent, CommandAgent) else CommandAgent(cast("tuple[str, ...]", agent))
-        for task in tasks:
-            command.filled(task)
-    live = None
-    if not isinstance(agent, str | tuple | CommandAgent):
-        loaded = LoadedAgent.of(agent, reward, input=plan.input, hooks=plan.hooks)
-        live = _Live(loaded, LiveProcesses(plan.isolation, loaded))
-    try:
-        results = run_loop(_dry_run(plan, agent, tasks, reward, live))
-    finally:
-        if live is not None:
-            live.processes.end()
+    results = dry_rollouts(plan, agent, [DryRollout(task=task) for task in tasks], reward)
     if show:
         from rich.console import Console
 
@@ -99,6 +98,39 @@ def dry_run(
     return results
 
 
+def dry_rollouts(
+    plan: DevPlan,
+    agent: Any,
+    rollouts: Sequence[DryRollout],
+    reward: Any = None,
+    on_finished: OnFinished = lambda _: None,
+) -> list[RecordedRollout]:
+    """Run `agent` as each of `rollouts` says, and return the recorded rollouts in this order; see `dry_run`.
+
+    They begin in this order, up to `plan.concurrency` of them at once.
+    """
+    _check_tasks(plan, agent, [rollout.task for rollout in rollouts])
+    live = None
+    if not isinstance(agent, str | tuple | CommandAgent):
+        loaded = LoadedAgent.of(agent, reward, input=plan.input, hooks=plan.hooks)
+        live = _Live(loaded, LiveProcesses(plan.isolation, loaded))
+    try:
+        return run_loop(_dry_run(plan, agent, rollouts, reward, live, on_finished))
+    finally:
+        if live is not None:
+            live.processes.end()
+
+
+def _check_tasks(plan: DevPlan, agent: Any, tasks: Sequence[Task]) -> None:
+    for number, task in enumerate(tasks, 1):
+        if why := not_whole(task):
+            raise TaskError(f"task {number}: {why}")
+    if plan.input is None and isinstance(agent, tuple | CommandAgent):
+        command = agent if isinstance(agent, CommandAgent) else CommandAgent(cast("tuple[str, ...]", agent))
+        for task in tasks:
+            command.filled(task)
+
+
 class _Live(NamedTuple):
     """Agent object of this process, and the processes from which its rollouts are forked."""
 
@@ -107,7 +139,12 @@ class _Live(NamedTuple):
 
 
 async def _dry_run(
-    plan: DevPlan, agent: Any, tasks: Sequence[Task], reward: Any, live: _Live | None
+    plan: DevPlan,
+    agent: Any,
+    rollouts: Sequence[DryRollout],
+    reward: Any,
+    live: _Live | None,
+    on_finished: OnFinished,
 ) -> list[RecordedRollout]:
     from leyden.core.store.memory import MemoryStore
 
@@ -118,16 +155,35 @@ async def _dry_run(
         starting = agents.enter_async_context(_agents(plan, agent, reward, store, address, live))
         policy, check = await run_both(loading, starting)
         gateway.answer_with(policy)
-        ids = await _enqueue(plan, tasks, store, address)
-        while len(await store.wait_for_rollouts(rollout_ids=ids, timeout=0.5)) < len(ids):
+        ids = await _enqueue(plan, rollouts, store, address)
+        while len(finished := await store.wait_for_rollouts(rollout_ids=ids, timeout=0.5)) < len(ids):
+            on_finished(finished)
             await check()
+        on_finished(finished)
     return [await read_rollout(store, rollout_id) for rollout_id in ids]
 
 
-async def _enqueue(plan: DevPlan, tasks: Sequence[Task], store: LightningStore, address: RunAddress) -> list[str]:
-    await store.add_resources(served_resources(plan.resources, address, os.path.basename(plan.policy or "policy")))
+async def _enqueue(
+    plan: DevPlan, rollouts: Sequence[DryRollout], store: LightningStore, address: RunAddress
+) -> list[str]:
+    model = os.path.basename(plan.policy or "policy")
     config = RolloutConfig(timeout_seconds=plan.timeout_seconds)
-    requests = [EnqueueRollout(rollout_id=f"dev-{n}", input=t, mode="test", config=config) for n, t in enumerate(tasks)]
+    versions: dict[bytes, str] = {}
+    requests: list[EnqueueRollout] = []
+    for number, rollout in enumerate(rollouts):
+        key = msgspec.json.encode(rollout.resources)
+        if key not in versions:
+            served = served_resources({**plan.resources, **rollout.resources}, address, model)
+            versions[key] = (await store.add_resources(served)).resources_id
+        requests.append(
+            EnqueueRollout(
+                rollout_id=rollout.rollout_id or f"dev-{number}",
+                input=rollout.task,
+                mode="test",
+                resources_id=versions[key],
+                config=config,
+            )
+        )
     await store.enqueue_many_rollouts(requests)
     return [request.rollout_id or "" for request in requests]
 

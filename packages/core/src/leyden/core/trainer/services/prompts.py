@@ -1,11 +1,19 @@
-"""Discovery service: runs an agent on a few tasks, and finds the prompt components in what it sent."""
+"""Prompt services: find the prompt components of an agent, and compare two prompts on the same tasks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from leyden.core.data.rollout import Task
+import msgspec
+
+from leyden.core.data.bounds import check_bound
+from leyden.core.data.resources import LLM, NamedResources, PromptTemplate
+from leyden.core.data.rollout import Rollout, Task
+from leyden.core.errors import UsageError
+from leyden.core.gateway.upstream.prices import PriceList
+from leyden.core.trainer.rollouts.interrupted import fatal_error
 from leyden.core.trainer.rollouts.recorded import RecordedRollout
-from leyden.core.trainer.services.dev import DevPlan, dry_run
+from leyden.core.trainer.services.dev import DevPlan, DryRollout, dry_rollouts, dry_run
+from leyden.core.trainer.services.prompt_trial import SIDES, PromptTrial, SideName, check_sides, compare_sides
 from leyden.core.trajectory.prompts.discover import FoundPrompts, RecordedCalls, find_prompts
 
 
@@ -18,6 +26,61 @@ def discover_prompts(
     """
     results = dry_run(plan, agent, tasks, show=False)
     return find_prompts([_calls_of(result) for result in results]), results
+
+
+def try_prompts(
+    plan: DevPlan,
+    agent: Any,
+    tasks: Sequence[Task],
+    reward: Any = None,
+    *,
+    a: NamedResources | None = None,
+    b: NamedResources | None = None,
+    repeats: int = 1,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> PromptTrial:
+    """Run `agent` on each task with the prompts of both sides, `repeats` times, and compare B with A.
+
+    `a` and `b` are `PromptEdits` and `PromptTemplate` resources by name; without resources, a side is the agent with
+    its own prompts. The rollouts of a task follow each other in the queue, and the side that comes first alternates.
+    `on_progress` receives the number of finished rollouts.
+
+    Raises UsageError for sides that cannot be compared, and what `dry_run` raises. A reward function that fails ends
+    the trial with RewardError, and a task that does not fit the agent with TaskError.
+    """
+    check_bound("repeats", repeats)
+    sides: dict[SideName, NamedResources] = {"a": a or {}, "b": b or {}}
+    check_sides(sides["a"], sides["b"])
+    for resources in sides.values():
+        for name, resource in resources.items():
+            if isinstance(resource, LLM):
+                raise UsageError(f"the resource {name!r} of a side is an LLM: both sides use the endpoint of the plan")
+            if isinstance(resource, PromptTemplate):
+                resource.variables()
+    order: list[tuple[SideName, int, int]] = [
+        (side, row, repeat)
+        for repeat in range(repeats)
+        for row in range(len(tasks))
+        for side in (SIDES if (row + repeat) % 2 == 0 else SIDES[::-1])
+    ]
+    rollouts = [
+        DryRollout(task=tasks[row], resources=sides[side], rollout_id=f"try-{side}-{row}-{repeat}")
+        for side, row, repeat in order
+    ]
+
+    def watch(finished: Sequence[Rollout]) -> None:
+        for rollout in finished:
+            if (error := fatal_error(rollout)) is not None:
+                raise error
+        on_progress(len(finished))
+
+    recorded = dict(zip(order, dry_rollouts(plan, agent, rollouts, reward, watch), strict=True))
+    prices = PriceList(next((one for one in plan.resources.values() if isinstance(one, LLM)), None))
+    trial = compare_sides(tasks, repeats, sides, recorded, prices.cost)
+    if trial.a.cost is None or trial.b.cost is None:
+        why = prices.unknown or "the price list does not have the model, or a call has no count of its tokens"
+        trial = msgspec.structs.replace(trial, cost_unknown=why)
+    return trial
 
 
 def _calls_of(result: RecordedRollout) -> RecordedCalls:

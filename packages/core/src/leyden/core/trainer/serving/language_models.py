@@ -19,9 +19,11 @@ from leyden.core.algorithm.language_model import (
 )
 from leyden.core.data.encoding.base_url import check_base_url
 from leyden.core.data.encoding.provider_model import ProviderModel, named_model, read_provider_model
+from leyden.core.data.resources import LLM
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import GenerateRequest
 from leyden.core.errors import EngineError, UsageError
+from leyden.core.gateway.upstream.prices import PriceList
 from leyden.core.masking import mask_text, remember_secret
 from leyden.core.runner.user_code.loading import load_object
 from leyden.core.trainer.serving.endpoint import ModelEndpoint
@@ -57,12 +59,6 @@ def open_language_model(
         named = msgspec.structs.replace(endpoint, model=options.model or endpoint.model)
         return _endpoint_model(named, options, key)
     return PolicyAsModel(_policy_of(options, policies), options)
-
-
-def price_of(endpoint: ModelEndpoint | None) -> tuple[float, float] | None:
-    """Return US dollars for a million input tokens, and for a million output tokens; None if they are unknown."""
-    given = None if endpoint is None else read_provider_model(endpoint.url)
-    return None if given is None or endpoint is None else _listed_price(named_model(given, endpoint.model))
 
 
 def _endpoint_model(endpoint: ModelEndpoint, options: ModelOptions, key: str | None) -> LanguageModel:
@@ -128,8 +124,8 @@ class EndpointModel(LanguageModel):
     def __init__(self, endpoint: ModelEndpoint, key: str | None, options: ModelOptions) -> None:
         self.name = endpoint.model or endpoint.url
         self._url = f"{endpoint.url.rstrip('/')}/chat/completions"
-        self._model, self._options = endpoint.model, options
-        self.is_priced = options.price is not None
+        self._model, self._costs = endpoint.model, _Costs(endpoint.url, endpoint.model, options)
+        self._options, self.is_priced = options, self._costs.are_known
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._limit = asyncio.Semaphore(options.concurrency)
         self._session: aiohttp.ClientSession | None = None
@@ -179,7 +175,7 @@ class EndpointModel(LanguageModel):
             answer = msgspec.json.decode(content, type=_Answer)
         except msgspec.DecodeError as error:
             raise ModelCallError(f"{self.name} sent no chat completion: {error}") from error
-        return _completion(self.name, answer, self._options)
+        return _completion(self.name, answer, self._costs)
 
 
 class ProvidersModel(LanguageModel):
@@ -194,8 +190,8 @@ class ProvidersModel(LanguageModel):
         describe_local_model(self._litellm, provider, model)
         self._model, self._options = f"{provider}/{model}", options
         self._key: dict[str, str] = {} if key is None else {"api_key": key}
-        self._price = _listed_price(given) if options.price is None else options.price
-        self.is_priced = self._price is not None
+        self._costs = _Costs(str(given), given.model, options)
+        self.is_priced = self._costs.are_known
         self._limit = asyncio.Semaphore(options.concurrency)
 
     async def complete(self, messages: Sequence[Message]) -> Completion:
@@ -214,8 +210,7 @@ class ProvidersModel(LanguageModel):
             except Exception as error:
                 shown = mask_text(" ".join(str(error).split()))[:_SHOWN]
                 raise ModelCallError(f"{self.name}: {type(error).__name__}: {shown}") from error
-        given = msgspec.convert(answer.model_dump(), _Answer)
-        return _completion(self.name, given, msgspec.structs.replace(self._options, price=self._price))
+        return _completion(self.name, msgspec.convert(answer.model_dump(), _Answer), self._costs)
 
     async def close(self) -> None:
         """Close LiteLLM's connections on this event loop."""
@@ -285,28 +280,31 @@ class _Answer(msgspec.Struct):
     usage: _Usage | None = None
 
 
-def _completion(name: str, answer: _Answer, options: ModelOptions) -> Completion:
+class _Costs:
+    """Costs of calls: by the price in the options, else by LiteLLM's price list."""
+
+    def __init__(self, endpoint: str, model: str, options: ModelOptions) -> None:
+        self._options, self._model = options, model
+        self._prices = None if options.price is not None else PriceList(LLM(endpoint=endpoint, model=model))
+        self.are_known = self.of(1_000_000, 1_000_000) is not None
+
+    def of(self, input_tokens: int, output_tokens: int) -> float | None:
+        """Return the cost of a call in US dollars; None if it is unknown."""
+        if self._prices is None:
+            return self._options.cost(input_tokens, output_tokens)
+        return self._prices.cost((self._model,), input_tokens, output_tokens)
+
+
+def _completion(name: str, answer: _Answer, costs: _Costs) -> Completion:
     text = answer.choices[0].message.content if answer.choices else None
     if not text:
         raise ModelCallError(f"{name} sent an answer without text")
-    usage = answer.usage or _Usage()
-    cost = options.cost(usage.prompt_tokens, usage.completion_tokens) if answer.usage is not None else None
+    if (usage := answer.usage) is None:
+        return Completion(text=text)
+    cost = costs.of(usage.prompt_tokens, usage.completion_tokens)
     return Completion(text=text, input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens, cost=cost)
 
 
 def _sampling_fields(options: ModelOptions) -> dict[str, Any]:
     fields = {"temperature": options.temperature, "max_tokens": options.max_tokens}
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _listed_price(given: ProviderModel) -> tuple[float, float] | None:
-    """Return the model's price in LiteLLM's list; None for a model that is not in it."""
-    from leyden.core.gateway.upstream.litellm_library import library, litellm_name
-
-    litellm, (provider, model) = library(), litellm_name(given, given.model)
-    for name in (f"{provider}/{model}", model):
-        found: dict[str, Any] = litellm.model_cost.get(name, {})
-        prices = found.get("input_cost_per_token"), found.get("output_cost_per_token")
-        if prices[0] is not None and prices[1] is not None:
-            return prices[0] * 1e6, prices[1] * 1e6
-    return None

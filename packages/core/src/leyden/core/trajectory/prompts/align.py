@@ -29,8 +29,9 @@ Token: TypeAlias = str | Variable
 Tokens: TypeAlias = list[Token]
 
 _TOKEN = re.compile(r"\n+|[^\S\n]*\w+|[^\S\n]*[^\w\s]|[^\S\n]+")
-_LABEL = re.compile(r"\n.*\w{2}.*[:>)\]=#*`-]\s*\Z|\n.*\w{2}.*\n|</?\w{2,}[^<>]*>", re.DOTALL)
-"""Fixed text that is a label even if it is short: on a line of its own, at a line's beginning, or a tag."""
+_TAG = re.compile(r"</?\w{2,}[^<>]*>")
+_WORD = re.compile(r"\w{2}")
+_LABEL_ENDS = tuple(":>)]=#*`-")
 MOST_PRODUCT = 250_000
 """Two sequences with a product of lengths above this are not compared token by token."""
 SOLID_LETTERS, EDGE_LETTERS = 8, 7
@@ -45,13 +46,17 @@ def tokens_of(text: str, values: Sequence[str] = ()) -> Tokens:
     found: Tokens = []
     end = 0
     if values:
-        longest_first = sorted(set(values), key=lambda value: (-len(value), value))
-        pattern = "|".join(re.escape(value) for value in longest_first)
-        for match in re.finditer(rf"(?<!\w)(?:{pattern})(?!\w)", text):
+        for match in words_pattern(values).finditer(text):
             found += _TOKEN.findall(text[end : match.start()])
             found.append(Variable.KNOWN)
             end = match.end()
     return [*found, *_TOKEN.findall(text[end:])]
+
+
+def words_pattern(values: Sequence[str]) -> re.Pattern[str]:
+    """Return the pattern of the texts `values` where they are whole words; of several at one place, the longest."""
+    longest_first = sorted(set(values), key=lambda value: (-len(value), value))
+    return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)")
 
 
 def merged(one: Tokens, other: Tokens) -> Tokens:
@@ -160,7 +165,18 @@ def _beside(runs: Sequence[Tokens], index: int) -> bool:
 
 def _is_solid(text: str, *, is_edge: bool) -> bool:
     least = EDGE_LETTERS if is_edge else SOLID_LETTERS
-    return sum(map(str.isalnum, text)) >= least or _LABEL.search(text) is not None
+    return sum(map(str.isalnum, text)) >= least or _is_label(text)
+
+
+def _is_label(text: str) -> bool:
+    """Return whether a fixed text is a label: on a line of its own, at a line's beginning before a mark, or a tag."""
+    if _TAG.search(text):
+        return True
+    start = text.find("\n")
+    word = _WORD.search(text, start) if start >= 0 else None
+    if word is None:
+        return False
+    return word.end() <= text.rfind("\n") or text.rstrip().endswith(_LABEL_ENDS, word.end())
 
 
 def _common(one: Sequence[T], other: Sequence[T]) -> int:

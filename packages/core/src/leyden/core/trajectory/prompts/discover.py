@@ -22,7 +22,13 @@ from leyden.core.data.prompts.places import (
 )
 from leyden.core.data.span import Span
 from leyden.core.trajectory.messages import objects
-from leyden.core.trajectory.prompts.templates import FEWEST_LETTERS, FoundTemplate, SeenText, find_templates
+from leyden.core.trajectory.prompts.templates import (
+    FEWEST_LETTERS,
+    FoundTemplate,
+    SeenText,
+    find_templates,
+    without_imitations,
+)
 from leyden.core.trajectory.prompts.varying import task_values, varying_values
 
 _Caller = tuple[str | None, str | None]
@@ -80,7 +86,7 @@ def _seen_texts(rollouts: Sequence[RecordedCalls]) -> tuple[dict[tuple[_Caller, 
                 values = varying_values(text, of_task, span.start_time, is_user=is_user)
                 seen_text = SeenText(text, span.rollout_id, tuple(values))
                 seen.setdefault((_caller(span), place), []).append(seen_text)
-    return seen, calls
+    return {key: without_imitations(texts) for key, texts in seen.items()}, calls
 
 
 def _component(name: str, caller: _Caller, place: PromptPlace, found: FoundTemplate) -> PromptComponent:

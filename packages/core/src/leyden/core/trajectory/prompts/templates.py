@@ -4,11 +4,11 @@ An agent may send several prompts at one place, for example if its framework giv
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from leyden.core.data.prompts.template import TextTemplate
 from leyden.core.masking import mask_text
-from leyden.core.trajectory.prompts.align import Tokens, letters, merged, template_of, tokens_of
+from leyden.core.trajectory.prompts.align import Tokens, letters, merged, template_of, tokens_of, words_pattern
 
 SHARE = 0.5
 """Two texts belong together if they have this share of the letters of the shorter one in common."""
@@ -16,6 +16,8 @@ ANCHOR_LETTERS = 12
 """Two texts that each occur once also belong together if their beginning and end have so many letters in common."""
 FEWEST_LETTERS = 8
 """Fewest letters of the fixed text of a template in a user's message, besides the variables."""
+SURE_LENGTH = 8
+"""Fewest characters of a value that imitates a prompt although only one other rollout has it in its fixed text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,27 @@ class FoundTemplate:
     def template(self) -> TextTemplate:
         """Return the template of all its texts."""
         return template_of(self.tokens, sorted({seen.text for seen in self.texts}))
+
+
+def without_imitations(texts: Sequence[SeenText]) -> list[SeenText]:
+    """Return texts that were sent at one place, without the values that do not vary there.
+
+    All other rollouts send such a value, too, outside of their own values. A task that repeats the agent's prompt would
+    otherwise make a variable of it.
+    """
+    fixed: dict[str, set[str]] = {}
+    for seen in texts:
+        rest = words_pattern(seen.values).sub("\0", seen.text) if seen.values else seen.text
+        fixed.setdefault(seen.rollout_id, set()).add(rest)
+
+    def varies(seen: SeenText, value: str) -> bool:
+        others = [rests for rollout_id, rests in fixed.items() if rollout_id != seen.rollout_id]
+        if not others or (len(others) == 1 and len(value) < SURE_LENGTH):
+            return True
+        pattern = words_pattern([value])
+        return not all(any(value in rest and pattern.search(rest) for rest in rests) for rests in others)
+
+    return [replace(seen, values=tuple(value for value in seen.values if varies(seen, value))) for seen in texts]
 
 
 def find_templates(texts: Sequence[SeenText]) -> list[FoundTemplate]:

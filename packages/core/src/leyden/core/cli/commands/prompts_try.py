@@ -1,0 +1,216 @@
+"""`leyden prompts try`: two prompts on the same tasks, compared in pairs, with what each of them cost."""
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leyden.core.cli.command import given_command
+from leyden.core.cli.options import (
+    RUNS,
+    ApiKeyEnvOption,
+    ConcurrencyOption,
+    DeviceOption,
+    EndpointOption,
+    EnvOption,
+    HookOption,
+    InputOption,
+    IsolationOption,
+    JsonOption,
+    ModelOption,
+    PolicyOption,
+    ProviderKeyEnvOption,
+    ProviderOption,
+    RunsOption,
+    TimeoutOption,
+    answering,
+    check_policy_device,
+    chosen_agent,
+    read_env,
+)
+from leyden.core.data.encoding.json_line import json_line
+from leyden.core.data.isolation import check_isolation
+from leyden.core.errors import UsageError
+from leyden.core.masking import printable
+
+if TYPE_CHECKING:
+    from leyden.core.trainer.services.prompt_trial import PairedDifference, PromptTrial, SideUse
+
+OWN = "the agent's own prompts"
+OUTPUT_CHARACTERS = 300
+TASK_CHARACTERS = 120
+_SIDE = (
+    "Prompts of side {}: a prompt file, NAME=FILE for a prompt template, or RUN:VERSION; may be repeated. "
+    "[default: the agent's own]"
+)
+
+
+def try_(
+    context: typer.Context,
+    agent: Annotated[str | None, typer.Argument(help="path/to/file.py:attribute or package.module:attribute")] = None,
+    *,
+    tasks: Annotated[Path, typer.Option(help="Tasks, JSON Lines.")],
+    count: Annotated[int, typer.Option("--count", "-n", help="Run the first so many tasks.")] = 20,
+    a: Annotated[list[str] | None, typer.Option("--a", metavar="PROMPTS", help=_SIDE.format("A"))] = None,
+    b: Annotated[list[str] | None, typer.Option("--b", metavar="PROMPTS", help=_SIDE.format("B"))] = None,
+    repeats: Annotated[int, typer.Option(help="Run each task so many times with each side.")] = 1,
+    reward: Annotated[str | None, typer.Option(help="Reward function `score(task, result)`, as file.py:score.")] = None,
+    show: Annotated[int, typer.Option(help="Show both outputs of so many tasks, those that differ most.")] = 3,
+    input: InputOption = None,
+    hook: HookOption = None,
+    policy: PolicyOption = None,
+    endpoint: EndpointOption = None,
+    model: ModelOption = None,
+    api_key_env: ApiKeyEnvOption = None,
+    provider: ProviderOption = None,
+    provider_key_env: ProviderKeyEnvOption = None,
+    device: DeviceOption = "cpu",
+    concurrency: ConcurrencyOption = 4,
+    isolation: IsolationOption = "auto",
+    timeout: TimeoutOption = 120.0,
+    env: EnvOption = None,
+    runs: RunsOption = RUNS,
+    json: JsonOption = False,
+) -> int:
+    """Run AGENT, or COMMAND, on the same tasks with the prompts of A and of B, and show the difference.
+
+    Exit code 1 when the comparison shows nothing: no text of a side was replaced, all its rollouts failed, or no task
+    has a reward on both sides.
+    """
+    from leyden.core.trainer.rollouts.tasks import load_tasks
+    from leyden.core.trainer.run_folder.named_prompts import read_side
+    from leyden.core.trainer.services.dev import DevPlan
+    from leyden.core.trainer.services.prompts import try_prompts
+    from leyden.core.trainer.serving.provider import read_provider
+
+    named = chosen_agent(agent, given_command(context))
+    if named is None:
+        raise UsageError("missing AGENT, or -- COMMAND; see `leyden prompts try --help`")
+    if not a and not b:
+        raise UsageError("give the prompts of one side or of both, as --b prompts.yaml or --a old.yaml --b new.yaml")
+    if show < 0:
+        raise UsageError(f"--show must not be negative, not {show}")
+    sides = read_side(a or [], runs, "--a"), read_side(b or [], runs, "--b")
+    resources = answering(policy, endpoint, model, api_key_env)
+    check_policy_device(device, policy)
+    plan = DevPlan(
+        policy=policy,
+        device=device,
+        resources=resources,
+        provider=read_provider(provider, provider_key_env),
+        concurrency=concurrency,
+        isolation=check_isolation(isolation),
+        timeout_seconds=timeout,
+        input=input,
+        hooks=tuple(hook or ()),
+        env=read_env(env or [], given_command(context)),
+    )
+    rows = load_tasks(tasks)[:count]
+    with _progress(2 * repeats * len(rows), shown=not json and sys.stderr.isatty()) as on_progress:
+        trial = try_prompts(plan, named, rows, reward, a=sides[0], b=sides[1], repeats=repeats, on_progress=on_progress)
+    if json:
+        sys.stdout.write(json_line(trial))
+    else:
+        _show(trial, " ".join(a or []) or OWN, " ".join(b or []) or OWN, show)
+    for note in (*trial.problems, *trial.notes):
+        sys.stderr.write(f"leyden: {printable(note)}\n")
+    return 1 if trial.problems else 0
+
+
+@contextmanager
+def _progress(total: int, *, shown: bool) -> Generator[Callable[[int], None]]:
+    """Context manager: a bar of the finished rollouts on standard error."""
+    if not shown:
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("rollouts"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        bar = bars.add_task("rollouts", total=total)
+        yield lambda done: bars.update(bar, completed=done)
+
+
+def _show(trial: "PromptTrial", a: str, b: str, most: int) -> None:
+    _print(f"A: {a}\nB: {b}")
+    compared = {"reward": trial.reward, **trial.dimensions}
+    rows = [_compared(name, found) for name, found in compared.items() if found is not None]
+    if rows:
+        _table(("", "tasks", "A", "B", "B - A", "95 %", "wins / losses / ties", "p"), rows)
+    _table(("", "A", "B"), _used(trial.a, trial.b))
+    for name, use in (("A", trial.a), ("B", trial.b)):
+        if use.failures:
+            _print(f"{name}: {use.failed} of {use.rollouts} rollouts failed: {use.failures}")
+    if trial.cost_unknown:
+        _print(f"cost unknown: {trial.cost_unknown}")
+    if trial.reward is not None:
+        _print(_verdict(trial.reward))
+    for pair in trial.largest_differences(most):
+        _print(f"\ntask {pair.row + 1}: {_short(pair.task, TASK_CHARACTERS)}")
+        for name, reward, output in (("A", pair.a, pair.output_a), ("B", pair.b, pair.output_b)):
+            _print(f"  {name} {reward:g}: {_short(output, OUTPUT_CHARACTERS)}")
+
+
+def _compared(name: str, found: "PairedDifference") -> tuple[str, ...]:
+    from leyden.core.trainer.run_folder.versions import reward_text
+
+    means = [reward_text(mean, is_share=found.is_share) for mean in (found.a, found.b)]
+    interval = "–" if found.interval is None else f"{found.interval[0]:+.2f}…{found.interval[1]:+.2f}"
+    counts = f"{found.wins} / {found.losses} / {found.ties}"
+    return (name, str(found.tasks), *means, f"{found.difference:+.3f}", interval, counts, f"{found.p_value:.3f}")
+
+
+def _used(a: "SideUse", b: "SideUse") -> list[tuple[str, str, str]]:
+    """Return the rows of what both sides used."""
+    return [(name, value, other) for (name, value), (_, other) in zip(_facts(a), _facts(b), strict=True)]
+
+
+def _facts(use: "SideUse") -> list[tuple[str, str]]:
+    uncounted = f" ({use.uncounted_calls} calls without a count)" if use.uncounted_calls else ""
+    return [
+        ("rollouts", str(use.rollouts)),
+        ("failed", str(use.failed)),
+        ("without a reward", str(use.unrewarded)),
+        ("model calls", f"{use.calls:,}"),
+        ("calls with a replaced text", f"{use.edited_calls:,}" if use.replaced else "–"),
+        ("tokens in", "unknown" if use.input_tokens is None else f"{use.input_tokens:,}{uncounted}"),
+        ("tokens out", "unknown" if use.output_tokens is None else f"{use.output_tokens:,}{uncounted}"),
+        ("seconds per rollout", "unknown" if use.seconds is None else f"{use.seconds:.2f}"),
+        ("cost", "unknown" if use.cost is None else f"${use.cost:.4g}"),
+    ]
+
+
+def _verdict(found: "PairedDifference") -> str:
+    if found.wins == found.losses == 0:
+        return "no task has another reward with B than with A"
+    if found.p_value > 0.05:
+        return f"the difference may be chance: B has {found.wins} wins and {found.losses} losses (sign test, 5 %)"
+    better, worse = ("B", "A") if found.wins > found.losses else ("A", "B")
+    return f"{better} is better than {worse}, beyond chance (sign test, 5 %)"
+
+
+def _short(value: Any, most: int) -> str:
+    text = " ".join((value if isinstance(value, str) else json_line(value)).split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _table(columns: tuple[str, ...], rows: list[Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from leyden.core.trainer.monitoring.as_it_is import as_it_is
+
+    table = Table()
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(as_it_is, row))
+    Console().print(table, highlight=False)
+
+
+def _print(text: str) -> None:
+    sys.stdout.write("\n".join(printable(line) for line in text.split("\n")) + "\n")
