@@ -243,6 +243,23 @@ def test_calls_of_an_endpoint_whose_answers_have_one_id_are_told_apart(response_
     assert found.calls == 6
 
 
+def test_an_answer_that_a_later_call_has_in_a_prompt_is_a_variable_and_not_a_prompt() -> None:
+    def wrote(text: str) -> str:
+        return msgspec.json.encode([{"role": "assistant", "content": text}]).decode()
+
+    rollouts: list[RecordedCalls] = []
+    for number, task in enumerate(TASKS):
+        answer = f"I think that it is about {number} or a little more."
+        first = call(("system", "Think."), ("user", task), agent="a", OUTPUT_MESSAGES=wrote(answer))
+        second = call(("user", task), ("user", answer), agent="b")
+        third = call(("user", f"Edit the draft.\nDraft: {answer}\nReply:"), agent="c")
+        rollouts.append(rollout(task, first, second, third))
+    assert texts(find_prompts(rollouts)) == [
+        ("a.system", "Think."),
+        ("c.user", "Edit the draft.\nDraft: {v1}\nReply:"),
+    ]
+
+
 def test_of_a_replaced_text_the_agents_own_is_found() -> None:
     edits = [{"component": "system", "role": "system", "own": "Own text."}]
     given = call(("system", "New text."), PROMPT_EDITS=msgspec.json.encode(edits).decode())
