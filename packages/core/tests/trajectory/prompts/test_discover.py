@@ -209,15 +209,55 @@ def test_prompts_of_completions_are_components_by_their_number() -> None:
     rollouts = [
         rollout(
             task,
-            call(("user", f"Question: {task}\nAnswer:"), DIALECT="completions", PROMPT_INDEX=0, RESPONSE_ID="r"),
-            call(("user", f"Question: {task}\nAnswer:"), DIALECT="completions", PROMPT_INDEX=1, RESPONSE_ID="r"),
-            call(("user", f"Question: {task}\nAnswer:"), DIALECT="completions", PROMPT_INDEX=1, RESPONSE_ID="r"),
+            *(
+                call(
+                    ("user", f"Question: {task}\nAnswer:"),
+                    DIALECT="completions",
+                    RESPONSE_ID="r",
+                    PROMPT_INDEX=prompt,
+                    CHOICE_INDEX=choice,
+                )
+                for prompt, choice in ((0, 0), (1, 1), (1, 2))
+            ),
         )
         for task in TASKS
     ]
     found = find_prompts(rollouts)
     assert texts(found) == [("prompt", "Question: {v1}\nAnswer:"), ("prompt2", "Question: {v1}\nAnswer:")]
     assert [component.calls for component in found.edits.components] == [3, 3]
+
+
+@pytest.mark.parametrize("response_id", ["chatcmpl-1", ""])
+def test_calls_of_an_endpoint_whose_answers_have_one_id_are_told_apart(response_id: str) -> None:
+    rollouts = [
+        rollout(
+            task,
+            call(("system", "Read."), agent="a", RESPONSE_ID=response_id, CHOICE_INDEX=0),
+            call(("system", "Read."), agent="a", RESPONSE_ID=response_id, CHOICE_INDEX=1),
+            call(("system", "Write."), agent="b", RESPONSE_ID=response_id, CHOICE_INDEX=0),
+        )
+        for task in TASKS
+    ]
+    found = find_prompts(rollouts)
+    assert texts(found) == [("a.system", "Read."), ("b.system", "Write.")]
+    assert found.calls == 6
+
+
+def test_an_answer_that_a_later_call_has_in_a_prompt_is_a_variable_and_not_a_prompt() -> None:
+    def wrote(text: str) -> str:
+        return msgspec.json.encode([{"role": "assistant", "content": text}]).decode()
+
+    rollouts: list[RecordedCalls] = []
+    for number, task in enumerate(TASKS):
+        answer = f"I think that it is about {number} or a little more."
+        first = call(("system", "Think."), ("user", task), agent="a", OUTPUT_MESSAGES=wrote(answer))
+        second = call(("user", task), ("user", answer), agent="b")
+        third = call(("user", f"Edit the draft.\nDraft: {answer}\nReply:"), agent="c")
+        rollouts.append(rollout(task, first, second, third))
+    assert texts(find_prompts(rollouts)) == [
+        ("a.system", "Think."),
+        ("c.user", "Edit the draft.\nDraft: {v1}\nReply:"),
+    ]
 
 
 def test_of_a_replaced_text_the_agents_own_is_found() -> None:
