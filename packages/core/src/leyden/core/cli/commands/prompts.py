@@ -61,8 +61,8 @@ class _FindByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=_FindByDefault,
-    help="The prompts of an agent: `leyden prompts AGENT` finds them, `try` compares two of them on the same tasks, and "
-    "`apply` prints what to change in its source.",
+    help="The prompts of an agent: `leyden prompts AGENT` finds them, `try` compares two of them on the same tasks, "
+    "and `apply` prints what to change in its source.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -170,8 +170,8 @@ def _apply_edits(changed: "Sequence[PromptComponent]", named: str, served: str, 
     for component in changed:
         sys.stdout.write("\n".join([*_changes(component), "", ""]))
     sys.stdout.write(
-        "to send the new texts without a change of the agent, let `leyden gateway` answer it, with --endpoint or --policy "
-        f"and --prompts {printable(served)}\n"
+        "to send the new texts without a change of the agent, let `leyden gateway` answer it, with --endpoint or "
+        f"--policy, and --prompts {printable(served)}\n"
     )
 
 
