@@ -127,7 +127,7 @@ def test_two_files_are_compared_task_by_task(
     assert run(given) == 0
     shown = capsys.readouterr()
     assert "A: a.yaml\nB: b.yaml\n" in shown.out
-    assert "+2.00…+2.00" in shown.out and "5 / 0 / 0" in shown.out
+    assert "+2.00…+2.00" in shown.out and "5, 0, 0" in shown.out
     assert "the difference may be chance: B has 5 wins and 0 losses (sign test, 5 %)" in shown.out
     assert 'task 1: {"question":"question 0"}\n  A 1: 0\n  B 3: 2\n' in shown.out
     assert "cost unknown: the endpoint is no provider with a price list" in shown.out
@@ -139,8 +139,8 @@ def test_two_files_are_compared_task_by_task(
     assert (found["a"], found["b"], found["difference"], found["interval"]) == (1.6, 3.6, 2.0, [2.0, 2.0])
     assert trial["dimensions"]["constant"]["ties"] == 5
     assert trial["dimensions"]["length"]["wins"] == 5
-    for side in ("a", "b"):
-        used = trial[side]
+    for variant in ("a", "b"):
+        used = trial[variant]
         assert (used["rollouts"], used["calls"], used["failed"]) == (10, 10, 0)
         assert (used["input_tokens"], used["output_tokens"]) == (90, 10)
         assert used["replaced"] == {"system": 10}
@@ -150,7 +150,7 @@ def test_two_files_are_compared_task_by_task(
     assert sorted(systems) == ["A"] * 10 + ["aa"] * 10
 
 
-def test_one_at_a_time_the_first_side_alternates(
+def test_one_at_a_time_the_first_variant_alternates(
     folder: Path, endpoint: ChatEndpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = arguments(endpoint, "--a", "a.yaml", "--b", "b.yaml", "--reward", "reward.py:score", "--concurrency", "1")
@@ -159,7 +159,7 @@ def test_one_at_a_time_the_first_side_alternates(
     assert systems == ["A", "aa", "aa", "A", "A", "aa", "aa", "A", "A", "aa", "aa", "A"]
 
 
-def test_a_side_without_prompts_is_the_agent_as_it_is(
+def test_a_variant_without_prompts_is_the_agent_as_it_is(
     folder: Path, endpoint: ChatEndpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial, _ = trial_of(capsys, *arguments(endpoint, "--b", "b.yaml", "--reward", "reward.py:score", "-n", "2"))
@@ -190,7 +190,7 @@ def test_a_failed_rollout_counts_0_and_a_missing_reward_counts_nothing(
     assert (trial["reward"]["tasks"], trial["reward"]["a"], trial["reward"]["b"]) == (1, 3.0, 5.0)
     assert trial["a"]["unrewarded"] == 3
     assert trial["pairs"][0]["a"] is None and trial["pairs"][0]["b"] == 2.0
-    assert "3 of 4 tasks have no reward on one side, and are not compared" in err
+    assert "3 of 4 tasks have no reward with one variant, and are not compared" in err
 
 
 def test_texts_that_were_never_replaced_are_named(
@@ -199,7 +199,7 @@ def test_texts_that_were_never_replaced_are_named(
     given = ["--reward", "reward.py:score", "-n", "2"]
     _, err = trial_of(capsys, *arguments(endpoint, "--b", "other.yaml", *given), code=1)
     assert "B: the component 'system' was never replaced, because no call had the text" in err
-    assert "this side sent only the agent's own prompts" in err
+    assert "this variant sent only the agent's own prompts" in err
     trial, err = trial_of(capsys, *arguments(endpoint, "--b", "two.yaml", *given))
     assert trial["b"]["replaced"] == {"system": 2, "tool": 0}
     assert "B: the component 'tool' was never replaced" in err and "only the agent's own" not in err
@@ -210,17 +210,17 @@ def test_without_a_reward_nothing_is_compared(
 ) -> None:
     trial, err = trial_of(capsys, *arguments(endpoint, "--b", "b.yaml", "-n", "2"), code=1)
     assert trial["reward"] is None and trial["b"]["calls"] == 2
-    assert "no task has a reward on both sides: give --reward" in err
+    assert "no task has a reward with both variants: give --reward" in err
 
 
 def test_templates_are_compared_and_one_that_is_not_used_is_noticed(
     folder: Path, endpoint: ChatEndpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sides = ["--a", "prompt=one.txt", "--b", "prompt=three.txt", "-n", "2"]
-    trial, err = trial_of(capsys, *arguments(endpoint, *sides, agent="templated.py:agent"))
+    variants = ["--a", "prompt=one.txt", "--b", "prompt=three.txt", "-n", "2"]
+    trial, err = trial_of(capsys, *arguments(endpoint, *variants, agent="templated.py:agent"))
     assert (trial["reward"]["a"], trial["reward"]["b"]) == (1.0, 3.0)
     assert not err
-    _, err = trial_of(capsys, *arguments(endpoint, *sides, "--reward", "reward.py:score"), code=1)
+    _, err = trial_of(capsys, *arguments(endpoint, *variants, "--reward", "reward.py:score"), code=1)
     assert "the agent does not use the template" in err
 
 
@@ -236,9 +236,9 @@ def test_what_cannot_work_is_one_line_before_anything_runs(
     folder: Path, endpoint: ChatEndpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cases = {
-        "give the prompts of one side or of both, as --b prompts.yaml": (),
-        "both sides send the same texts": ("--a", "b.yaml", "--b", "b.yaml"),
-        "both sides send the same texts, so": ("--b", "own.yaml"),
+        "give the prompts of one variant or of both, as --b prompts.yaml": (),
+        "both variants send the same texts": ("--a", "b.yaml", "--b", "b.yaml"),
+        "both variants send the same texts, so": ("--b", "own.yaml"),
         "--b no.yaml: no.yaml cannot be read: No such file": ("--b", "no.yaml"),
         "--b no-run: there is no such file, and as a run: ": ("--b", "no-run"),
         "--b prompt=no.txt: prompt no.txt cannot be read: No such file": ("--b", "prompt=no.txt"),
@@ -246,7 +246,7 @@ def test_what_cannot_work_is_one_line_before_anything_runs(
         "--b prompt=bad.txt: the prompt template cannot be read": ("--b", "prompt=bad.txt"),
         "--b a/b=one.txt: the name 'a/b'": ("--b", "a/b=one.txt"),
         "--b a.yaml: a prompt file was given before with --b": ("--b", "b.yaml", "--b", "a.yaml"),
-        "side B has the prompt template 'prompt', and side A has not": ("--b", "prompt=one.txt"),
+        "variant B has the prompt template 'prompt', and variant A has not": ("--b", "prompt=one.txt"),
         "--repeats must be at least 1": ("--b", "b.yaml", "--repeats", "0"),
         "--show must not be negative": ("--b", "b.yaml", "--show", "-1"),
         "--count must be at least 1": ("--b", "b.yaml", "-n", "0"),
@@ -262,7 +262,7 @@ def test_what_cannot_work_is_one_line_before_anything_runs(
     assert not endpoint.seen
 
 
-def test_both_sides_may_be_commands_calls(
+def test_both_variants_may_be_commands_calls(
     folder: Path, endpoint: ChatEndpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = (
@@ -294,10 +294,10 @@ def test_a_providers_calls_cost_what_the_price_list_says(
     assert not err
     assert trial["cost_unknown"] == ""
     listed = library().model_cost["claude-sonnet-4-5"]
-    for side in (trial["a"], trial["b"]):
-        assert side["input_tokens"] > 0
-        price = side["input_tokens"] * listed["input_cost_per_token"]
-        assert side["cost"] == pytest.approx(price + side["output_tokens"] * listed["output_cost_per_token"])
+    for variant in (trial["a"], trial["b"]):
+        assert variant["input_tokens"] > 0
+        price = variant["input_tokens"] * listed["input_cost_per_token"]
+        assert variant["cost"] == pytest.approx(price + variant["output_tokens"] * listed["output_cost_per_token"])
 
 
 def test_the_means_are_those_of_the_tasks_means(

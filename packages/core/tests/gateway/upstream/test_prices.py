@@ -43,9 +43,13 @@ def test_what_has_no_price_is_unknown_and_never_0() -> None:
 
 def test_without_litellm_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "litellm", raising=False)
-    monkeypatch.setattr(litellm_library, "find_spec", lambda _: None)
+    monkeypatch.setattr(litellm_library, "find_spec", _find_nothing)
     found = of("https://api.openai.com/v1")
     assert found.unknown == (
         "the price list is part of LiteLLM, which is not installed: pip install 'leyden-core[providers]'"
     )
     assert found.cost(("gpt-4.1-mini",), 1, 1) is None
+
+
+def _find_nothing(name: str) -> None:
+    """Find no module, as where the extra is not installed."""

@@ -1,6 +1,6 @@
-"""What is computed of two sides' rollouts, from records made by hand."""
+"""What is computed of two variants' rollouts, from records made by hand."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -13,13 +13,13 @@ from leyden.core.data.span import Span, SpanStatus
 from leyden.core.errors import UsageError
 from leyden.core.trainer.rollouts.recorded import RecordedRollout
 from leyden.core.trainer.run_folder.comparison import bootstrap_interval
-from leyden.core.trainer.services.prompt_trial import PromptTrial, SideName, check_sides, compare_sides
+from leyden.core.trainer.services.prompt_trial import PromptTrial, VariantName, check_variants, compare_variants
 
 EDITS = PromptEdits(components=(PromptComponent(name="system", role="system", text="Do it.", new_text="Do it well."),))
 CHANGED = {"prompts": EDITS}
 
 
-def span(number: int, name: str, status: str = "ok", **attributes: Any) -> Span:
+def span(number: int, name: str, attributes: dict[str, Any], status: Literal["ok", "error"] = "ok") -> Span:
     return Span(
         rollout_id="r",
         attempt_id="a",
@@ -29,23 +29,29 @@ def span(number: int, name: str, status: str = "ok", **attributes: Any) -> Span:
         name=name,
         start_time=float(number),
         end_time=number + 0.5,
-        status=SpanStatus(code=status),  # pyright: ignore[reportArgumentType]
+        status=SpanStatus(code=status),
         attributes=attributes,
     )
 
 
-def call(number: int, *, tokens: tuple[int, int] | None = (100, 10), edited: bool = False, status: str = "ok") -> Span:
+def call(
+    number: int,
+    *,
+    tokens: tuple[int, int] | None = (100, 10),
+    edited: bool = False,
+    status: Literal["ok", "error"] = "ok",
+) -> Span:
     attributes: dict[str, Any] = {semconv.CALL_ID: f"c{number}", semconv.RESPONSE_MODEL: "m"}
     if tokens is not None:
         attributes |= {semconv.INPUT_TOKENS: tokens[0], semconv.OUTPUT_TOKENS: tokens[1]}
     if edited:
         replaced = [{"component": "system", "role": "system", "own": "Do it."}]
         attributes[semconv.PROMPT_EDITS] = msgspec.json.encode(replaced).decode()
-    return span(number, "chat m", status, **attributes)
+    return span(number, "chat m", attributes, status)
 
 
 def rollout(*spans: Span, reward: float | None = None, kind: str = "", seconds: float = 2.0) -> RecordedRollout:
-    rewards = [] if reward is None else [span(90, semconv.REWARD, **{semconv.REWARD_VALUE: reward})]
+    rewards = [] if reward is None else [span(90, semconv.REWARD, {semconv.REWARD_VALUE: reward})]
     status = "failed" if kind else "succeeded"
     metadata = {"error": {"kind": kind, "type": "E", "message": "it broke"}} if kind else {}
     attempt = Attempt(
@@ -54,31 +60,35 @@ def rollout(*spans: Span, reward: float | None = None, kind: str = "", seconds: 
         sequence_id=1,
         start_time=0.0,
         end_time=seconds,
-        status=status,  # pyright: ignore[reportArgumentType]
+        status=status,
         metadata=metadata,
     )
-    found = Rollout(rollout_id="r", input={"q": 1}, start_time=0.0, status=status)  # pyright: ignore[reportArgumentType]
+    found = Rollout(rollout_id="r", input={"q": 1}, start_time=0.0, status=status)
     return RecordedRollout(rollout=found, attempts=[(attempt, [*spans, *rewards])])
 
 
 def trial(a: list[list[RecordedRollout]], b: list[list[RecordedRollout]], cost: float | None = 0.5) -> PromptTrial:
-    """Compare rollouts given by task and repeat; side B replaces a text."""
-    sides: dict[SideName, list[list[RecordedRollout]]] = {"a": a, "b": b}
-    recorded = {
-        (side, row, repeat): one
-        for side, tasks in sides.items()
+    """Compare rollouts given by task and repeat; variant B replaces a text."""
+    variants: dict[VariantName, list[list[RecordedRollout]]] = {"a": a, "b": b}
+    recorded: dict[tuple[VariantName, int, int], RecordedRollout] = {
+        (variant, row, repeat): one
+        for variant, tasks in variants.items()
         for row, repeats in enumerate(tasks)
         for repeat, one in enumerate(repeats)
     }
-    return compare_sides([{"q": 1}] * len(a), len(a[0]), {"a": {}, "b": CHANGED}, recorded, lambda *_: cost)
+
+    def price(models: tuple[str, ...], read: int, written: int) -> float | None:
+        return cost
+
+    return compare_variants([{"q": 1}] * len(a), len(a[0]), {"a": {}, "b": CHANGED}, recorded, price)
 
 
 def test_repeats_are_averaged_before_tasks_are_paired() -> None:
     rewards_a = [[0.0, 1.0], [1.0, 1.0], [0.0, 0.0], [0.0, 1.0]]
     rewards_b = [[1.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
     a, b = (
-        [[rollout(call(1, edited=True), reward=one) for one in task] for task in side]
-        for side in (rewards_a, rewards_b)
+        [[rollout(call(1, edited=True), reward=one) for one in task] for task in variant]
+        for variant in (rewards_a, rewards_b)
     )
     found = trial(a, b).reward
     assert found is not None
@@ -119,26 +129,26 @@ def test_tokens_and_cost_are_those_of_the_calls_that_have_them() -> None:
 
 
 def test_a_forged_record_of_a_call_is_not_counted() -> None:
-    forged = span(3, "chat m", **{semconv.CALL_ID: "x", semconv.FORGED: [semconv.CALL_ID], semconv.INPUT_TOKENS: 5})
+    forged = span(3, "chat m", {semconv.CALL_ID: "x", semconv.FORGED: [semconv.CALL_ID], semconv.INPUT_TOKENS: 5})
     found = trial([[rollout(call(1), forged, reward=1.0)]], [[rollout(call(1, edited=True), reward=1.0)]])
     assert found.a.calls == 1
 
 
 def test_the_largest_differences_come_first() -> None:
     rewards = [(0.0, 0.5), (1.0, 1.0), (1.0, 0.0), (0.0, 0.25)]
-    a, b = ([[rollout(call(1, edited=True), reward=pair[side])] for pair in rewards] for side in (0, 1))
+    a, b = ([[rollout(call(1, edited=True), reward=pair[variant])] for pair in rewards] for variant in (0, 1))
     found = trial(a, b)
     assert [pair.row for pair in found.largest_differences(2)] == [2, 0]
     assert [pair.row for pair in found.largest_differences(9)] == [2, 0, 3]
 
 
-def test_sides_that_cannot_be_compared_are_refused() -> None:
+def test_variants_that_cannot_be_compared_are_refused() -> None:
     same = PromptEdits(components=(*EDITS.components, PromptComponent(name="t", role="tool", text="T")))
     for a, b in (({}, {}), (CHANGED, {"other": same}), ({}, {"prompts": PromptEdits()})):
-        with pytest.raises(UsageError, match="both sides send the same texts"):
-            check_sides(a, b)
+        with pytest.raises(UsageError, match="both variants send the same texts"):
+            check_variants(a, b)
     template = {"prompt": PromptTemplate(template="x")}
-    with pytest.raises(UsageError, match="side A has the prompt template 'prompt', and side B has not"):
-        check_sides(template, CHANGED)
-    check_sides(template, {"prompt": PromptTemplate(template="y")})
-    check_sides({}, CHANGED)
+    with pytest.raises(UsageError, match="variant A has the prompt template 'prompt', and variant B has not"):
+        check_variants(template, CHANGED)
+    check_variants(template, {"prompt": PromptTemplate(template="y")})
+    check_variants({}, CHANGED)
