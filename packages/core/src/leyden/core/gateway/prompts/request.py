@@ -139,7 +139,8 @@ def _messages(joined_by: JoinedBy, system: str | None = None) -> _Field:
         given = msgspec.json.decode(fields[name], type=list[msgspec.Raw])
         roles = [msgspec.json.decode(one, type=_Head).role for one in given]
         messages: list[Any] = [
-            _readable(one, role) if role in _PLACES else {"role": role} for one, role in zip(given, roles, strict=True)
+            msgspec.json.decode(one) if role in _PLACES else {"role": role}
+            for one, role in zip(given, roles, strict=True)
         ]
         has_system = system is not None and bytes(fields.get(system, b"null")) not in (b"null", b'""', b"[]")
         replaced = edits.replace(message_texts(messages, joined_by, first_system=int(has_system)))
@@ -148,17 +149,6 @@ def _messages(joined_by: JoinedBy, system: str | None = None) -> _Field:
         return [Replacement(record, new) for _, record, new in replaced], value
 
     return read
-
-
-def _readable(given: msgspec.Raw, role: Any) -> Any:
-    """Return a message; only its role if it has text that is no Unicode, so that it takes its place among the others.
-
-    JSON can have half of a surrogate pair, and endpoints accept it.
-    """
-    try:
-        return msgspec.json.decode(given)
-    except UNREADABLE:
-        return {"role": role}
 
 
 _items = _messages(joined_without_images, "instructions")

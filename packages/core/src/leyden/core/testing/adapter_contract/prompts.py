@@ -2,7 +2,7 @@
 
 # ruff: noqa: D102 (a test's name is its documentation)
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
@@ -72,7 +72,7 @@ BAD_QUESTIONS = (f"double {UNLUCKY}", "broken 1")
 """Questions at which the tool raises ValueError, and the model fails."""
 
 
-class ReplacedPromptsContract(BenchTests):
+class ReplacedPromptsContract(BenchTests, ABC):
     """Replaced or not, an agent has the same objects, history, streams, events, errors and calls.
 
     The same unmodified agent runs with its own prompts, and again with another text for each of its components. All

@@ -78,7 +78,7 @@ def _tool_call(name: str, arguments: Mapping[str, Any]) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
-class BenchTests(ABC):
+class BenchTests:
     """The fixtures of all tests."""
 
     @pytest.fixture
@@ -98,7 +98,7 @@ class BenchTests(ABC):
         assert not hosts
 
 
-class AgentTests(BenchTests):
+class AgentTests(BenchTests, ABC):
     """The abstract methods of an agent.
 
     The agents call `base_url` with the key `API_KEY` and temperature 0. They stream if `stream` is set, and their
