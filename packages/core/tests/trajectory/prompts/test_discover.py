@@ -279,3 +279,51 @@ def test_a_value_that_all_tasks_share_is_fixed_text_and_a_short_one_a_word() -> 
         for row in rows
     ])  # fmt: skip
     assert texts(found) == [("system", "Write in very formal English on the {v1}")]
+
+
+IMITATIONS = ["You are a helpful assistant. Be brief.", "helpful assistant", "Question", "Question: {v1}\nAnswer:"]
+
+
+@pytest.mark.parametrize("imitation", [*IMITATIONS, "x\nAnswer: y\nAnswer:", "You are", "v1"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("others", [1, 3])
+def test_a_task_that_imitates_a_prompt_hides_and_changes_no_component(imitation: str, place: int, others: int) -> None:
+    tasks = TASKS[:others]
+    tasks.insert(place, imitation)
+    found = find_prompts([
+        rollout(
+            {"question": task},
+            call(("system", "You are a helpful assistant. Be brief."), ("user", f"Question: {task}\nAnswer:")),
+        )
+        for task in tasks
+    ])  # fmt: skip
+    assert texts(found) == [
+        ("system", "You are a helpful assistant. Be brief."),
+        ("user", "Question: {v1}\nAnswer:"),
+    ]
+
+
+def test_a_task_in_the_system_prompt_is_a_variable_also_if_it_repeats_the_prompt() -> None:
+    tasks = [*TASKS, "You are a helpful assistant. Task: ", "you are a helpful assistant"]
+    found = find_prompts([
+        rollout(task, call(("system", f"You are a helpful assistant. Task: {change(task)}"), ("user", task)))
+        for task in tasks
+        for change in (str, str.upper)
+    ])  # fmt: skip
+    assert texts(found) == [("system", "You are a helpful assistant. Task: {v1}")]
+
+
+def test_a_value_that_another_tasks_document_has_is_a_variable() -> None:
+    rows = [("Lima", "Lima has many people."), ("Bonn", "It is not Lima."), ("Oslo", "A town in the north.")]
+    found = find_prompts([rollout({"town": town}, call(("user", f"Town: {town}\nPage: {page}\nAnswer in one word.")))
+                          for town, page in rows])  # fmt: skip
+    assert texts(found) == [("user", "Town: {v1}\nPage: {v2}.\nAnswer in one word.")]
+
+
+def test_tasks_of_line_breaks_and_marks_take_linear_time() -> None:
+    began = time.perf_counter()
+    for mark in ("\n", "-\n", "<a", ": ", "\n>"):
+        find_prompts([
+            rollout(f"{n} {n}", call(("user", f"Say {n} {mark * 50_000} end of {n}"))) for n in range(2)
+        ])  # fmt: skip
+    assert time.perf_counter() - began < 20
