@@ -16,6 +16,7 @@ from provider_servers import provider_server
 import leyden.core as agl
 from leyden.core.cli import main as cli
 from leyden.core.testing.prompts.contract import AGENT, PromptAlgorithmContract, run_folder
+from leyden.core.testing.prompts.hints import SENTENCES
 from leyden.core.testing.prompts.scripted import ScriptedPrompts, ScriptedPromptsConfig
 from leyden.core.testing.servers.chat_endpoint import ChatEndpoint, chat_endpoint
 from leyden.core.trainer.prompt_file import read_prompts
@@ -23,6 +24,7 @@ from leyden.core.trainer.prompt_file import read_prompts
 ROOT = Path(__file__).parents[1]
 SCRIPTED = "leyden.core.testing.prompts.scripted:ScriptedPrompts"
 CANDIDATES = [["a {question}", "aaa {question}"], ["aa {question}", "aaaaa\n{question}\x1b[31m"], ["b"]]
+HINTED = [[f"{{question}} {sentence}"] for sentence in SENTENCES.values()]
 BEST = "aaaaa\n{question}\x1b[31m"
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -35,7 +37,9 @@ def worth(body: dict[str, Any]) -> str:
 @pytest.mark.long
 class TestScriptedPrompts(PromptAlgorithmContract):
     algorithm = SCRIPTED
-    settings = (f"candidates={json.dumps(CANDIDATES)}",)
+    settings = (f"candidates={json.dumps(HINTED)}",)
+    reflects = False
+    budget = None
 
 
 @pytest.fixture

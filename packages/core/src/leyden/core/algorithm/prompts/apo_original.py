@@ -1,4 +1,4 @@
-"""Arguments of the original Agent Lightning's APO, an OpenAI client and keywords, as options of Leyden's."""
+"""Arguments of the original Agent Lightning's APO, an OpenAI client and keywords, as `APOConfig`."""
 
 import logging
 import os
