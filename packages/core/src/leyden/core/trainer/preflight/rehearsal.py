@@ -134,6 +134,41 @@ class TrialContext(Context):
             raise _RehearsalEnded
         return results
 
+    async def stored(self, source: str) -> StoredRollouts:
+        """Read the stored rollouts that the run will read."""
+        return await self.real.stored(source)
+
+    async def evaluate(self, label: str) -> None:
+        """Do nothing: a rehearsal does not evaluate."""
+
+    async def compute(self, phase: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call `function` in a thread and return its result."""
+        self.real.journal.display.phase(f"check: {phase}")
+        async with self.real.serving.asleep():
+            return await asyncio.to_thread(function, *args, **kwargs)
+
+    async def publish(
+        self, models: "Mapping[str, PolicyModel]" = NO_POLICY, *, resources: NamedResources | None = None
+    ) -> dict[str, float]:
+        """Serve the updated weights; new resources are not published.
+
+        If the update is too small to distinguish old from new weights, perturbed weights are served as well.
+        """
+        del resources
+        if not models:
+            raise _RehearsalEnded
+        found = self.evidence.rehearsal
+        old = {name: await self._served(name) for name in models}
+        await self._count_changes(models)
+        moved = {name: await self._distance(name, model, old[name]) for name, model in models.items()}
+        gaps = await self._serve(models)
+        shown = {name: await self._perturbed(name, model, old[name], moved[name]) for name, model in models.items()}
+        found.moved, found.shown, found.gap = min(moved.values()), min(shown.values()), max(gaps.values())
+        if shown != moved:
+            found.gap = max(found.gap, *(await self._serve(models)).values())
+        self.step = self.steps
+        return gaps
+
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Store the metrics of the step."""
         self.evidence.rehearsal.metrics = metrics
