@@ -13,6 +13,7 @@ seconds between a request and its answer, over one connection to a gateway whose
 import argparse
 import asyncio
 import json
+import logging
 import statistics
 import time
 from collections.abc import Callable
@@ -141,6 +142,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100, help="calls of each kind")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
+    logging.getLogger("leyden.prompts").setLevel(logging.ERROR)  # it would report the texts that match no component
     rows = asyncio.run(compare(arguments.rounds))
     print("".join(f"{title:>15}" for title in rows[0]))
     for row in rows:
