@@ -4,12 +4,12 @@ The method is that of Pryzant et al., "Automatic Prompt Optimization with 'Gradi
 2023. A step of the run is a round of the beam search.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Unpack
 
-from leyden.core.algorithm.prompts.apo_options import APOConfig
+from leyden.core.algorithm.prompts.apo_options import TEMPLATES, APOConfig
 from leyden.core.algorithm.prompts.apo_original import OpenAIClient, OriginalOptions, read_original
 from leyden.core.algorithm.prompts.apo_templates import FORM, GRADIENT, PROMPT, ROLLOUTS, extracted, filled
 from leyden.core.algorithm.prompts.base import PromptAlgorithm, PromptSession
@@ -55,6 +55,10 @@ class APO(PromptAlgorithm):
     def __class_getitem__(cls, _item: Any) -> "type[APO]":
         """Return the class itself: `APO[TaskType](...)` of the original names the type of its tasks."""
         return cls
+
+    def recorded(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings with the templates themselves in place of their files."""
+        return {**given, **{name: getattr(self._config, name) for name in TEMPLATES if name in given}}
 
     async def search(self, session: PromptSession) -> None:
         """Search until the rounds are over or the budget is spent."""

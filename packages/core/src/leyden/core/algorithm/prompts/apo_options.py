@@ -14,6 +14,8 @@ from leyden.core.algorithm.prompts.apo_templates import (
 from leyden.core.algorithm.prompts.base import PromptAlgorithmOptions
 from leyden.core.errors import UsageError
 
+TEMPLATES = ("gradient_template", "edit_template")
+
 
 class APOConfig(PromptAlgorithmOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options of APO. A step of the run is a round of the beam search."""
@@ -52,13 +54,9 @@ class APOConfig(PromptAlgorithmOptions, frozen=True, kw_only=True, forbid_unknow
                 raise UsageError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if self.diversity_temperature is not None and self.diversity_temperature < 0:
             raise UsageError(f"diversity_temperature must not be negative: {self.diversity_temperature}")
-        # The run's record has the templates themselves: a resumed run does not read the files again.
-        for name, templates in (
-            ("gradient_template", self.gradient_templates()),
-            ("edit_template", self.edit_templates()),
-        ):
-            if getattr(self, name) is not None:
-                msgspec.structs.force_setattr(self, name, templates[0] if len(templates) == 1 else templates)
+        for name, templates in zip(TEMPLATES, (self.gradient_templates(), self.edit_templates()), strict=True):
+            if getattr(self, name) is not None:  # from now on the text, not its file
+                msgspec.structs.force_setattr(self, name, templates)
 
     def models(self) -> tuple[ModelOptions, ...]:
         """Return the reflection model, and the model that applies edits if it is another one."""
