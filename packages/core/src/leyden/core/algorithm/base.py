@@ -297,6 +297,10 @@ class Algorithm(ABC):
         """Return the configuration as plain values."""
         return msgspec.to_builtins(self.config)
 
+    def recorded(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the given settings as `config.yaml` records them: a resumed run must not depend on other files."""
+        return dict(given)
+
     @abstractmethod
     async def run(self, context: Context) -> None:
         """Train until `context.step` reaches `context.steps`."""

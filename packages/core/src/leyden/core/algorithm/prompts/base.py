@@ -230,7 +230,7 @@ class PromptAlgorithm(Algorithm):
         await context.restore()
         models: list[LanguageModel] = []
         try:
-            models += [context.language_model(options) for options in self.options.models()]
+            models.extend(context.language_model(options) for options in self.options.models())
             session = PromptSession(context, self.options, models)
             if context.step == 0:
                 await context.evaluate("before")
