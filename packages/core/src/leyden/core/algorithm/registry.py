@@ -23,6 +23,7 @@ ALGORITHMS = {
     "sft": "leyden.core.algorithm.sft:SFT",
     "dpo": "leyden.core.algorithm.dpo:DPO",
     "gepa": "leyden.core.algorithm.prompts.gepa:GEPA",
+    "alternate": "leyden.core.algorithm.prompts.alternate:Alternate",
     "stages": "leyden.core.algorithm.stages:Stages",
     "side_by_side": "leyden.core.algorithm.side_by_side:SideBySide",
     "verl": "leyden.core.algorithm.verl.algorithm:VERL",

@@ -76,9 +76,12 @@ class GEPA(PromptAlgorithm):
         super().__init__(config)
         self._config = config
 
+    def check_installed(self) -> None:
+        """Raise UsageError if the library is not installed."""
+        library()
+
     async def search(self, session: PromptSession) -> None:
         """Run the library in a thread, which requests rollouts and reflections from this event loop."""
-        library()
         optimizer = _Optimizer(session, self._config)
         running = asyncio.ensure_future(asyncio.to_thread(optimizer.run))
         try:

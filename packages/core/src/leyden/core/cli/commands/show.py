@@ -38,7 +38,7 @@ def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
 
     from leyden.core.trainer.monitoring.as_it_is import as_it_is
     from leyden.core.trainer.monitoring.curve import terminal_curve
-    from leyden.core.trainer.run_folder.report import RunReport, closing_table
+    from leyden.core.trainer.run_folder.report import RunReport, closing_table, combination_tables
 
     console = Console()
     console.print(_steps_table(folder.path.name, experiment, metrics))
@@ -46,7 +46,10 @@ def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
     if folder.report_file.exists():
         import msgspec
 
-        console.print(closing_table(msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)))
+        report = msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)
+        console.print(closing_table(report))
+        for table in combination_tables(report):
+            console.print(table)
     elif (failure := folder.failure()) is not None:
         console.print(as_it_is(f"ended before its first step: {failure}"))
         console.print(f"outcome of each rollout: {folder.command('why')}", highlight=False, markup=False)

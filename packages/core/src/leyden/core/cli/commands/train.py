@@ -82,13 +82,15 @@ def _show(report: "RunReport", folder: Path) -> None:
     from leyden.core.trainer.monitoring.as_it_is import as_it_is
     from leyden.core.trainer.monitoring.curve import terminal_curve
     from leyden.core.trainer.run_folder.folder import RunFolder
-    from leyden.core.trainer.run_folder.report import closing_table
+    from leyden.core.trainer.run_folder.report import closing_table, combination_tables
 
     console = Console()
     curve = terminal_curve(RunFolder(folder).metrics())
     if curve:
         console.print(curve, highlight=False, markup=False)
     console.print(closing_table(report))
+    for table in combination_tables(report):
+        console.print(table)
     results = {"prompts": "prompts", "reward curve": "reward_curve.png"}
     if report.endpoint is None:
         results = {"trained policy": "policy", **results}
