@@ -16,12 +16,15 @@ from provider_servers import provider_server
 import leyden.core as agl
 from leyden.core.cli import main as cli
 from leyden.core.testing.prompts.contract import AGENT, PromptAlgorithmContract, run_folder
+from leyden.core.testing.prompts.hints import SENTENCES
 from leyden.core.testing.prompts.scripted import ScriptedPrompts, ScriptedPromptsConfig
 from leyden.core.testing.servers.chat_endpoint import ChatEndpoint, chat_endpoint
+from leyden.core.trainer.prompt_file import read_prompts
 
 ROOT = Path(__file__).parents[1]
 SCRIPTED = "leyden.core.testing.prompts.scripted:ScriptedPrompts"
 CANDIDATES = [["a {question}", "aaa {question}"], ["aa {question}", "aaaaa\n{question}\x1b[31m"], ["b"]]
+HINTED = [[f"{{question}} {sentence}"] for sentence in SENTENCES.values()]
 BEST = "aaaaa\n{question}\x1b[31m"
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -34,7 +37,9 @@ def worth(body: dict[str, Any]) -> str:
 @pytest.mark.long
 class TestScriptedPrompts(PromptAlgorithmContract):
     algorithm = SCRIPTED
-    settings = (f"candidates={json.dumps(CANDIDATES)}",)
+    settings = (f"candidates={json.dumps(HINTED)}",)
+    reflects = False
+    budget = None
 
 
 @pytest.fixture
@@ -208,6 +213,91 @@ def test_trainer_names_what_is_missing() -> None:
     trainer = agl.Trainer(algorithm=ScriptedPrompts(ScriptedPromptsConfig()))
     with pytest.raises(agl.UsageError, match="scripted_prompts trains no weights: Trainer\\(initial_resources="):
         trainer.fit(agl.rollout(a_function), train_dataset=[{"question": "why"}])
+
+
+EDITING = """
+from leyden.core import PromptComponent, PromptEdits
+from leyden.core.testing.prompts.scripted import ScriptedPrompts, ScriptedPromptsConfig
+
+OWN = PromptEdits(components=(PromptComponent(name="user", role="user", text="ask {v1}"),))
+
+
+class Editing(ScriptedPrompts):
+    name = "editing"
+    Config = ScriptedPromptsConfig
+
+    async def _take_step(self, context):
+        edits = OWN.with_texts({"user": "a" * (context.step + 1) + " {v1}"})
+        await context.publish(resources={"edits": edits})
+        results = await context.run_tasks(self.requests(context))
+        context.log({"reward": results[0].score})
+        await context.checkpoint()
+
+    def requests(self, context):
+        from leyden.core.algorithm.task_rollouts import RolloutRequest
+
+        return [RolloutRequest(row=row) for row in context.next_rows()]
+"""
+
+
+def test_prompt_edits_of_a_run_are_shown_compared_exported_and_applied(
+    endpoint: ChatEndpoint, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("editing.py").write_text(EDITING)
+    Path("prompt.txt").write_text("ask {question}")
+    printed(
+        capsys,
+        *("train", "agent.py:agent", "--endpoint", endpoint.url, "--tasks", "tasks.jsonl", "--val", "tasks.jsonl"),
+        *("--algorithm", "editing.py:Editing", "--prompt", "prompt=prompt.txt", "--tasks-per-step", "2"),
+        *("--steps", "2", "--name", "run", "--no-check", "--quiet"),
+    )
+    versions = [json.loads(line) for line in printed(capsys, "models", "list", "run", "--json").splitlines()]
+    texts = [
+        [one["new_text"] for one in version["edits"].get("edits", {"components": []})["components"]]
+        for version in versions
+    ]
+    assert texts == [[], ["a {v1}"], ["aa {v1}"]]
+    assert len({version["resources_id"] for version in versions}) == 3
+    assert "prompt component user (user message 1):\naa {v1}" in printed(capsys, "models", "show", "run:2")
+    compared = printed(capsys, "models", "compare", "run:1", "run:2")
+    assert "-a {v1}" in compared and "+aa {v1}" in compared
+
+    kept = Path("runs/run/prompts/prompts.yaml")
+    assert read_prompts(kept).texts == {"user": "aa {v1}"}
+    printed(capsys, "models", "export", "run", "1", "out")
+    assert sorted(path.name for path in Path("out").iterdir()) == ["prompt.txt", "prompts.yaml"]
+    assert read_prompts("out/prompts.yaml").texts == {"user": "a {v1}"}
+
+    applied = printed(capsys, "prompts", "apply", "run")
+    assert "prompt prompt of version run:2 is the one that the run began with" in applied
+    assert "-ask {v1}\n+aa {v1}" in applied and f"--prompts {kept}\n" in applied
+    applied = printed(capsys, "prompts", "apply", "run:1")
+    assert "+a {v1}" in applied
+    assert "--prompts exported/prompts.yaml (written by `leyden models export run 1 exported`)" in applied
+    lines = printed(capsys, "prompts", "apply", "run:1", "--json").splitlines()
+    assert [json.loads(line)["new_text"] for line in lines] == ["a {v1}"]
+    assert "run 'run' has no version '9'" in printed(capsys, "prompts", "apply", "run:9", code=2)
+    assert "no run 'walk'" in printed(capsys, "prompts", "apply", "walk", code=2)
+
+    given = ("prompts", "try", "agent.py:agent", "--endpoint", endpoint.url, "--tasks", "tasks.jsonl", "--json")
+    trial = json.loads(printed(capsys, *given, "--a", "run:1", "--b", "run:2"))
+    assert (trial["reward"]["a"], trial["reward"]["b"]) == (pytest.approx(0.1), pytest.approx(0.2))
+    trial = json.loads(
+        printed(capsys, *given, "--a", "prompt=prompt.txt", "--b", "prompt=prompt.txt", "--b", "out/prompts.yaml")
+    )
+    assert trial["reward"]["ties"] == 3
+
+
+def test_templates_of_a_run_are_applied_as_what_changed_since_its_start(
+    endpoint: ChatEndpoint, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed(capsys, *arguments(endpoint.url, "--quiet"))
+    applied = printed(capsys, "prompts", "apply", "run:1")
+    assert "-{question}\n+aaa {question}\n" in applied
+    assert "text to paste, where the agent has its template prompt:\naaa {question}\n" in applied
+    assert "changes no prompt" not in applied
+    line = json.loads(printed(capsys, "prompts", "apply", "run:1", "--json"))
+    assert line == {"name": "prompt", "text": "{question}", "new_text": "aaa {question}"}
 
 
 BOTH = """

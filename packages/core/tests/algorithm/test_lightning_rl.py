@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leyden.core.algorithm.lightning_rl import LightningRL, LightningRLConfig
-from leyden.core.algorithm.registry import make_algorithm
+from leyden.core.algorithm.registry import ALGORITHMS, make_algorithm
 from leyden.core.data.failure import Failure
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
 from leyden.core.errors import NothingToLearn, UsageError
@@ -115,7 +115,7 @@ def test_algorithms_come_by_name_with_typed_configuration() -> None:
 @pytest.mark.parametrize(
     ("name", "config", "says"),
     [
-        ("lightningrl", {}, "use one of dpo, lightning_rl, sft"),
+        ("lightningrl", {}, f"use one of {', '.join(sorted(ALGORITHMS))}"),
         ("lightning_rl", {"learning_rat": 1.0}, "learning_rat"),
         ("lightning_rl", {"epochs": "two"}, "epochs"),
         ("lightning_rl", {"credit": "fair"}, "unknown credit assignment 'fair'"),

@@ -48,6 +48,12 @@ def test_braces_of_json_are_explained() -> None:
         PromptTemplate(template="{x.__class__}"),
         PromptTemplate(template="{x[0].__class__.__mro__}"),
         PromptTemplate(template="{n:{x.__class__}}"),
+        PromptTemplate(template="{g.gi_frame.f_builtins}"),
+        PromptTemplate(template="{g.gi_code}"),
+        PromptTemplate(template="{n:{g.gi_frame[0]}}"),
+        jinja("{{ g.gi_frame }}"),
+        jinja("{{ ('{0.__class__}'|attr('format'))(1) }}"),
+        jinja("{{ '{n.__class__}'.format_map({'n': 1}) }}"),
         jinja("{{ ''.__class__ }}"),
         jinja("{{ x[0].__class__.__mro__ }}"),
         jinja("{{ x|attr('__class__') }}"),
@@ -60,7 +66,7 @@ def test_braces_of_json_are_explained() -> None:
 def test_private_attributes_and_changes_of_values_are_refused(template: PromptTemplate) -> None:
     given = ["a"]
     with pytest.raises(PromptError, match=r"the prompt template (may not|cannot be filled)"):
-        template.format(x=given, n=1)
+        template.format(x=given, n=1, g=(n for n in given))
     assert given == ["a"]
 
 
@@ -76,6 +82,12 @@ def test_private_attributes_and_changes_of_values_are_refused(template: PromptTe
         jinja("{% include 'file' %}"),
         jinja("{{ x.nothing }}"),
         jinja("{{ 1 / 0 }}"),
+        jinja("{{ x|truncate(-5) }}"),
+        jinja("{{ x|xmlattr }}"),
+        jinja("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
+        jinja("{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}"),
+        jinja("".join(f"{{% for i{n} in [1] %}}" for n in range(30)) + "{% endfor %}" * 30),
+        jinja("{% for i in range(10 ** 9) %}{% endfor %}"),
     ],
 )
 def test_a_template_that_cannot_be_filled_is_a_prompt_error(template: PromptTemplate) -> None:

@@ -89,3 +89,41 @@ def test_a_file_that_cannot_be_read_or_written_is_refused(tmp_path: Path) -> Non
             read_prompts(path)
     with pytest.raises(PromptError, match="cannot be written"):
         write_prompts(tmp_path / "no" / "prompts.yaml", PromptEdits())
+
+
+@given(st.text(st.characters(codec="utf-8")) | st.sampled_from(["a\ncomponents: []", "\x85- x\u2028y: 1\r#", "\x07"]))
+def test_notes_are_comments_whatever_names_are_in_them(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    edits = PromptEdits(components=(PromptComponent(name="c", role="system", text="a"),))
+    file = tmp_path_factory.mktemp("prompts") / "prompts.yaml"
+    write_prompts(file, edits, [f"Left out: the user message 1 of {name}.", name])
+    assert read_prompts(file) == edits
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "!!python/object/apply:os.system ['id']",
+        "&a x",
+        "*a",
+        "!!int 3",
+        "<<",
+        "? a",
+        "%YAML 1.1",
+        "---",
+        "|",
+        ">-\n a",
+        "a: *b",
+        "\x00\x1b",
+    ],
+)
+def test_a_text_that_imitates_yaml_is_read_back_as_text(tmp_path: Path, text: str) -> None:
+    component = PromptComponent(name=text, agent=text, node=text, role="tool", tool=text, text=escaped(text))
+    write_prompts(tmp_path / "p.yaml", PromptEdits(components=(component,)))
+    assert read_prompts(tmp_path / "p.yaml").components == (component,)
+
+
+@pytest.mark.parametrize("value", ["!!python/object/apply:os.getpid []", "!!python/name:os.system"])
+def test_a_file_makes_no_objects(tmp_path: Path, value: str) -> None:
+    (tmp_path / "p.yaml").write_text(f"components:\n- {{name: a, role: system, text: {value}}}\n")
+    with pytest.raises(PromptError, match="is not YAML"):
+        read_prompts(tmp_path / "p.yaml")

@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from leyden.core.algorithm.dpo import DPO, DPOConfig
     from leyden.core.algorithm.language_model import ModelOptions
     from leyden.core.algorithm.lightning_rl import LightningRL, LightningRLConfig
+    from leyden.core.algorithm.prompts.apo import APO, APOConfig
     from leyden.core.algorithm.prompts.budget import BudgetOptions
     from leyden.core.algorithm.prompts.gepa import GEPA, GEPAConfig
     from leyden.core.algorithm.sft import SFT, SFTConfig
     from leyden.core.algorithm.side_by_side import Side, SideBySide, SideBySideConfig
     from leyden.core.algorithm.stages import Stage, Stages, StagesConfig
     from leyden.core.algorithm.verl.algorithm import VERL, VERLConfig
+    from leyden.core.data.dataset import Dataset
     from leyden.core.data.prompts.edits import PromptComponent, PromptEdits
     from leyden.core.data.resources import LLM, NamedResources, PromptTemplate, ResourcesUpdate
     from leyden.core.data.rollout import Attempt, AttemptedRollout, EnqueueRollout, Rollout, RolloutConfig, Task
@@ -45,13 +47,16 @@ if TYPE_CHECKING:
     )
     from leyden.core.tracing.production.capture import capture
     from leyden.core.trainer.export.export import Exported, export_run
+    from leyden.core.trainer.monitoring.logs import setup_logging
     from leyden.core.trainer.preflight.report import CheckReport
     from leyden.core.trainer.run_folder.report import RunReport
     from leyden.core.trainer.trainer import Trainer
     from leyden.core.trajectory.select import Selector
+    from leyden.core.trajectory.trace_to_messages import TraceToMessages
 
 _HOME = {
-    "DPO": "algorithm.dpo",
+    "APO": "algorithm.prompts.apo",
+    "APOConfig": "algorithm.prompts.apo",
     "Adapter": "runner.adapters.base",
     "Algorithm": "algorithm.base",
     "Attempt": "data.rollout",
@@ -60,7 +65,9 @@ _HOME = {
     "CheckReport": "trainer.preflight.report",
     "CommandAgent": "runner.commands.command",
     "Context": "algorithm.base",
+    "DPO": "algorithm.dpo",
     "DPOConfig": "algorithm.dpo",
+    "Dataset": "data.dataset",
     "Engine": "engine.base",
     "EnqueueRollout": "data.rollout",
     "Exported": "trainer.export.export",
@@ -86,16 +93,17 @@ _HOME = {
     "RunReport": "trainer.run_folder.report",
     "SFT": "algorithm.sft",
     "SFTConfig": "algorithm.sft",
+    "Sampling": "data.sampling",
+    "Selector": "trajectory.select",
     "Side": "algorithm.side_by_side",
     "SideBySide": "algorithm.side_by_side",
     "SideBySideConfig": "algorithm.side_by_side",
+    "Span": "data.span",
     "Stage": "algorithm.stages",
     "Stages": "algorithm.stages",
     "StagesConfig": "algorithm.stages",
-    "Sampling": "data.sampling",
-    "Selector": "trajectory.select",
-    "Span": "data.span",
     "Task": "data.rollout",
+    "TraceToMessages": "trajectory.trace_to_messages",
     "Trainer": "trainer.trainer",
     "Trajectory": "data.transition",
     "TrajectoryGroup": "data.transition",
@@ -115,15 +123,18 @@ _HOME = {
     "open_store": "store.open",
     "operation": "tracing.emit",
     "rollout": "runner.adapters.rollout_function",
+    "setup_logging": "trainer.monitoring.logs",
 }
 """Public name to the module it lives in."""
 
 __all__ = [
+    "APO",
     "DPO",
     "GEPA",
     "LLM",
     "SFT",
     "VERL",
+    "APOConfig",
     "Adapter",
     "Algorithm",
     "Attempt",
@@ -133,6 +144,7 @@ __all__ = [
     "CommandAgent",
     "Context",
     "DPOConfig",
+    "Dataset",
     "Engine",
     "EnqueueRollout",
     "Exported",
@@ -165,6 +177,7 @@ __all__ = [
     "Stages",
     "StagesConfig",
     "Task",
+    "TraceToMessages",
     "Trainer",
     "Trajectory",
     "TrajectoryGroup",
@@ -183,6 +196,7 @@ __all__ = [
     "open_store",
     "operation",
     "rollout",
+    "setup_logging",
 ]
 
 

@@ -173,6 +173,27 @@ async def test_responses_do_not_show_the_replaced_texts(stream: bool) -> None:
     assert not any(new in shown for new in (REPLACED, "adds numbers", "the exact sum"))
 
 
+async def test_two_places_with_one_new_text_get_their_own_texts_back() -> None:
+    """A tool whose own description is another's new text keeps it, too."""
+    other = PromptComponent(name="other", role="tool", tool="sub", text="subtracts", new_text="adds numbers")
+    descriptions = {"add": "adds", "sub": "subtracts", "mul": "adds numbers"}
+    tools: Any = [
+        {"type": "function", "name": name, "description": text, "parameters": {}, "strict": True}
+        for name, text in descriptions.items()
+    ]
+    asked: Any = [{"role": "system", "content": SENT}, {"role": "user", "content": "1 + 2"}]
+    async with run_with(SYSTEM, TOOL, other) as run:
+        async with run.client() as client:
+            agent: Any = client
+            reply = await agent.responses.create(model="m", input=asked, instructions=REPLACED, tools=tools)
+            later = await agent.responses.create(model="m", input=asked, tools=tools)
+        bodies = [body for _, body in run.provider.seen]
+    assert [tool["description"] for tool in bodies[0]["tools"]] == ["adds numbers"] * 3
+    assert {tool.name: tool.description for tool in reply.tools} == descriptions
+    assert (bodies[1]["input"][0]["content"], later.instructions) == (REPLACED, None)
+    assert reply.instructions == REPLACED
+
+
 async def test_messages_and_their_counts_have_the_new_text_in_one_block() -> None:
     component = PromptComponent(name="s", role="system", text="One.\nTwo {v1}.", new_text="New {v1}.")
     user = PromptComponent(name="u", role="user", part=1, text="Look: {v1}", new_text="See: {v1}")

@@ -209,15 +209,55 @@ def test_prompts_of_completions_are_components_by_their_number() -> None:
     rollouts = [
         rollout(
             task,
-            call(("user", f"Question: {task}\nAnswer:"), DIALECT="completions", PROMPT_INDEX=0, RESPONSE_ID="r"),
-            call(("user", f"Question: {task}\nAnswer:"), DIALECT="completions", PROMPT_INDEX=1, RESPONSE_ID="r"),
-            call(("user", f"Question: {task}\nAnswer:"), DIALECT="completions", PROMPT_INDEX=1, RESPONSE_ID="r"),
+            *(
+                call(
+                    ("user", f"Question: {task}\nAnswer:"),
+                    DIALECT="completions",
+                    RESPONSE_ID="r",
+                    PROMPT_INDEX=prompt,
+                    CHOICE_INDEX=choice,
+                )
+                for prompt, choice in ((0, 0), (1, 1), (1, 2))
+            ),
         )
         for task in TASKS
     ]
     found = find_prompts(rollouts)
     assert texts(found) == [("prompt", "Question: {v1}\nAnswer:"), ("prompt2", "Question: {v1}\nAnswer:")]
     assert [component.calls for component in found.edits.components] == [3, 3]
+
+
+@pytest.mark.parametrize("response_id", ["chatcmpl-1", ""])
+def test_calls_of_an_endpoint_whose_answers_have_one_id_are_told_apart(response_id: str) -> None:
+    rollouts = [
+        rollout(
+            task,
+            call(("system", "Read."), agent="a", RESPONSE_ID=response_id, CHOICE_INDEX=0),
+            call(("system", "Read."), agent="a", RESPONSE_ID=response_id, CHOICE_INDEX=1),
+            call(("system", "Write."), agent="b", RESPONSE_ID=response_id, CHOICE_INDEX=0),
+        )
+        for task in TASKS
+    ]
+    found = find_prompts(rollouts)
+    assert texts(found) == [("a.system", "Read."), ("b.system", "Write.")]
+    assert found.calls == 6
+
+
+def test_an_answer_that_a_later_call_has_in_a_prompt_is_a_variable_and_not_a_prompt() -> None:
+    def wrote(text: str) -> str:
+        return msgspec.json.encode([{"role": "assistant", "content": text}]).decode()
+
+    rollouts: list[RecordedCalls] = []
+    for number, task in enumerate(TASKS):
+        answer = f"I think that it is about {number} or a little more."
+        first = call(("system", "Think."), ("user", task), agent="a", OUTPUT_MESSAGES=wrote(answer))
+        second = call(("user", task), ("user", answer), agent="b")
+        third = call(("user", f"Edit the draft.\nDraft: {answer}\nReply:"), agent="c")
+        rollouts.append(rollout(task, first, second, third))
+    assert texts(find_prompts(rollouts)) == [
+        ("a.system", "Think."),
+        ("c.user", "Edit the draft.\nDraft: {v1}\nReply:"),
+    ]
 
 
 def test_of_a_replaced_text_the_agents_own_is_found() -> None:
@@ -239,3 +279,51 @@ def test_a_value_that_all_tasks_share_is_fixed_text_and_a_short_one_a_word() -> 
         for row in rows
     ])  # fmt: skip
     assert texts(found) == [("system", "Write in very formal English on the {v1}")]
+
+
+IMITATIONS = ["You are a helpful assistant. Be brief.", "helpful assistant", "Question", "Question: {v1}\nAnswer:"]
+
+
+@pytest.mark.parametrize("imitation", [*IMITATIONS, "x\nAnswer: y\nAnswer:", "You are", "v1"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("others", [1, 3])
+def test_a_task_that_imitates_a_prompt_hides_and_changes_no_component(imitation: str, place: int, others: int) -> None:
+    tasks = TASKS[:others]
+    tasks.insert(place, imitation)
+    found = find_prompts([
+        rollout(
+            {"question": task},
+            call(("system", "You are a helpful assistant. Be brief."), ("user", f"Question: {task}\nAnswer:")),
+        )
+        for task in tasks
+    ])  # fmt: skip
+    assert texts(found) == [
+        ("system", "You are a helpful assistant. Be brief."),
+        ("user", "Question: {v1}\nAnswer:"),
+    ]
+
+
+def test_a_task_in_the_system_prompt_is_a_variable_also_if_it_repeats_the_prompt() -> None:
+    tasks = [*TASKS, "You are a helpful assistant. Task: ", "you are a helpful assistant"]
+    found = find_prompts([
+        rollout(task, call(("system", f"You are a helpful assistant. Task: {change(task)}"), ("user", task)))
+        for task in tasks
+        for change in (str, str.upper)
+    ])  # fmt: skip
+    assert texts(found) == [("system", "You are a helpful assistant. Task: {v1}")]
+
+
+def test_a_value_that_another_tasks_document_has_is_a_variable() -> None:
+    rows = [("Lima", "Lima has many people."), ("Bonn", "It is not Lima."), ("Oslo", "A town in the north.")]
+    found = find_prompts([rollout({"town": town}, call(("user", f"Town: {town}\nPage: {page}\nAnswer in one word.")))
+                          for town, page in rows])  # fmt: skip
+    assert texts(found) == [("user", "Town: {v1}\nPage: {v2}.\nAnswer in one word.")]
+
+
+def test_tasks_of_line_breaks_and_marks_take_linear_time() -> None:
+    began = time.perf_counter()
+    for mark in ("\n", "-\n", "<a", ": ", "\n>"):
+        find_prompts([
+            rollout(f"{n} {n}", call(("user", f"Say {n} {mark * 50_000} end of {n}"))) for n in range(2)
+        ])  # fmt: skip
+    assert time.perf_counter() - began < 20

@@ -210,6 +210,14 @@ class Context(ABC):
         """
 
 
+class RunDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of `Trainer` where its caller gives none."""
+
+    steps: int = 25
+    timeout_seconds: float = 120.0
+    """Time limit of one attempt."""
+
+
 class Algorithm(ABC):
     """Owns a training loop. Registered in `algorithm.registry`, or named by an import string."""
 
@@ -220,6 +228,9 @@ class Algorithm(ABC):
     """Whether it trains the weights of a policy. If not, the model at an endpoint answers the agent."""
     takes_batches: ClassVar[bool] = True
     """Whether a step runs the next `--tasks-per-step` tasks. If not, the algorithm chooses its tasks itself."""
+    run_defaults: RunDefaults = RunDefaults()
+    keys: Mapping[str, str] = MappingProxyType({})
+    """Keys that were given in Python, by the environment variables that the configuration names. No file holds them."""
 
     def __init__(self, config: msgspec.Struct) -> None:
         self.config = config

@@ -22,6 +22,7 @@ ALGORITHMS = {
     "lightning_rl": "leyden.core.algorithm.lightning_rl:LightningRL",
     "sft": "leyden.core.algorithm.sft:SFT",
     "dpo": "leyden.core.algorithm.dpo:DPO",
+    "apo": "leyden.core.algorithm.prompts.apo:APO",
     "gepa": "leyden.core.algorithm.prompts.gepa:GEPA",
     "stages": "leyden.core.algorithm.stages:Stages",
     "side_by_side": "leyden.core.algorithm.side_by_side:SideBySide",

@@ -51,7 +51,9 @@ Answer: TypeAlias = Callable[[list[Turn]], str | Exception | Late]
 
 
 def turns(ids: Sequence[int]) -> list[Turn]:
-    """Return the complete turns in a prompt of `ByteCodec`."""
+    """Return the complete turns in a prompt of `ByteCodec`; a prompt without a template is one turn of the user."""
+    if BEGIN not in ids:
+        return [Turn("user", bytes(token for token in ids if token < BEGIN).decode())]
     found: list[Turn] = []
     turn: list[int] = []
     for token in ids:

@@ -1,5 +1,6 @@
 """Python interface of training: `Trainer` offers what `leyden train` and `leyden dev` do."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,14 +33,18 @@ from leyden.core.trainer.preflight.report import CheckReport
 from leyden.core.trainer.rollouts.selection import Selection, read_selection
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
-from leyden.core.trainer.serving.endpoint import ModelEndpoint
+from leyden.core.trainer.serving.endpoint import KEY, ModelEndpoint, openai_endpoint
+from leyden.core.trainer.serving.given_keys import give_keys
 from leyden.core.trainer.serving.provider import read_provider
+from leyden.core.trajectory.trace_to_messages import TraceToMessages
 
 if TYPE_CHECKING:
     from leyden.core.runner.attempts.hooks import Hook
     from leyden.core.trainer.rollouts.recorded import RecordedRollout
 
-Dataset = Iterable[Task]
+log = logging.getLogger(__name__)
+
+TaskRows = Iterable[Task]
 RewardFunction = Callable[..., Any]
 InputFunction = Callable[[Task], Any]
 
@@ -53,6 +58,9 @@ class Trainer:
 
     Args:
         algorithm: Algorithm that trains; `LightningRL` by default.
+        steps: Number of steps; by default what the algorithm names, else 25. The same is true of `timeout_seconds`,
+            the time limit of an attempt, and 120.
+        adapter: Older name of `select`. `TraceToMessages()` of the original selects every call.
         policy: Model to train, or several by name. `routes` then maps calls to them.
         isolation: "auto" runs rollouts in forked processes of their own if they would share mutable state;
             "process" always forks, "shared" never does.
@@ -64,6 +72,7 @@ class Trainer:
             embeddings. `provider_key_env` names the environment variable with its key.
         initial_resources: What the agent runs with: prompt templates, prompt edits, and LLMs, whose endpoint becomes
             the run's. With an algorithm that trains no weights, the endpoint of the first LLM answers the agent.
+            Without one, the endpoint of OPENAI_BASE_URL does, or OpenAI's, with the key in OPENAI_API_KEY.
         engine: "vllm" serves the policies with vLLM servers, which use the options in `vllm`.
         device: Device on which policies are trained and served, `cpu` or `cuda`. The default is the CPU; for
             `resume` it is the device of the run.
@@ -79,19 +88,19 @@ class Trainer:
         isolation: Isolation = "auto",
         runners: RunnerPlacement | None = None,
         select: Mapping[str, Any] | None = None,
-        adapter: Mapping[str, Any] | None = None,
+        adapter: Mapping[str, Any] | TraceToMessages | None = None,
         reward_weights: Mapping[str, float] | None = None,
         input: "InputFunction | str | None" = None,
         hooks: "Sequence[Hook | type[Hook] | str]" = (),
         initial_resources: NamedResources | None = None,
         name: str | None = None,
         experiment: str | None = None,
-        steps: int = 25,
+        steps: int | None = None,
         tasks_per_step: int = 16,
         group_size: int = 8,
         seed: int = 0,
         sampling: Sampling | None = None,
-        timeout_seconds: float = 120.0,
+        timeout_seconds: float | None = None,
         routes: Sequence[str] = (),
         provider: str | None = None,
         provider_key_env: str | None = None,
@@ -122,10 +131,11 @@ class Trainer:
         self.input, self.hooks = input, tuple(hooks)
         self.initial_resources = initial_resources or {}
         self.name, self.experiment, self.runs = name, experiment, Path(runs)
-        self.steps, self.seed = steps, seed
+        defaults = self.algorithm.run_defaults
+        self.steps, self.seed = defaults.steps if steps is None else steps, seed
         self.tasks_per_step, self.group_size = tasks_per_step, group_size
         self.sampling = sampling or Sampling()
-        self.timeout_seconds = timeout_seconds
+        self.timeout_seconds = defaults.timeout_seconds if timeout_seconds is None else timeout_seconds
         self.routes = parse_routes(routes)
         self.provider = read_provider(provider, provider_key_env)
         self.frozen = {name: str(source) for name, source in (frozen or {}).items()}
@@ -144,8 +154,8 @@ class Trainer:
     def fit(
         self,
         agent: Any = None,
-        train_dataset: Dataset | None = None,
-        val_dataset: Dataset | None = None,
+        train_dataset: TaskRows | None = None,
+        val_dataset: TaskRows | None = None,
         reward: RewardFunction | str | None = None,
     ) -> RunReport:
         """Train on `train_dataset`, evaluate on `val_dataset`, and return the run's report.
@@ -163,7 +173,7 @@ class Trainer:
         """Resume the run `name` after its last checkpoint and return its report."""
         return resume(self.runs, name, self._session_function(agent, reward), ResumeChanges(device=self.device))
 
-    def check(self, agent: Any, dataset: Dataset, reward: RewardFunction | str | None = None) -> CheckReport:
+    def check(self, agent: Any, dataset: TaskRows, reward: RewardFunction | str | None = None) -> CheckReport:
         """Check on a few rollouts of `dataset` that `fit` would learn from it, and return the check's report.
 
         Files stay only if the check fails or rollouts fail. `fit` runs the same check on its first batch, unless
@@ -173,7 +183,7 @@ class Trainer:
         return check_run(self.runs, config, list(dataset), self._check_function(agent, reward))
 
     def dev(
-        self, agent: Any, dev_dataset: Dataset, reward: RewardFunction | str | None = None
+        self, agent: Any, dev_dataset: TaskRows, reward: RewardFunction | str | None = None
     ) -> "list[RecordedRollout]":
         """Run the agent on `dev_dataset` without training, print every span, and return the recorded rollouts.
 
@@ -209,6 +219,7 @@ class Trainer:
     def _session_function(self, agent: Any, reward: RewardFunction | str | None) -> SessionFunction:
         if agent is None or isinstance(agent, str):
             self._check_importable(reward)
+            give_keys(self.algorithm.keys)
             return train_here(make_display(quiet=self.quiet), self.initial_resources)
 
         def run_session(folder: RunFolder, config: RunConfig) -> RunReport:
@@ -221,13 +232,14 @@ class Trainer:
             loaded.check_tasks(folder.task_examples(config))
             folder.save_resources(self.initial_resources)
             shown = "quiet" if self.quiet else "bars"
-            return train_with_live_agent(folder, config, loaded, shown, self._endpoint_key())
+            return train_with_live_agent(folder, config, loaded, shown, self._keys())
 
         return run_session
 
     def _check_function(self, agent: Any, reward: RewardFunction | str | None) -> CheckFunction:
         if isinstance(agent, str):
             self._check_importable(reward)
+            give_keys(self.algorithm.keys)
             return check_here(make_display(quiet=self.quiet), self.initial_resources)
 
         def run_check(folder: RunFolder, config: RunConfig) -> CheckReport:
@@ -240,27 +252,29 @@ class Trainer:
             loaded.check_tasks(folder.task_examples(config))
             folder.save_resources(self.initial_resources)
             shown = "quiet" if self.quiet else "bars"
-            return check_with_live_agent(folder, config, loaded, shown, self._endpoint_key())
+            return check_with_live_agent(folder, config, loaded, shown, self._keys())
 
         return run_check
 
     def _endpoint(self) -> ModelEndpoint:
         """The endpoint that answers the agents of a run without a policy."""
-        llm = self._llm()
-        if llm is None:
-            raise UsageError(
-                f"{self.algorithm.name} trains no weights: Trainer(initial_resources={{'main_llm': LLM(endpoint=..., "
-                "model=...)}) names the model that answers the agent"
-            )
-        return ModelEndpoint.of(llm)
+        if (llm := self._llm()) is not None:
+            return ModelEndpoint.of(llm)
+        if (own := openai_endpoint()) is not None:
+            log.warning("no LLM is among initial_resources: %s answers the agent, as without Leyden", own.url)
+            return own
+        raise UsageError(
+            f"{self.algorithm.name} trains no weights: Trainer(initial_resources={{'main_llm': LLM(endpoint=..., "
+            "model=...)}) names the model that answers the agent, or OPENAI_API_KEY holds the key of its own provider"
+        )
 
     def _llm(self) -> LLM | None:
         return next((one for one in self.initial_resources.values() if isinstance(one, LLM)), None)
 
-    def _endpoint_key(self) -> str | None:
-        """The key that was given in Python, which no file holds."""
+    def _keys(self) -> dict[str, str]:
+        """Keys that were given in Python, by the variables in which the learner process finds them."""
         llm = None if self.algorithm.needs_policy else self._llm()
-        return None if llm is None else llm.api_key
+        return {**self.algorithm.keys, **({} if llm is None or llm.api_key is None else {KEY: llm.api_key})}
 
     def _where(self, agent: Any) -> RunnerPlacement:
         if self.runners.where != "local" and not isinstance(agent, str):
@@ -342,7 +356,9 @@ def _named(given: object) -> str | None:
     return given if isinstance(given, str) else None
 
 
-def _selection(select: Mapping[str, Any] | None, adapter: Mapping[str, Any] | None) -> Selection:
+def _selection(select: Mapping[str, Any] | None, adapter: "Mapping[str, Any] | TraceToMessages | None") -> Selection:
+    if isinstance(adapter, TraceToMessages):
+        return read_selection(select or {})  # it selects every call
     if select is not None and adapter is not None:
         raise UsageError("give select= or its older name adapter=, not both")
     return read_selection(select or adapter or {})

@@ -44,24 +44,31 @@ class PromptAlgorithmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_u
         if not 0 < self.validation_share < 1:
             raise UsageError(f"validation_share must be between 0 and 1, not {self.validation_share}")
 
+    def models(self) -> tuple[ModelOptions, ...]:
+        """Return the models that the algorithm calls, the reflection model first."""
+        return (self.reflection,)
+
 
 class PromptSession:
     """A session of a search: its tasks, its record, and the operations that end a step."""
 
-    def __init__(self, context: Context, options: PromptAlgorithmOptions, model: LanguageModel) -> None:
+    def __init__(self, context: Context, options: PromptAlgorithmOptions, models: Sequence[LanguageModel]) -> None:
         self.context, self.options = context, options
         self.components = PromptComponents(context.resources, options.components)
         self.search: PromptSearch = read_search(context.state)
-        self.budget = Budget(options.budget, self.search, reflection_is_priced=model.is_priced)
+        self.budget = Budget(options.budget, self.search, reflection_is_priced=all(model.is_priced for model in models))
         self.runner = PromptRunner(context, self.components, self.search, self.budget, self.save)
-        self.reflector = Reflector(model, self.search, self.budget, self.save, context.step)
+        self.reflector = Reflector(models, self.search, self.budget, self.save, context.step)
         self.training, self.validation = split_tasks(context, options)
         if not self.search.candidates:
             self.search.candidates.append(Candidate(number=0, texts=self.components.texts))
         if self.search.ended_in > context.step:
             self.search.ended = ""
-        # A candidate of a step that was not finished is made again.
+        # A candidate of a step that was not finished is made again, and what was evaluated there is evaluated again.
         self.search.candidates = [one for one in self.search.candidates if one.step <= context.step]
+        for candidate in self.search.candidates:
+            if candidate.scored_in > context.step:
+                candidate.scores, candidate.scored_in = {}, 0
         if self.search.best >= len(self.search.candidates):
             self.search.best = self.best().number
         self._notes: dict[str, str] = {}
@@ -126,10 +133,12 @@ class PromptSession:
         return candidate
 
     def problem(self, texts: Mapping[str, str], parent: Mapping[str, str]) -> str:
-        """Return why a candidate cannot run: a text that lost or invented a variable; empty if it can."""
+        """Return why a candidate cannot run: a text that is empty, or lost or invented a variable; empty if it can."""
         for name, text in texts.items():
             if parent.get(name) == text:
                 continue
+            if not text.strip():
+                return f"{name}: the new text is empty"
             try:
                 self.components.check(name, text)
             except PromptError as error:
@@ -139,6 +148,7 @@ class PromptSession:
     def note_scores(self, candidate: Candidate, scored: Sequence[Scored]) -> None:
         """Record the candidate's scores on the validation tasks."""
         candidate.scores = {row.key: one.score for row, one in zip(self.validation, scored, strict=True)}
+        candidate.scored_in = self.step
 
     async def end_step(self, best: Candidate, metrics: Mapping[str, Any]) -> None:
         """Publish the best candidate so far, log the step, and save a checkpoint."""
@@ -169,17 +179,16 @@ class PromptSession:
 
     async def _final_comparison(self) -> Candidate:
         """Spend the rollouts that are left on the best candidates, in pairs, and return the better one."""
-        left = self.budget.rollouts_left
         ranked = sorted(
             (one for one in self.search.candidates if one.score is not None and not one.rejected),
             key=lambda one: (-(one.score or 0.0), one.number),
         )[:FINALISTS]
-        if not left or not ranked:
+        if not self.budget.rollouts_left or not ranked:
             return self.best()
         totals: dict[int, list[float]] = {one.number: list(one.scores.values()) for one in ranked}
         repeat = 0
         with suppress(BudgetSpent):
-            while left > 0:
+            while left := self.budget.rollouts_left:
                 repeat += 1
                 pairs = [(row, one) for row in self.validation for one in ranked][:left]
                 rows = {one.number: [row for row, other in pairs if other is one] for one in ranked}
@@ -187,7 +196,6 @@ class PromptSession:
                 found = await self.runner.evaluate(work, repeat)
                 for one, scored in zip(ranked, found, strict=True):
                     totals[one.number] += [single.score for single in scored]
-                left -= len(pairs)
         return max(ranked, key=lambda one: (fmean(totals[one.number]), -one.number))
 
     def _new_notes(self) -> dict[str, str]:
@@ -220,15 +228,17 @@ class PromptAlgorithm(Algorithm):
     async def run(self, context: Context) -> None:
         """Search for better prompts until the steps are taken or the budget is spent."""
         await context.restore()
-        model = context.language_model(self.options.reflection)
+        models: list[LanguageModel] = []
         try:
-            session = PromptSession(context, self.options, model)
+            models += [context.language_model(options) for options in self.options.models()]
+            session = PromptSession(context, self.options, models)
             if context.step == 0:
                 await context.evaluate("before")
             if not session.search.ended and context.step < context.steps:
                 await self.search(session)
         finally:
-            await model.close()
+            for model in models:
+                await model.close()
         await context.evaluate("after")
 
     @abstractmethod

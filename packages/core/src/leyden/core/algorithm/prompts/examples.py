@@ -63,11 +63,11 @@ def feedback(result: RolloutResult) -> str:
     return "\n".join(lines)
 
 
-def rendered(example: Mapping[str, Any]) -> str:
-    """Return an example as text with a heading for each part."""
+def rendered(example: Mapping[str, Any], level: int = 3) -> str:
+    """Return an example as text with a heading of this level for each part."""
     lines: list[str] = []
     for part, content in example.items():
-        lines.append(f"### {part}")
+        lines.append(f"{'#' * level} {part}")
         if isinstance(content, Mapping):
             for name, text in content.items():  # pyright: ignore[reportUnknownVariableType]  # texts by name
                 lines.append(f"{name}: {text}")

@@ -15,11 +15,11 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from leyden.core.algorithm.language_model import Message
 from leyden.core.algorithm.prompts.base import PromptAlgorithm, PromptAlgorithmOptions, PromptSession
 from leyden.core.algorithm.prompts.budget import BudgetSpent
 from leyden.core.algorithm.prompts.evaluation import Scored, TaskRow
 from leyden.core.algorithm.prompts.examples import make_example
+from leyden.core.algorithm.prompts.proposals import Draft, Proposal, propose
 from leyden.core.errors import UsageError
 
 R = TypeVar("R")
@@ -214,28 +214,20 @@ class _Optimizer:
     async def propose(self, jobs: Sequence["_Job"]) -> list[tuple[dict[str, str], dict[str, str], dict[str, str]]]:
         """Return for each job the new texts, the requests and the answers, by component."""
         asked = [(number, name) for number, job in enumerate(jobs) for name in job.examples]
-        requests: list[list[Message]] = [
-            [{"role": "user", "content": self._request(jobs[number], name)}] for number, name in asked
+        drafts = [
+            Draft(name=name, texts=jobs[number].candidate, request=self._request(jobs[number], name))
+            for number, name in asked
         ]
-        answers = await self._session.reflector.complete(requests)
-        problems = [
-            self._problem(jobs[number], name, answer) for (number, name), answer in zip(asked, answers, strict=True)
-        ]
-        again = [index for index, problem in enumerate(problems) if problem]
-        repaired = await self._session.reflector.complete(
-            [_repair(requests[index], answers[index] or "", problems[index]) for index in again]
-        )
-        for index, answer in zip(again, repaired, strict=True):
-            answers[index] = answer
+        proposals = await propose(self._session, drafts, _extracted, form="within ``` blocks")
         found: list[tuple[dict[str, str], dict[str, str], dict[str, str]]] = [({}, {}, {}) for _ in jobs]
-        for (number, name), request, answer in zip(asked, requests, answers, strict=True):
-            if answer is None:
+        for (number, name), draft, proposal in zip(asked, drafts, proposals, strict=True):
+            if proposal is None:
                 continue
-            if problem := self._problem(jobs[number], name, answer):
-                await self._reject(jobs[number], name, answer, problem)
+            if proposal.problem:
+                await self._reject(jobs[number], name, proposal)
                 continue
             texts, prompts, raw = found[number]
-            texts[name], prompts[name], raw[name] = _extracted(answer), request[0]["content"], answer
+            texts[name], prompts[name], raw[name] = proposal.text, draft.request or "", proposal.answer
         return found
 
     def _request(self, job: "_Job", name: str) -> str:
@@ -250,17 +242,12 @@ class _Optimizer:
         )
         return f"{text}\n\n{self._session.components.description(name)}"
 
-    def _problem(self, job: "_Job", name: str, answer: str | None) -> str:
-        if answer is None:
-            return ""
-        return self._session.problem({name: _extracted(answer)}, {name: job.candidate[name]})
-
-    async def _reject(self, job: "_Job", name: str, answer: str, problem: str) -> None:
-        texts = {**job.candidate, name: _extracted(answer)}
+    async def _reject(self, job: "_Job", name: str, proposal: Proposal) -> None:
+        texts = {**job.candidate, name: proposal.text}
         parent = next(
             (one for one in self._session.search.candidates if one.texts == job.candidate), self._session.start
         )
-        await self._session.add(texts, origin="reflection", parents=[parent.number], rejected=problem)
+        await self._session.add(texts, origin="reflection", parents=[parent.number], rejected=proposal.problem)
 
     # --- Callbacks of the library
 
@@ -304,7 +291,7 @@ class _Optimizer:
             origin = "merge" if len(parents) > 1 else "reflection"
             candidate = await session.add(texts, origin=origin, parents=parents)
         self._numbers[index] = candidate.number
-        candidate.scores = dict(event["scores_by_val_id"])
+        candidate.scores, candidate.scored_in = dict(event["scores_by_val_id"]), session.step
 
     def note_proposal(self, proposal: Any, *, accepted: bool) -> None:
         """Record a candidate that was compared with its parent."""
@@ -396,9 +383,3 @@ def _extracted(answer: str) -> str:
     """Return the new text in an answer of the reflection model."""
     proposal: Any = import_module("gepa.strategies.instruction_proposal")
     return proposal.InstructionProposalSignature.output_extractor(answer.strip())["new_instruction"]
-
-
-def _repair(request: Sequence[Message], answer: str, problem: str) -> list[Message]:
-    """Return the conversation in which the model corrects an answer that cannot be used."""
-    text = f"This text cannot be used: {problem}. Write the whole text again, within ``` blocks, without this error."
-    return [*request, {"role": "assistant", "content": answer}, {"role": "user", "content": text}]

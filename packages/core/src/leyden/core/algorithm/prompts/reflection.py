@@ -16,24 +16,24 @@ MOST_FAILURES = 5
 
 
 class Reflector:
-    """Calls `model`. `step` is the step that the next calls belong to, and `save` writes the search to disk.
+    """Calls `models`. `step` is the step that the next calls belong to, and `save` writes the search to disk.
 
     `finished` is the last step that an earlier session finished. Calls that failed after it are sent again.
     """
 
     def __init__(
         self,
-        model: LanguageModel,
+        models: Sequence[LanguageModel],
         search: PromptSearch,
         budget: Budget,
         save: Callable[[], None],
         finished: int = 0,
     ) -> None:
-        self._model, self._search, self._budget, self._save = model, search, budget, save
+        self._models, self._search, self._budget, self._save = models, search, budget, save
         self._step, self._next, self._failed = 1, 0, 0
-        for key, answer in list(search.reflections.items()):
-            if answer.text is None and int(key.partition(".")[0]) > finished:
-                del search.reflections[key]
+        unfinished = {key: one for key, one in search.reflections.items() if int(key.partition(".")[0]) > finished}
+        search.reflections = {key: one for key, one in search.reflections.items() if key not in unfinished}
+        search.unused |= {key: one for key, one in unfinished.items() if one.text is not None}
 
     @property
     def step(self) -> int:
@@ -44,24 +44,28 @@ class Reflector:
     def step(self, step: int) -> None:
         self._step, self._next = step, 0
 
-    async def complete(self, conversations: Sequence[Sequence[Message]]) -> list[str | None]:
-        """Return the answer to each conversation, all at once; None where the model gave none.
+    async def complete(self, conversations: Sequence[Sequence[Message] | None], model: int = 0) -> list[str | None]:
+        """Return the answer of model number `model` to each conversation, all at once; None where it gave none.
 
-        The calls of a step are numbered, so that a resumed run finds the answers it had. Raises BudgetSpent if tokens
-        or dollars are spent, and TrainingError after `MOST_FAILURES` failed calls in a row.
+        The calls of a step are numbered, so that a resumed run finds the answers it had. None as a conversation takes a
+        number without a call: the numbers then do not depend on which earlier calls failed. Raises BudgetSpent if
+        tokens or dollars are spent, and TrainingError after `MOST_FAILURES` failed calls in a row.
         """
-        keys = [f"{self._step}.{self._next + index}" for index in range(len(conversations))]
+        calls = {f"{self._step}.{self._next + index}": one for index, one in enumerate(conversations)}
         self._next += len(conversations)
-        if any(key not in self._search.reflections for key in keys):
+        if any(one is not None and key not in self._search.reflections for key, one in calls.items()):
             self._budget.check()
-        calls = [self._answer(key, one) for key, one in zip(keys, conversations, strict=True)]
-        return await asyncio.gather(*calls)
+        return await asyncio.gather(*(self._answer(key, one, self._models[model]) for key, one in calls.items()))
 
-    async def _answer(self, key: str, messages: Sequence[Message]) -> str | None:
+    async def _answer(self, key: str, messages: Sequence[Message] | None, model: LanguageModel) -> str | None:
+        if messages is None:
+            return None
+        if (kept := self._search.unused.pop(key, None)) is not None:
+            self._search.reflections[key] = kept
         if (known := self._search.reflections.get(key)) is not None:
             return known.text
         try:
-            found = await self._model.complete(messages)
+            found = await model.complete(messages)
         except ModelCallError as error:
             self._failed += 1
             if self._failed >= MOST_FAILURES:

@@ -35,6 +35,8 @@ class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Mean score of this candidate on the same tasks."""
     scores: dict[str, float] = {}
     """Score on each validation task, by the task's row; empty if it was not evaluated on all of them."""
+    scored_in: int = 0
+    """Step in which it was evaluated on them."""
     rejected: str = ""
     """Why it was not kept; empty if it was."""
 
@@ -78,6 +80,8 @@ class PromptSearch(msgspec.Struct, kw_only=True):
     evaluations: list[Evaluation] = []
     reflections: dict[str, Reflection] = {}
     """Answers of the reflection model, by the step and the number of the call in it."""
+    unused: dict[str, Reflection] = {}
+    """Answers that an earlier session got in a step that it did not finish. Each counts once the step is repeated."""
     best: int = 0
     """Number of the candidate that is published."""
     ended: str = ""

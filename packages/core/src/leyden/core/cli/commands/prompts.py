@@ -173,7 +173,7 @@ def _apply_edits(changed: "Sequence[PromptComponent]", named: str, served: str, 
         sys.stdout.write("\n".join([*_changes(component), "", ""]))
     sys.stdout.write(
         "to send the new texts without a change of the agent, let `leyden gateway` answer it, with --endpoint or "
-        f"--policy and --prompts {printable(served)}\n"
+        f"--policy, and --prompts {printable(served)}\n"
     )
 
 

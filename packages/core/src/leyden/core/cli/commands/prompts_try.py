@@ -37,13 +37,13 @@ from leyden.core.errors import UsageError
 from leyden.core.masking import printable
 
 if TYPE_CHECKING:
-    from leyden.core.trainer.services.prompt_trial import PairedDifference, PromptTrial, SideUse
+    from leyden.core.trainer.services.prompt_trial import PairedDifference, PromptTrial, VariantUse
 
 OWN = "the agent's own prompts"
 OUTPUT_CHARACTERS = 300
 TASK_CHARACTERS = 120
-_SIDE = (
-    "Prompts of side {}: a prompt file, NAME=FILE for a prompt template, or RUN:VERSION; may be repeated. "
+_VARIANT = (
+    "Prompts of variant {}: a prompt file, NAME=FILE for a prompt template, or RUN:VERSION; may be repeated. "
     "[default: the agent's own]"
 )
 
@@ -54,9 +54,9 @@ def try_(
     *,
     tasks: Annotated[Path, typer.Option(help="Tasks, JSON Lines.")],
     count: Annotated[int, typer.Option("--count", "-n", help="Run the first so many tasks.")] = 20,
-    a: Annotated[list[str] | None, typer.Option("--a", metavar="PROMPTS", help=_SIDE.format("A"))] = None,
-    b: Annotated[list[str] | None, typer.Option("--b", metavar="PROMPTS", help=_SIDE.format("B"))] = None,
-    repeats: Annotated[int, typer.Option(help="Run each task so many times with each side.")] = 1,
+    a: Annotated[list[str] | None, typer.Option("--a", metavar="PROMPTS", help=_VARIANT.format("A"))] = None,
+    b: Annotated[list[str] | None, typer.Option("--b", metavar="PROMPTS", help=_VARIANT.format("B"))] = None,
+    repeats: Annotated[int, typer.Option(help="Run each task so many times with each variant.")] = 1,
     reward: Annotated[str | None, typer.Option(help="Reward function `score(task, result)`, as file.py:score.")] = None,
     show: Annotated[int, typer.Option(help="Show both outputs of so many tasks, those that differ most.")] = 3,
     input: InputOption = None,
@@ -77,11 +77,11 @@ def try_(
 ) -> int:
     """Run AGENT, or COMMAND, on the same tasks with the prompts of A and of B, and show the difference.
 
-    Exit code 1 when the comparison shows nothing: no text of a side was replaced, all its rollouts failed, or no task
-    has a reward on both sides.
+    Exit code 1 when the comparison shows nothing: no text of a variant was replaced, all its rollouts failed, or no
+    task has a reward with both variants.
     """
     from leyden.core.trainer.rollouts.tasks import load_tasks
-    from leyden.core.trainer.run_folder.named_prompts import read_side
+    from leyden.core.trainer.run_folder.named_prompts import read_variant
     from leyden.core.trainer.services.dev import DevPlan
     from leyden.core.trainer.services.prompts import try_prompts
     from leyden.core.trainer.serving.provider import read_provider
@@ -90,10 +90,10 @@ def try_(
     if named is None:
         raise UsageError("missing AGENT, or -- COMMAND; see `leyden prompts try --help`")
     if not a and not b:
-        raise UsageError("give the prompts of one side or of both, as --b prompts.yaml or --a old.yaml --b new.yaml")
+        raise UsageError("give the prompts of one variant or of both, as --b prompts.yaml or --a old.yaml --b new.yaml")
     if show < 0:
         raise UsageError(f"--show must not be negative, not {show}")
-    sides = read_side(a or [], runs, "--a"), read_side(b or [], runs, "--b")
+    variants = read_variant(a or [], runs, "--a"), read_variant(b or [], runs, "--b")
     resources = answering(policy, endpoint, model, api_key_env)
     check_policy_device(device, policy)
     plan = DevPlan(
@@ -110,7 +110,9 @@ def try_(
     )
     rows = load_tasks(tasks)[:count]
     with _progress(2 * repeats * len(rows), shown=not json and sys.stderr.isatty()) as on_progress:
-        trial = try_prompts(plan, named, rows, reward, a=sides[0], b=sides[1], repeats=repeats, on_progress=on_progress)
+        trial = try_prompts(
+            plan, named, rows, reward, a=variants[0], b=variants[1], repeats=repeats, on_progress=on_progress
+        )
     if json:
         sys.stdout.write(json_line(trial))
     else:
@@ -140,7 +142,7 @@ def _show(trial: "PromptTrial", a: str, b: str, most: int) -> None:
     compared = {"reward": trial.reward, **trial.dimensions}
     rows = [_compared(name, found) for name, found in compared.items() if found is not None]
     if rows:
-        _table(("", "tasks", "A", "B", "B - A", "95 %", "wins / losses / ties", "p"), rows)
+        _table(("", "tasks", "A", "B", "B - A", "95 %", "won, lost, tied", "p"), rows)
     _table(("", "A", "B"), _used(trial.a, trial.b))
     for name, use in (("A", trial.a), ("B", trial.b)):
         if use.failures:
@@ -160,16 +162,16 @@ def _compared(name: str, found: "PairedDifference") -> tuple[str, ...]:
 
     means = [reward_text(mean, is_share=found.is_share) for mean in (found.a, found.b)]
     interval = "–" if found.interval is None else f"{found.interval[0]:+.2f}…{found.interval[1]:+.2f}"
-    counts = f"{found.wins} / {found.losses} / {found.ties}"
+    counts = f"{found.wins}, {found.losses}, {found.ties}"
     return (name, str(found.tasks), *means, f"{found.difference:+.3f}", interval, counts, f"{found.p_value:.3f}")
 
 
-def _used(a: "SideUse", b: "SideUse") -> list[tuple[str, str, str]]:
-    """Return the rows of what both sides used."""
+def _used(a: "VariantUse", b: "VariantUse") -> list[tuple[str, str, str]]:
+    """Return the rows of what both variants used."""
     return [(name, value, other) for (name, value), (_, other) in zip(_facts(a), _facts(b), strict=True)]
 
 
-def _facts(use: "SideUse") -> list[tuple[str, str]]:
+def _facts(use: "VariantUse") -> list[tuple[str, str]]:
     uncounted = f" ({use.uncounted_calls} calls without a count)" if use.uncounted_calls else ""
     return [
         ("rollouts", str(use.rollouts)),

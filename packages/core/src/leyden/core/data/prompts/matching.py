@@ -10,6 +10,8 @@ from leyden.core.data.prompts.edits import PromptComponent, PromptPlace, Role
 from leyden.core.data.prompts.places import PromptText
 from leyden.core.data.prompts.template import TextTemplate
 
+MOST_NAMES = 3
+"""Most names of components in a message."""
 _log = logging.getLogger("leyden.prompts")
 
 
@@ -66,14 +68,13 @@ class CallerEdits:
         each place.
         """
         replaced: list[tuple[PromptText, ReplacedText, str]] = []
-        for found in [text for text in texts if text.place in self._edits]:
-            for edit in self._edits[found.place]:
+        # All are read before one is replaced, which may change the list in which the others are.
+        for found, edits in [(text, self._edits[text.place]) for text in texts if text.place in self._edits]:
+            for edit in edits:
                 values = edit.own.match(found.text)
                 if values is not None:
                     if edit.new is not None:
-                        place = msgspec.structs.asdict(found.place)
-                        record = ReplacedText(component=edit.name, own=found.text, **place)
-                        replaced.append((found, record, edit.new.fill(values)))
+                        replaced.append((found, _record(edit.name, found), edit.new.fill(values)))
                     break
             else:
                 self._report(found.place)
@@ -84,13 +85,22 @@ class CallerEdits:
     def _report(self, place: PromptPlace) -> None:
         if place not in self._reported:
             self._reported.add(place)
-            names = ", ".join(repr(edit.name) for edit in self._edits[place] if edit.new is not None)
+            all_names = [repr(edit.name) for edit in self._edits[place] if edit.new is not None]
+            more = f" and {len(all_names) - MOST_NAMES} more" if len(all_names) > MOST_NAMES else ""
+            names = ", ".join(all_names[:MOST_NAMES]) + more
             _log.warning(
                 "a call has another text as %s than the prompt component %s: it is sent unchanged. If the agent's "
                 "prompt was changed, find its components again with `leyden prompts`",
                 place,
                 names,
             )
+
+
+def _record(component: str, found: PromptText) -> ReplacedText:
+    at = found.place
+    return ReplacedText(
+        component=component, role=at.role, position=at.position, part=at.part, tool=at.tool, own=found.text
+    )
 
 
 class CompiledEdits:

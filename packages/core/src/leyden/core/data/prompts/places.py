@@ -6,8 +6,9 @@ A request has the form of Chat Completions here, in which the gateway also recor
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
+
+import msgspec
 
 from leyden.core.data.prompts.edits import PromptPlace, Role
 
@@ -21,8 +22,7 @@ SYSTEM_ROLES = ("system", "developer")
 _TEXT_TYPES = ("text", "input_text")
 
 
-@dataclass(frozen=True, slots=True)
-class PromptText:
+class PromptText(msgspec.Struct, frozen=True):
     """One text of a request."""
 
     place: PromptPlace

@@ -83,6 +83,8 @@ class TextTemplate:
 
     def fill(self, values: Mapping[str, str]) -> str:
         """Return the text with these values; raises KeyError for a variable without a value."""
+        if not self.names:
+            return self.fixed[0]
         rest = [values[name] + fixed for name, fixed in zip(self.names, self.fixed[1:], strict=True)]
         return "".join([self.fixed[0], *rest])
 

@@ -11,7 +11,7 @@ from leyden.core.data.encoding.provider_model import ProviderModel, read_provide
 from leyden.core.data.resources import LLM
 from leyden.core.data.span import Span
 from leyden.core.errors import UsageError
-from leyden.core.gateway.upstream.litellm_library import library, litellm_name
+from leyden.core.gateway.upstream.litellm_library import EXTRA, library, litellm_name
 
 _HOSTS = {
     "api.openai.com": "openai",
@@ -44,8 +44,8 @@ class PriceList:
             return
         try:
             self._litellm = library()
-        except UsageError as error:
-            self.unknown = str(error)
+        except UsageError:
+            self.unknown = f"the price list is part of LiteLLM, which is not installed: {EXTRA}"
 
     def cost(self, models: tuple[str, ...], input_tokens: int, output_tokens: int) -> float | None:
         """Return the list price of one call in US dollars; None if it is not known.

@@ -11,14 +11,15 @@ with the engine's own log:
             return MyAdapter()
 
 and the other hooks of `AdapterTests`. Agents without a framework have no structure to record; what they are promised is
-`PlainContract`, and `ForeignContract` if they are processes of their own. Needs pytest with pytest-asyncio in auto
+`PlainContract`, and `ForeignContract` if they are processes of their own. `ReplacedPromptsContract` holds an agent with
+new prompts against the same agent with its own. Needs pytest with pytest-asyncio in auto
 mode. Knows no framework.
 """
 
 from leyden.core.testing.adapter_contract.captured import CaptureTests
 from leyden.core.testing.adapter_contract.concurrency import ConcurrencyTests
 from leyden.core.testing.adapter_contract.plain import PlainTests
-from leyden.core.testing.adapter_contract.prompts import PromptTests
+from leyden.core.testing.adapter_contract.prompts import PromptTests, ReplacedPromptsContract
 from leyden.core.testing.adapter_contract.shared import API_KEY
 from leyden.core.testing.adapter_contract.structure import StructureTests
 from leyden.core.testing.adapter_contract.transparency import (
@@ -28,7 +29,7 @@ from leyden.core.testing.adapter_contract.transparency import (
     TransparencyTests,
 )
 
-__all__ = ["API_KEY", "AdapterContract", "ForeignContract", "PlainContract"]
+__all__ = ["API_KEY", "AdapterContract", "ForeignContract", "PlainContract", "ReplacedPromptsContract"]
 
 
 class AdapterContract(

@@ -65,8 +65,8 @@ class ContractModel:
             self._failed.add(str(question))
             return EngineError("the engine is broken for once")
         instructions = "\n".join(turn.text for turn in conversation if turn.role == "system")
-        if handed := re.search(r"hand over to (\w+)", instructions):
-            return _tool_call(f"transfer_to_{handed[1]}", {})
+        if handed := re.search(r'"(transfer_to_\w+)"', instructions):
+            return _tool_call(handed[1], {})
         if results:
             return f"It is {results[-1]}."
         if '"double"' in instructions:
@@ -78,8 +78,28 @@ def _tool_call(name: str, arguments: Mapping[str, Any]) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
-class AgentTests(ABC):
-    """The abstract methods, and the fixtures of all tests.
+class BenchTests:
+    """The fixtures of all tests."""
+
+    @pytest.fixture
+    def bench(self) -> Iterator[GatewayBench]:
+        """The gateway with a scripted engine."""
+        bench = GatewayBench(ContractModel())
+        bench.start()
+        yield bench
+        bench.stop()
+
+    @pytest.fixture
+    async def recorder(self, bench: GatewayBench) -> AsyncIterator[Recorder]:
+        """Routing, context propagation and span export, as in a runner's process, without access to any provider."""
+        async with bench.recording() as recorder:
+            with only_this_machine() as hosts:
+                yield recorder
+        assert not hosts
+
+
+class AgentTests(BenchTests, ABC):
+    """The abstract methods of an agent.
 
     The agents call `base_url` with the key `API_KEY` and temperature 0. They stream if `stream` is set, and their
     client retries `retries` times.
@@ -104,22 +124,6 @@ class AgentTests(ABC):
     @abstractmethod
     def answer(self, result: Any) -> str:
         """Return the solver's final answer in `result`, from `call` or from the adapter's `run`."""
-
-    @pytest.fixture
-    def bench(self) -> Iterator[GatewayBench]:
-        """The gateway with a scripted engine."""
-        bench = GatewayBench(ContractModel())
-        bench.start()
-        yield bench
-        bench.stop()
-
-    @pytest.fixture
-    async def recorder(self, bench: GatewayBench) -> AsyncIterator[Recorder]:
-        """Routing, context propagation and span export, as in a runner's process, without access to any provider."""
-        async with bench.recording() as recorder:
-            with only_this_machine() as hosts:
-                yield recorder
-        assert not hosts
 
     @pytest.fixture
     def adapter(self, recorder: Recorder) -> Iterator[Adapter]:

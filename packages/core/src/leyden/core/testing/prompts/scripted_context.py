@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from leyden.core.algorithm.base import NO_POLICY, Context
 from leyden.core.algorithm.language_model import Completion, LanguageModel, Message, ModelOptions
 from leyden.core.algorithm.task_rollouts import RolloutRequest, RolloutResult
+from leyden.core.data import semconv
 from leyden.core.data.failure import Failure
 from leyden.core.data.order import rows_of_batch
 from leyden.core.data.resources import NamedResources, Resource
 from leyden.core.data.rollout import Rollout, Task
 from leyden.core.data.route import POLICY
 from leyden.core.data.transition import TrajectoryGroup
+from leyden.core.testing.factories import span
 
 if TYPE_CHECKING:
     from leyden.core.policy.model import PolicyModel
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-RewardOf = Callable[[Mapping[str, Resource], Task], float | None]
-"""Reward of a rollout by its resources and its task; None for no reward. An exception makes it a failed rollout."""
+RewardOf = Callable[[Mapping[str, Resource], Task], "float | tuple[float, str] | None"]
+"""Reward of a rollout by its resources and its task, with or without feedback; None for no reward.
+
+An exception makes it a failed rollout."""
 
 
 class ScriptedPromptContext(Context):
@@ -88,7 +92,7 @@ class ScriptedPromptContext(Context):
         return name
 
     async def run_tasks(self, requests: Sequence[RolloutRequest]) -> list[RolloutResult]:
-        """Return a result for each request, without spans."""
+        """Return a result for each request, without spans except for feedback."""
         self.requests.extend(requests)
         return [self._result(request) for request in requests]
 
@@ -135,9 +139,12 @@ class ScriptedPromptContext(Context):
     def _result(self, request: RolloutRequest) -> RolloutResult:
         resources = self.resources if request.resources_id is None else self._added[request.resources_id]
         tasks = self.tasks if request.held_out is None else self.held_out[request.held_out]
-        reward, failure = None, None
+        reward, failure, spans = None, None, ()
         try:
             reward = self._reward(resources, tasks[request.row])
+            if isinstance(reward, tuple):
+                reward, feedback = reward
+                spans = (span(semconv.REWARD, {semconv.REWARD_FEEDBACK: feedback}),)
         except Exception as error:
             failure = Failure(kind="agent", type=type(error).__name__, message=str(error))
         rollout = Rollout(
@@ -148,7 +155,7 @@ class ScriptedPromptContext(Context):
             status="succeeded" if failure is None else "failed",
         )
         return RolloutResult(
-            request=request, rollout=rollout, reward=reward, dimensions={}, failure=failure, spans=(), calls=()
+            request=request, rollout=rollout, reward=reward, dimensions={}, failure=failure, spans=spans, calls=()
         )
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 
 import msgspec
 
@@ -19,7 +20,6 @@ from leyden.core.trainer.preflight.report import CheckReport, load_report
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.serving.address import RunAddress
-from leyden.core.trainer.serving.endpoint import KEY
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -30,26 +30,29 @@ class _Message(msgspec.Struct, frozen=True):
 
 
 def train_with_live_agent(
-    folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str, endpoint_key: str | None = None
+    folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str, keys: Mapping[str, str]
 ) -> RunReport:
-    """Train while the agent object runs in this process, on an event loop of its own; return the run's report."""
-    _run_child("train", folder, config, agent, shown, endpoint_key)
+    """Train while the agent object runs in this process, on an event loop of its own; return the run's report.
+
+    `keys` are sent to the learner process as environment variables.
+    """
+    _run_child("train", folder, config, agent, shown, keys)
     return msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)
 
 
 def check_with_live_agent(
-    folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str, endpoint_key: str | None = None
+    folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str, keys: Mapping[str, str]
 ) -> CheckReport:
     """Check the run in the same way, and return the check's report."""
-    _run_child("check", folder, config, agent, shown, endpoint_key)
+    _run_child("check", folder, config, agent, shown, keys)
     return load_report(folder.check_file)
 
 
 def _run_child(
-    work: str, folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str, endpoint_key: str | None
+    work: str, folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str, keys: Mapping[str, str]
 ) -> None:
     processes = LiveProcesses(config.isolation, agent)
-    run = _Child(work, folder, shown, endpoint_key)
+    run = _Child(work, folder, shown, keys)
     try:
         message = run.receive()
         if message.address is not None:
@@ -126,7 +129,7 @@ class ChildLost(TrainingError):
 class _Child:
     """Learner process, and the pipe through which it sends messages."""
 
-    def __init__(self, work: str, folder: RunFolder, shown: str, endpoint_key: str | None) -> None:
+    def __init__(self, work: str, folder: RunFolder, shown: str, keys: Mapping[str, str]) -> None:
         reading, writing = os.pipe()
         command = [
             sys.executable,
@@ -138,7 +141,7 @@ class _Child:
             shown,
         ]
         command.append(str(os.getpid()))
-        variables = None if endpoint_key is None else {**os.environ, KEY: endpoint_key}
+        variables = {**os.environ, **keys}
         self._process = subprocess.Popen(command, pass_fds=[writing], stdin=subprocess.PIPE, env=variables)
         os.close(writing)
         self._pipe = os.fdopen(reading, "rb")

@@ -64,6 +64,7 @@ class TrialContext(Context):
         self.steps, self.seed = real.steps, real.seed
         self.policies = real.policies
         self.tasks, self.held_out, self.resources = real.tasks, real.held_out, real.resources
+        self.endpoint_price = real.endpoint_price
         self.step = 0
         self._pace = LoopKind()
         self._before: dict[str, dict[str, tuple[float, float]]] = {}
@@ -133,6 +134,10 @@ class TrialContext(Context):
         if not self.policies:
             raise _RehearsalEnded
         return results
+
+    def language_model(self, options: ModelOptions) -> LanguageModel:
+        """Return the model that the run will call."""
+        return self.real.language_model(options)
 
     async def stored(self, source: str) -> StoredRollouts:
         """Read the stored rollouts that the run will read."""

@@ -22,8 +22,8 @@ def is_prompt_file(named: str) -> bool:
     return path.suffix in YAML or path.is_file()
 
 
-def read_side(given: Sequence[str], runs: Path, option: str) -> NamedResources:
-    """Return the prompts of one side of a comparison, each given as `FILE.yaml`, `NAME=FILE` or `RUN:VERSION`.
+def read_variant(given: Sequence[str], runs: Path, option: str) -> NamedResources:
+    """Return the prompts of one variant of a comparison, each given as `FILE.yaml`, `NAME=FILE` or `RUN:VERSION`.
 
     Raises UsageError, with `option` and the text in one line, for what cannot be read or is given twice.
     """

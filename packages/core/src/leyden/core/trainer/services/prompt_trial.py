@@ -1,7 +1,7 @@
-"""Prompt trial: what two sides, A and B, earned and used on the same tasks, computed from their recorded rollouts.
+"""Prompt trial: what two variants, A and B, earned and used on the same tasks, computed from their recorded rollouts.
 
-A side is the agent with its own prompts, or with others in their places. The comparison is paired by task, as that of
-two versions of a run.
+A variant is the agent with its own prompts, or with others in their places. The comparison is paired by task, as that
+of two versions of a run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +13,8 @@ import msgspec
 from leyden.core.algorithm.task_rollouts import RolloutRequest, RolloutResult
 from leyden.core.data import semconv
 from leyden.core.data.failure import failure_of
-from leyden.core.data.prompts.edits import PromptEdits
 from leyden.core.data.prompts.matching import ReplacedText
-from leyden.core.data.resources import NamedResources, prompts_of
+from leyden.core.data.resources import Resource, edits_of, prompts_of
 from leyden.core.data.rollout import Task
 from leyden.core.data.similar_messages import Tally
 from leyden.core.data.span import Span
@@ -25,14 +24,16 @@ from leyden.core.trainer.run_folder.comparison import compare
 from leyden.core.trajectory.assemble import last_reward
 from leyden.core.trajectory.calls import is_recorded_call
 
-SideName = Literal["a", "b"]
-SIDES: tuple[SideName, SideName] = ("a", "b")
+VariantName = Literal["a", "b"]
+VARIANTS: tuple[VariantName, VariantName] = ("a", "b")
+Prompts = Mapping[str, Resource]
+"""Prompts of a variant: `PromptEdits` and `PromptTemplate` resources by name; empty for the agent's own prompts."""
 CallCost = Callable[[tuple[str, ...], int, int], float | None]
 """Function from the names of a call's model, its input tokens and its output tokens to its price in US dollars."""
 
 
 class PairedDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """Rewards of both sides, or one of their dimensions, on the tasks on which both have one."""
+    """Rewards of both variants, or one of their dimensions, on the tasks on which both have one."""
 
     tasks: int
     a: float
@@ -52,8 +53,8 @@ class PairedDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Whether each task earned 0 or 1, so that both means are shares of solved tasks."""
 
 
-class SideUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rollouts of one side used, and how they ended."""
+class VariantUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rollouts of one variant used, and how they ended."""
 
     rollouts: int
     failed: int
@@ -78,7 +79,7 @@ class SideUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskPair(msgspec.Struct, frozen=True, kw_only=True):
-    """One task on both sides."""
+    """One task with both variants."""
 
     row: int
     """Number of the task, from 0."""
@@ -87,78 +88,79 @@ class TaskPair(msgspec.Struct, frozen=True, kw_only=True):
     """Mean reward of its rollouts; None without one."""
     b: float | None
     output_a: str
-    """What the agent returned, shortened, or why it failed; of the repeat in which the sides differ most."""
+    """What the agent returned, shortened, or why it failed; of the repeat in which the variants differ most."""
     output_b: str
 
     @property
     def difference(self) -> float | None:
-        """`b - a`; None if one side has no reward."""
+        """`b - a`; None if one variant has no reward."""
         return None if self.a is None or self.b is None else self.b - self.a
 
 
 class PromptTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """Comparison of side B with side A."""
+    """Comparison of variant B with variant A."""
 
     repeats: int
     reward: PairedDifference | None
-    """None if no task has a reward on both sides."""
+    """None if no task has a reward with both variants."""
     dimensions: dict[str, PairedDifference]
     """By the dimension of the reward. A rollout that failed has none."""
-    a: SideUse
-    b: SideUse
+    a: VariantUse
+    b: VariantUse
     cost_unknown: str
-    """Why the cost of a side is None; empty if both are known."""
+    """Why the cost of a variant is None; empty if both are known."""
     pairs: list[TaskPair]
     """In the order of the tasks."""
     problems: list[str]
-    """Why the comparison shows nothing, or not what it should: texts that were not replaced, sides that failed."""
+    """Why the comparison shows nothing, or not what it should: texts that were not replaced, variants that failed."""
     notes: list[str]
     """What does not make the comparison wrong: single components that were not replaced, tasks that are left out."""
 
     def largest_differences(self, most: int) -> list[TaskPair]:
-        """Return up to `most` tasks whose reward differs between the sides, the largest difference first."""
+        """Return up to `most` tasks whose reward differs between the variants, the largest difference first."""
         differing = [pair for pair in self.pairs if pair.difference]
         return sorted(differing, key=lambda pair: -abs(pair.difference or 0.0))[:most]
 
 
-def check_sides(a: NamedResources, b: NamedResources) -> None:
-    """Raise UsageError if both sides send the same texts, or if one lacks a prompt template of the other."""
+def check_variants(a: Prompts, b: Prompts) -> None:
+    """Raise UsageError if both variants send the same texts, or if one lacks a prompt template of the other."""
     for giver, has, lacking, lacks in (("A", a, "B", b), ("B", b, "A", a)):
         missing = ", ".join(prompts_of(has).keys() - prompts_of(lacks).keys())
         if missing:
             raise UsageError(
-                f"side {giver} has the prompt template {missing!r}, and side {lacking} has not: an agent has no "
-                f"template of its own, so give side {lacking} one, too, as --{lacking.lower()} {missing}=FILE"
+                f"variant {giver} has the prompt template {missing!r}, and variant {lacking} has not: an agent has no "
+                f"template of its own, so give variant {lacking} one, too, as --{lacking.lower()} {missing}=FILE"
             )
     if _texts(a) == _texts(b):
         raise UsageError(
-            "both sides send the same texts, so there is nothing to compare: give side A or B (--a, --b) another "
+            "both variants send the same texts, so there is nothing to compare: give variant A or B (--a, --b) another "
             "prompt file, in which a component has a `new_text`"
         )
 
 
-def compare_sides(
+def compare_variants(
     tasks: Sequence[Task],
     repeats: int,
-    sides: Mapping[SideName, NamedResources],
-    recorded: Mapping[tuple[SideName, int, int], RecordedRollout],
+    variants: Mapping[VariantName, Prompts],
+    recorded: Mapping[tuple[VariantName, int, int], RecordedRollout],
     cost: CallCost,
 ) -> PromptTrial:
-    """Compare the recorded rollouts of both sides, which are given by side, row of the task, and repeat."""
+    """Compare the recorded rollouts of both variants, which are given by variant, row of the task, and repeat."""
     results = {key: _result(key, rollout) for key, rollout in recorded.items()}
-    of_side = {side: [result for key, result in results.items() if key[0] == side] for side in SIDES}
+    of_variant = {variant: [result for key, result in results.items() if key[0] == variant] for variant in VARIANTS}
     pairs = [_pair(row, task, repeats, results) for row, task in enumerate(tasks)]
     names = list(dict.fromkeys(name for result in results.values() for name in result.dimensions))
-    a, b = (_use(of_side[side], recorded, side, _changed(sides[side]), cost) for side in SIDES)
-    reward = _difference(*(_by_task(of_side[side], lambda one: one.score) for side in SIDES))
-    problems, notes = _remarks(sides, results, {"a": a, "b": b}, pairs, reward)
+    a, b = (_use(of_variant[variant], recorded, variant, _changed(variants[variant]), cost) for variant in VARIANTS)
+    reward = _difference(*(_by_task(of_variant[variant], lambda one: one.score) for variant in VARIANTS))
+    problems, notes = _remarks(variants, results, {"a": a, "b": b}, pairs, reward)
     return PromptTrial(
         repeats=repeats,
         reward=reward,
         dimensions={
             name: found
             for name in names
-            if (found := _difference(*(_by_task(of_side[side], _dimension(name)) for side in SIDES))) is not None
+            if (found := _difference(*(_by_task(of_variant[variant], _dimension(name)) for variant in VARIANTS)))
+            is not None
         },
         a=a,
         b=b,
@@ -169,7 +171,7 @@ def compare_sides(
     )
 
 
-def _result(key: tuple[SideName, int, int], recorded: RecordedRollout) -> RolloutResult:
+def _result(key: tuple[VariantName, int, int], recorded: RecordedRollout) -> RolloutResult:
     """Return a recorded rollout as algorithms read it."""
     request = RolloutRequest(row=key[1], resources_id=recorded.rollout.resources_id, repeat=key[2])
     attempt, spans = recorded.attempts[-1] if recorded.attempts else (None, [])
@@ -218,10 +220,12 @@ def _difference(a: Mapping[str, float], b: Mapping[str, float]) -> PairedDiffere
     )
 
 
-def _pair(row: int, task: Task, repeats: int, results: Mapping[tuple[SideName, int, int], RolloutResult]) -> TaskPair:
+def _pair(
+    row: int, task: Task, repeats: int, results: Mapping[tuple[VariantName, int, int], RolloutResult]
+) -> TaskPair:
     both = [(results["a", row, repeat], results["b", row, repeat]) for repeat in range(repeats)]
     shown = max(both, key=lambda pair: abs((pair[1].score or 0.0) - (pair[0].score or 0.0)))
-    a, b = ([one.score for one in side if one.score is not None] for side in zip(*both, strict=True))
+    a, b = ([one.score for one in variant if one.score is not None] for variant in zip(*both, strict=True))
     return TaskPair(
         row=row,
         task=task,
@@ -245,11 +249,11 @@ def _output(result: RolloutResult) -> str:
 
 def _use(
     results: Sequence[RolloutResult],
-    recorded: Mapping[tuple[SideName, int, int], RecordedRollout],
-    side: SideName,
+    recorded: Mapping[tuple[VariantName, int, int], RecordedRollout],
+    variant: VariantName,
     changed: Sequence[str],
     cost: CallCost,
-) -> SideUse:
+) -> VariantUse:
     failures = Tally()
     for result in results:
         if result.rollout.status != "succeeded":
@@ -262,9 +266,9 @@ def _use(
         call.status.code != "error" for call, _ in counted
     )
     known = [one for one in costs if one is not None]
-    attempts = [attempt for key, one in recorded.items() if key[0] == side for attempt, _ in one.attempts[-1:]]
+    attempts = [attempt for key, one in recorded.items() if key[0] == variant for attempt, _ in one.attempts[-1:]]
     seconds = [attempt.end_time - attempt.start_time for attempt in attempts if attempt.end_time is not None]
-    return SideUse(
+    return VariantUse(
         rollouts=len(results),
         failed=failures.total,
         failures=failures.line(),
@@ -290,18 +294,16 @@ def _models(call: Span) -> tuple[str, ...]:
     return tuple(filter(None, (call.text(semconv.RESPONSE_MODEL), call.text(semconv.REQUEST_MODEL))))
 
 
-def _edits(resources: NamedResources) -> list[PromptEdits]:
-    return [resource for resource in resources.values() if isinstance(resource, PromptEdits)]
+def _changed(resources: Prompts) -> list[str]:
+    """Return the names of the components that a variant replaces."""
+    return [component.name for edits in edits_of(resources).values() for component in edits.changed]
 
 
-def _changed(resources: NamedResources) -> list[str]:
-    """Return the names of the components that a side replaces."""
-    return [component.name for edits in _edits(resources) for component in edits.changed]
-
-
-def _texts(resources: NamedResources) -> Any:
+def _texts(resources: Prompts) -> Any:
     changed = [
-        (one.agent, one.node, one.place, one.text, one.current) for edits in _edits(resources) for one in edits.changed
+        (one.agent, one.node, one.place, one.text, one.current)
+        for edits in edits_of(resources).values()
+        for one in edits.changed
     ]
     return {repr(one) for one in changed}, prompts_of(resources)
 
@@ -317,45 +319,47 @@ def _replaced(calls: Sequence[Span], changed: Sequence[str]) -> dict[str, int]:
 
 
 def _remarks(
-    sides: Mapping[SideName, NamedResources],
-    results: Mapping[tuple[SideName, int, int], RolloutResult],
-    uses: Mapping[SideName, SideUse],
+    variants: Mapping[VariantName, Prompts],
+    results: Mapping[tuple[VariantName, int, int], RolloutResult],
+    uses: Mapping[VariantName, VariantUse],
     pairs: Sequence[TaskPair],
     reward: PairedDifference | None,
 ) -> tuple[list[str], list[str]]:
     """Return the lines about what makes the comparison worthless, and about what does not."""
     problems: list[str] = []
     notes: list[str] = []
-    for side, use in uses.items():
+    for variant, use in uses.items():
         never = [repr(name) for name, count in use.replaced.items() if not count]
         if never:
             is_all = len(never) == len(use.replaced)
             lines = problems if is_all else notes
             were = f"component{'s' if len(never) > 1 else ''} {', '.join(never)} {'were' if len(never) > 1 else 'was'}"
             lines.append(
-                f"{side.upper()}: the {were} never replaced, because no call had the text"
-                + (": this side sent only the agent's own prompts" if is_all else "")
+                f"{variant.upper()}: the {were} never replaced, because no call had the text"
+                + (": this variant sent only the agent's own prompts" if is_all else "")
                 + ". Find the prompts again with `leyden prompts find`"
             )
         if use.rollouts and use.failed == use.rollouts:
-            problems.append(f"{side.upper()}: every rollout failed")
-    if prompts_of(sides["a"]) != prompts_of(sides["b"]) and _same_first_calls(results):
+            problems.append(f"{variant.upper()}: every rollout failed")
+    if prompts_of(variants["a"]) != prompts_of(variants["b"]) and _same_first_calls(results):
         problems.append(
-            "the first model calls of both sides are the same for every task: the agent does not use the template"
+            "the first model calls of both variants are the same for every task: the agent does not use the template"
         )
     if reward is None:
-        problems.append("no task has a reward on both sides: give --reward, or let the agent return its reward")
+        problems.append("no task has a reward with both variants: give --reward, or let the agent return its reward")
     elif left_out := len(pairs) - reward.tasks:
-        notes.append(f"{left_out} of {len(pairs)} tasks have no reward on one side, and are not compared")
+        notes.append(f"{left_out} of {len(pairs)} tasks have no reward with one variant, and are not compared")
     if reward is not None and reward.tasks == 1:
         notes.append("one task gives no interval: run more with -n")
     return problems, notes
 
 
-def _same_first_calls(results: Mapping[tuple[SideName, int, int], RolloutResult]) -> bool:
-    """Whether both sides began each task with the same model call."""
+def _same_first_calls(results: Mapping[tuple[VariantName, int, int], RolloutResult]) -> bool:
+    """Whether both variants began each task with the same model call."""
     firsts = [
-        tuple(_first_call(results[side, row, repeat]) for side in SIDES) for of, row, repeat in results if of == "a"
+        tuple(_first_call(results[variant, row, repeat]) for variant in VARIANTS)
+        for of, row, repeat in results
+        if of == "a"
     ]
     called = [pair for pair in firsts if None not in pair]
     return bool(called) and all(a == b for a, b in called)

@@ -6,14 +6,21 @@ from typing import Any
 import msgspec
 
 from leyden.core.data.bounds import check_bound
-from leyden.core.data.resources import LLM, NamedResources, PromptTemplate
+from leyden.core.data.resources import LLM, PromptTemplate
 from leyden.core.data.rollout import Rollout, Task
 from leyden.core.errors import UsageError
 from leyden.core.gateway.upstream.prices import PriceList
 from leyden.core.trainer.rollouts.interrupted import fatal_error
 from leyden.core.trainer.rollouts.recorded import RecordedRollout
 from leyden.core.trainer.services.dev import DevPlan, DryRollout, dry_rollouts, dry_run
-from leyden.core.trainer.services.prompt_trial import SIDES, PromptTrial, SideName, check_sides, compare_sides
+from leyden.core.trainer.services.prompt_trial import (
+    VARIANTS,
+    Prompts,
+    PromptTrial,
+    VariantName,
+    check_variants,
+    compare_variants,
+)
 from leyden.core.trajectory.prompts.discover import FoundPrompts, RecordedCalls, find_prompts
 
 
@@ -34,38 +41,40 @@ def try_prompts(
     tasks: Sequence[Task],
     reward: Any = None,
     *,
-    a: NamedResources | None = None,
-    b: NamedResources | None = None,
+    a: Prompts | None = None,
+    b: Prompts | None = None,
     repeats: int = 1,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> PromptTrial:
-    """Run `agent` on each task with the prompts of both sides, `repeats` times, and compare B with A.
+    """Run `agent` on each task with the prompts of both variants, `repeats` times, and compare B with A.
 
-    `a` and `b` are `PromptEdits` and `PromptTemplate` resources by name; without resources, a side is the agent with
-    its own prompts. The rollouts of a task follow each other in the queue, and the side that comes first alternates.
+    `a` and `b` are `PromptEdits` and `PromptTemplate` resources by name; without resources, a variant is the agent with
+    its own prompts. The rollouts of a task follow each other in the queue, and the variant that comes first alternates.
     `on_progress` receives the number of finished rollouts.
 
-    Raises UsageError for sides that cannot be compared, and what `dry_run` raises. A reward function that fails ends
+    Raises UsageError for variants that cannot be compared, and what `dry_run` raises. A reward function that fails ends
     the trial with RewardError, and a task that does not fit the agent with TaskError.
     """
     check_bound("repeats", repeats)
-    sides: dict[SideName, NamedResources] = {"a": a or {}, "b": b or {}}
-    check_sides(sides["a"], sides["b"])
-    for resources in sides.values():
+    variants: dict[VariantName, Prompts] = {"a": a or {}, "b": b or {}}
+    check_variants(variants["a"], variants["b"])
+    for resources in variants.values():
         for name, resource in resources.items():
             if isinstance(resource, LLM):
-                raise UsageError(f"the resource {name!r} of a side is an LLM: both sides use the endpoint of the plan")
+                raise UsageError(
+                    f"the resource {name!r} of a variant is an LLM: both variants use the endpoint of the plan"
+                )
             if isinstance(resource, PromptTemplate):
                 resource.variables()
-    order: list[tuple[SideName, int, int]] = [
-        (side, row, repeat)
+    order: list[tuple[VariantName, int, int]] = [
+        (variant, row, repeat)
         for repeat in range(repeats)
         for row in range(len(tasks))
-        for side in (SIDES if (row + repeat) % 2 == 0 else SIDES[::-1])
+        for variant in (VARIANTS if (row + repeat) % 2 == 0 else VARIANTS[::-1])
     ]
     rollouts = [
-        DryRollout(task=tasks[row], resources=sides[side], rollout_id=f"try-{side}-{row}-{repeat}")
-        for side, row, repeat in order
+        DryRollout(task=tasks[row], resources=dict(variants[variant]), rollout_id=f"try-{variant}-{row}-{repeat}")
+        for variant, row, repeat in order
     ]
 
     def watch(finished: Sequence[Rollout]) -> None:
@@ -76,7 +85,7 @@ def try_prompts(
 
     recorded = dict(zip(order, dry_rollouts(plan, agent, rollouts, reward, watch), strict=True))
     prices = PriceList(next((one for one in plan.resources.values() if isinstance(one, LLM)), None))
-    trial = compare_sides(tasks, repeats, sides, recorded, prices.cost)
+    trial = compare_variants(tasks, repeats, variants, recorded, prices.cost)
     if trial.a.cost is None or trial.b.cost is None:
         why = prices.unknown or "the price list does not have the model, or a call has no count of its tokens"
         trial = msgspec.structs.replace(trial, cost_unknown=why)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from leyden.core.gateway.upstream.backend import UpstreamBackend
 
 OPTION = "--endpoint"
+OPENAI = "https://api.openai.com/v1"
 KEY = "LEYDEN_ENDPOINT_KEY"
 """Variable in which `Trainer.fit` sends a key given in Python to the learner process that it starts."""
 
@@ -56,6 +57,17 @@ class ModelEndpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         if key is None and self.key_env is not None:
             raise UsageError(f"--api-key-env {self.key_env}: this environment variable is not set")
         return LLM(endpoint=self.url, replicas=self.replicas, model=self.model, api_key=key)
+
+
+def openai_endpoint() -> ModelEndpoint | None:
+    """Return the endpoint that a client of the library `openai` calls if its program names none.
+
+    None if neither OPENAI_BASE_URL nor OPENAI_API_KEY is set: such a client could not be made.
+    """
+    url = os.environ.get("OPENAI_BASE_URL")
+    if not url and not os.environ.get("OPENAI_API_KEY"):
+        return None
+    return ModelEndpoint(url=(url or OPENAI).rstrip("/"))
 
 
 def check_model(algorithm: type[Algorithm], *, policy: bool, endpoint: bool) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,6 +26,7 @@ from leyden.core.gateway.upstream.prices import PriceList
 from leyden.core.masking import mask_text, remember_secret
 from leyden.core.runner.user_code.loading import load_object
 from leyden.core.trainer.serving.endpoint import ModelEndpoint
+from leyden.core.trainer.serving.given_keys import find_key
 
 if TYPE_CHECKING:
     from leyden.core.gateway.calls.served_policy import ServedPolicy
@@ -75,7 +75,7 @@ def _endpoint_model(endpoint: ModelEndpoint, options: ModelOptions, key: str | N
 
 
 def _key(endpoint: ModelEndpoint, key: str | None, default: str) -> str | None:
-    found = key or os.environ.get(endpoint.key_env or default)
+    found = key or find_key(endpoint.key_env or default)
     if found is None and endpoint.key_env is not None:
         raise UsageError(f"key_env {endpoint.key_env}: this environment variable is not set")
     if found is not None:

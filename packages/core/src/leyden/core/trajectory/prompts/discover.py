@@ -21,7 +21,7 @@ from leyden.core.data.prompts.places import (
     tool_texts,
 )
 from leyden.core.data.span import Span
-from leyden.core.trajectory.messages import objects
+from leyden.core.trajectory.messages import objects, read_messages, text_of
 from leyden.core.trajectory.prompts.templates import (
     FEWEST_LETTERS,
     FoundTemplate,
@@ -29,7 +29,7 @@ from leyden.core.trajectory.prompts.templates import (
     find_templates,
     without_imitations,
 )
-from leyden.core.trajectory.prompts.varying import task_values, varying_values
+from leyden.core.trajectory.prompts.varying import SHORTEST_VALUE, task_values, varying_values
 
 _Caller = tuple[str | None, str | None]
 _JSON_ERRORS = (msgspec.DecodeError, RecursionError)
@@ -77,16 +77,28 @@ def find_prompts(rollouts: Sequence[RecordedCalls]) -> FoundPrompts:
 def _seen_texts(rollouts: Sequence[RecordedCalls]) -> tuple[dict[tuple[_Caller, PromptPlace], list[SeenText]], int]:
     """Return the texts of all calls by their callers and places, and the number of calls."""
     seen: dict[tuple[_Caller, PromptPlace], list[SeenText]] = {}
-    calls = 0
-    for rollout, of_task in zip(rollouts, task_values([one.task for one in rollouts]), strict=True):
-        for span in _calls(rollout.spans):
-            calls += 1
+    calls = [list(_calls(rollout.spans)) for rollout in rollouts]
+    of_tasks = task_values([one.task for one in rollouts])
+    of_answers = task_values([[_answer(span) for span in of_rollout] for of_rollout in calls])
+    for of_rollout, of_task, answers in zip(calls, of_tasks, of_answers, strict=True):
+        known = list(of_task)
+        for span in of_rollout:
             for place, text in _texts_of(span):
                 is_user = place.role in ("user", "prompt")
-                values = varying_values(text, of_task, span.start_time, is_user=is_user)
+                values = varying_values(text, known, span.start_time, is_user=is_user)
                 seen_text = SeenText(text, span.rollout_id, tuple(values))
                 seen.setdefault((_caller(span), place), []).append(seen_text)
-    return {key: without_imitations(texts) for key, texts in seen.items()}, calls
+            if (answer := _answer(span)) in answers and len(answer) >= SHORTEST_VALUE:
+                known.append(answer)
+    return {key: without_imitations(texts) for key, texts in seen.items()}, sum(map(len, calls))
+
+
+def _answer(span: Span) -> str:
+    """Return the text that the model wrote in a call, which a later call may have in a prompt."""
+    written = (
+        text_of(message.get("content")) for message in read_messages(span.attributes.get(semconv.OUTPUT_MESSAGES))
+    )
+    return "\n".join(filter(None, written)).strip()
 
 
 def _component(name: str, caller: _Caller, place: PromptPlace, found: FoundTemplate) -> PromptComponent:
@@ -123,13 +135,20 @@ def _notes(
 
 
 def _calls(spans: Iterable[Span]) -> Iterator[Span]:
-    """Yield the first choice of each model call that the gateway recorded, for each of its prompts."""
-    known: set[tuple[object, object]] = set()
+    """Yield the first choice of each model call that the gateway recorded, for each of its prompts.
+
+    Some endpoints give all their answers one id, or none, so a choice of the same number begins another call.
+    """
+    first: dict[tuple[object, object], object] = {}
     for span in spans:
         values = span.attributes
-        key = (values.get(semconv.RESPONSE_ID), values.get(semconv.PROMPT_INDEX))
-        if semconv.CALL_ID in values and semconv.INPUT_MESSAGES in values and key not in known:
-            known.add(key)
+        if semconv.CALL_ID not in values or semconv.INPUT_MESSAGES not in values:
+            continue
+        key, choice = (
+            (values.get(semconv.RESPONSE_ID), values.get(semconv.PROMPT_INDEX)),
+            values.get(semconv.CHOICE_INDEX),
+        )
+        if first.setdefault(key, choice) == choice:
             yield span
 
 

@@ -5,6 +5,7 @@ An agent may send several prompts at one place, for example if its framework giv
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from leyden.core.data.prompts.template import TextTemplate
 from leyden.core.masking import mask_text
@@ -60,22 +61,25 @@ class FoundTemplate:
 def without_imitations(texts: Sequence[SeenText]) -> list[SeenText]:
     """Return texts that were sent at one place, without the values that do not vary there.
 
-    All other rollouts send such a value, too, outside of their own values. A task that repeats the agent's prompt would
-    otherwise make a variable of it.
+    All rollouts without such a value send it, too, in the fixed part of a text. A task that repeats the agent's prompt
+    would otherwise make a variable of it.
     """
     fixed: dict[str, set[str]] = {}
+    values: dict[str, set[str]] = {}
     for seen in texts:
         rest = words_pattern(seen.values).sub("\0", seen.text) if seen.values else seen.text
         fixed.setdefault(seen.rollout_id, set()).add(rest)
+        values.setdefault(seen.rollout_id, set()).update(seen.values)
 
-    def varies(seen: SeenText, value: str) -> bool:
-        others = [rests for rollout_id, rests in fixed.items() if rollout_id != seen.rollout_id]
+    @cache
+    def varies(value: str) -> bool:
+        others = [fixed[rollout_id] for rollout_id, own in values.items() if value not in own]
         if not others or (len(others) == 1 and len(value) < SURE_LENGTH):
             return True
         pattern = words_pattern([value])
         return not all(any(value in rest and pattern.search(rest) for rest in rests) for rests in others)
 
-    return [replace(seen, values=tuple(value for value in seen.values if varies(seen, value))) for seen in texts]
+    return [replace(seen, values=tuple(filter(varies, seen.values))) for seen in texts]
 
 
 def find_templates(texts: Sequence[SeenText]) -> list[FoundTemplate]:

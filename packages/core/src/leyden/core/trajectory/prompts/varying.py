@@ -23,8 +23,8 @@ _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Su
 
 def task_values(tasks: Sequence[Any]) -> list[list[str]]:
     """Return the texts in each task; not those that several different tasks have, which need not vary."""
-    texts = [sorted(set(_texts(task))) for task in tasks]
-    counts = Counter(text for of_task in texts for text in of_task)
+    texts = [tuple(sorted(set(_texts(task)))) for task in tasks]
+    counts = Counter(text for of_task in set(texts) for text in of_task)
     return [[text for text in of_task if counts[text] == 1] for of_task in texts]
 
 
