@@ -17,7 +17,7 @@ from leyden.core.data import semconv
 from leyden.core.store.open import open_store
 from leyden.core.testing.servers.chat_endpoint import ChatEndpoint, chat_endpoint
 
-AGENT = '''
+AGENT = """
 import json
 from typing import TypedDict, cast
 
@@ -82,8 +82,8 @@ def room_selector(task: RoomTask, prompt_template: PromptTemplate) -> float:
 def load_room_tasks() -> Dataset[RoomTask]:
     tasks = [json.loads(line) for line in open("room_tasks.jsonl")]
     return cast(Dataset[RoomTask], tasks)
-'''
-SCRIPT = '''
+"""
+SCRIPT = """
 import logging
 from typing import Tuple, cast
 
@@ -125,7 +125,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-'''
+"""
 RULE = "Name the smallest room that has enough seats."
 AGENTS_KEY, CLIENTS_KEY = "sk-the-agents-own-key", "sk-the-key-of-the-client"
 
