@@ -64,7 +64,6 @@ class TrialContext(Context):
         self.steps, self.seed = real.steps, real.seed
         self.policies = real.policies
         self.tasks, self.held_out, self.resources = real.tasks, real.held_out, real.resources
-        self.endpoint_price = real.endpoint_price
         self.step = 0
         self._pace = LoopKind()
         self._before: dict[str, dict[str, tuple[float, float]]] = {}
