@@ -1,4 +1,4 @@
-"""A search with GEPA from prompts that `leyden prompts` could have found: what a person sees of it, and what is kept."""
+"""A search with GEPA that begins with a file of prompts: what a person sees of it, and what is kept."""
 
 import json
 import os
@@ -39,10 +39,11 @@ CALLS = []
 
 
 def reflect(messages):
-    """Add a good line, and with every second call a bad one."""
+    """Add a good line, and in every second call a bad one, if a good one is there."""
     text = re.search(r"```\\n(.*?)\\n```", messages[0]["content"], re.S)[1]
     CALLS.append(text)
-    return f"```\\n{text}\\n{'Be lax.' if len(CALLS) % 2 == 0 else 'Be zealous.'}\\n```"
+    is_bad = "zealous" in text and len(CALLS) % 2 == 0
+    return f"```\\n{text}\\n{'Be lax.' if is_bad else 'Be zealous.'}\\n```"
 '''
 EDITS = agl.PromptEdits(components=(agl.PromptComponent(name="system", role="system", text="Answer."),))
 BUDGET = 40
@@ -146,7 +147,7 @@ def test_a_search_shows_its_progress_and_its_result_and_all_of_it_is_kept(
     shown = printed(capsys, "prompts", "tree", "run", "--candidate", str(best["number"]))
     rollout = re.search(r"leyden show run (\S+)", shown)
     assert rollout is not None
-    assert "Answer." in printed(capsys, "show", "run", rollout[1])
+    assert f"{rollout[1]}  succeeded" in printed(capsys, "show", "run", rollout[1])
     assert f"{spent} of {BUDGET}" in printed(capsys, "show", "run")
     assert "Be zealous." in printed(capsys, "models", "show", "run")
 
