@@ -28,6 +28,7 @@ NEEDED: dict[tuple[str, ...], list[str]] = {
     ("policies", "fetch"): ["n"],
     ("prompts", "find"): ["a.py:agent", "--tasks", "t.jsonl", "--endpoint", "http://127.0.0.1:9/v1"],
     ("prompts", "apply"): ["f"],
+    ("prompts", "tree"): ["r"],
 }
 """What a command cannot do without."""
 MAY_BE_ZERO = {

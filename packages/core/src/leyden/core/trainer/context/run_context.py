@@ -23,7 +23,6 @@ from leyden.core.errors import UsageError
 from leyden.core.gateway.upstream.prices import PriceList
 from leyden.core.policy.checkpoints.retention import latest_checkpoint, read_progress, step_of
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.context.algorithm_state import AlgorithmState
 from leyden.core.trainer.context.combinations import evaluate_combinations
 from leyden.core.trainer.context.resource_versions import ResourceVersions
 from leyden.core.trainer.context.run_journal import RunJournal, pace
@@ -32,6 +31,7 @@ from leyden.core.trainer.context.watched_model import WatchedModel
 from leyden.core.trainer.rollouts.collector import Collector
 from leyden.core.trainer.rollouts.offline import described, read_stored
 from leyden.core.trainer.rollouts.scheduler import Batches, make_batches
+from leyden.core.trainer.run_folder.algorithm_state import AlgorithmState
 from leyden.core.trainer.run_folder.checkpoint_writer import CheckpointWriter
 from leyden.core.trainer.run_folder.model_selection import VersionScores
 from leyden.core.trainer.run_folder.versions import Evaluation

@@ -11,7 +11,7 @@ from leyden.core.algorithm.registry import algorithm_class
 from leyden.core.errors import LeydenError, RunError, UsageError
 from leyden.core.policy.checkpoints.retention import latest_checkpoint, read_progress
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.context.algorithm_state import AlgorithmState
+from leyden.core.trainer.run_folder.algorithm_state import AlgorithmState
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import ChangedPrompt, RunReport, SearchResult
 
