@@ -17,10 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from urllib.request import Request, urlopen
 
+import msgspec
 from rich.console import Console
 from rich.progress import track
 
+from leyden.core.data.production import CaptureBegin, CaptureBegun
 from leyden.core.testing.servers.chat_endpoint import chat_endpoint
 
 ROOT = Path(__file__).parents[1]
@@ -56,7 +59,15 @@ SETUPS = {
     "crewai": Setup(agent="measures_crewai", components=("converter.system", "editor.system")),
     "openai": Setup(agent="measures_openai", components=("system",)),
     "openai_reflected": Setup(agent="measures_openai", components=("system",), reflects="policy"),
-    "sums": Setup(agent="sums_openai", components=("system",), answers="policy", reflects="policy", rollouts=160),
+    "sums": Setup(
+        agent="sums_openai",
+        components=("system",),
+        answers="policy",
+        reflects="policy",
+        rollouts=80,
+        tasks=16,
+        held_out=30,
+    ),
 }
 SETTINGS = {
     "gepa": {"steps": "200"},
@@ -80,15 +91,25 @@ def endpoints(options: argparse.Namespace, kinds: set[str]) -> Generator[dict[st
 
 @contextmanager
 def gateway(policy: Path) -> Generator[str]:
-    """Serve a policy with `leyden gateway`, and yield its base URL."""
+    """Serve a policy with `leyden gateway`, and yield its base URL, in which the token of a captured rollout stands.
+
+    The gateway answers only captured rollouts, so all calls belong to one.
+    """
     command = [sys.executable, "-m", "leyden.core.cli", "gateway", "--policy", str(policy), "--store", "memory://"]
     variables = os.environ | {"LEYDEN_CAPTURE_TOKEN": KEY}
     with subprocess.Popen(
         [*command, "--port", "0", "--json"], stdout=subprocess.PIPE, text=True, env=variables
     ) as served:
         assert served.stdout is not None
-        yield json.loads(served.stdout.readline())["url"] + "/v1"
-        served.terminate()
+        root = json.loads(served.stdout.readline())["url"]
+        headers = {"authorization": f"Bearer {KEY}", "content-type": "application/msgpack"}
+        begin = Request(f"{root}/capture/begin", msgspec.msgpack.encode(CaptureBegin()), headers)
+        with urlopen(begin) as answer:
+            begun = msgspec.msgpack.decode(answer.read(), type=CaptureBegun)
+        try:
+            yield f"{root}/a/{begun.token}/v1"
+        finally:
+            served.terminate()
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> str:
@@ -139,7 +160,7 @@ def run(options: argparse.Namespace, name: str, algorithm: str, seed: int, urls:
     if setup.reflects == "scripted":
         settings["reflection.function"] = f"{AGENTS}/reflection.py:propose"
     else:
-        settings |= {"reflection.endpoint": urls[setup.reflects], "reflection.max_tokens": "160"}
+        settings |= {"reflection.endpoint": urls[setup.reflects], "reflection.max_tokens": "100"}
         settings |= {"reflection.temperature": "1", "reflection.model": "policy"}
     steps = settings.pop("steps")
     words = ["train", *agent, "--val", held_out, "--reward", f"{AGENTS}/reward.py:{kind_of(setup)}"]
