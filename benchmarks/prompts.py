@@ -4,15 +4,19 @@
 
 The agent sends a system prompt of 1 kB or 50 kB with three variables, a user's message, and tools. It has 1, 10 or 50
 components: `tools`, where each further one is the description of a tool of the request, or `alternatives`, where all are
-system prompts of one place and the request has the one that is compared last. `other_ms` are calls in which no text
-matches, `unnamed_ms` calls of an agent that has no component, and `plain_ms` calls without edits. All are medians of the
-seconds between a request and its answer, over one connection to a gateway whose engine answers at once. `policy_us` and
-`endpoint_us` are the replacement alone, for a policy and in the body that an endpoint gets.
+system prompts of one place and the request has the one that is compared last.
+
+`other_ms` are calls in which no text
+matches, `unnamed_ms` calls of an agent that has no component, and `plain_ms` calls without edits. All are medians of
+the CPU time of a call: of a gateway whose engine answers at once, and of its client, in one process. So they hardly
+depend on what else the machine does. `policy_us` and `endpoint_us` are the replacement alone, for a policy and in the
+body that an endpoint gets.
 """
 
 import argparse
 import asyncio
 import json
+import logging
 import statistics
 import time
 from collections.abc import Callable
@@ -75,12 +79,12 @@ def request(shape: str, count: int, size: int) -> bytes:
 
 
 def micros(work: Callable[[], Any], rounds: int) -> float:
-    """Return the median microseconds of some work."""
+    """Return the median microseconds of CPU time of some work."""
     taken: list[float] = []
     for _ in range(rounds):
-        began = time.perf_counter()
+        began = time.thread_time()
         work()
-        taken.append(time.perf_counter() - began)
+        taken.append(time.thread_time() - began)
     return statistics.median(taken) * 1e6
 
 
@@ -103,11 +107,11 @@ async def measure(gateway: ScriptedGateway, shape: str, count: int, size: int, r
         for n in range(rounds + 3):
             for kind, (url, sent, agent) in kinds.items():
                 headers = {"content-type": "application/json", semconv.HEADER_AGENT: agent}
-                began = time.perf_counter()
+                began = time.process_time()
                 async with client.post(f"{url}/chat/completions", data=sent, headers=headers) as response:
                     await response.read()
                     assert response.status == 200, await response.text()
-                seconds[kind] += [time.perf_counter() - began] if n >= 3 else []
+                seconds[kind] += [time.process_time() - began] if n >= 3 else []
     caller, parsed = CallerEdits(found), parse_chat(body)
     assert len(edited_body(caller, "chat", body)[1]) == (count if shape == "tools" else 1)
     medians = {f"{kind}_ms": statistics.median(taken) * 1e3 for kind, taken in seconds.items()}
@@ -141,6 +145,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100, help="calls of each kind")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
+    logging.getLogger("leyden.prompts").setLevel(logging.ERROR)  # it would report the texts that match no component
     rows = asyncio.run(compare(arguments.rounds))
     print("".join(f"{title:>15}" for title in rows[0]))
     for row in rows:

@@ -84,7 +84,7 @@ class TestCrew(ReplacedPromptsContract):
         ]
         crew = Crew(agents=[solver, checker], tasks=tasks, stream=stream)
         with listening(seen):
-            output = crew.kickoff(inputs={"question": question})
+            output: Any = crew.kickoff(inputs={"question": question})
             if stream:
                 seen += [(chunk.content, chunk.chunk_type, chunk.agent_role) for chunk in output]
                 output = output.result

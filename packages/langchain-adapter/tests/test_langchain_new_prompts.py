@@ -43,7 +43,10 @@ def handler(seen: list[Any]) -> BaseCallbackHandler:
     """Return a callback handler that keeps every event with its arguments."""
 
     def keeper(name: str) -> Any:
-        return lambda _self, *args, **given: seen.append((name, args, given))
+        def keep(_self: Any, *args: Any, **given: Any) -> None:
+            seen.append((name, args, given))
+
+        return keep
 
     return type("Handler", (BaseCallbackHandler,), {name: keeper(name) for name in EVENTS})()
 

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from leyden.core.algorithm.dpo import DPO, DPOConfig
     from leyden.core.algorithm.language_model import ModelOptions
     from leyden.core.algorithm.lightning_rl import LightningRL, LightningRLConfig
-    from leyden.core.algorithm.prompts.apo import APO, APOConfig
+    from leyden.core.algorithm.prompts.apo import APO
+    from leyden.core.algorithm.prompts.apo_options import APOConfig
     from leyden.core.algorithm.prompts.budget import BudgetOptions
     from leyden.core.algorithm.prompts.gepa import GEPA, GEPAConfig
     from leyden.core.algorithm.sft import SFT, SFTConfig
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "APO": "algorithm.prompts.apo",
-    "APOConfig": "algorithm.prompts.apo",
+    "APOConfig": "algorithm.prompts.apo_options",
     "Adapter": "runner.adapters.base",
     "Algorithm": "algorithm.base",
     "Attempt": "data.rollout",

@@ -12,7 +12,9 @@ import httpx
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from leyden.core.data import semconv
 from leyden.core.data.prompts.edits import PromptComponent, PromptEdits
 from leyden.core.data.prompts.matching import CallerEdits
 from leyden.core.engine.base import GenerateRequest
@@ -180,7 +182,7 @@ async def test_tasks_in_flight_read_their_own_prompts() -> None:
             *(call(attempt, number, task) for task in tasks for number, attempt in enumerate(attempts))
         )
         for number, attempt in enumerate(attempts):
-            ids = {span.attributes["gen_ai.response.id"] for span in await gateway.calls(attempt)}
+            ids = {str(span.attributes[semconv.RESPONSE_ID]) for span in await gateway.calls(attempt)}
             read = [turns(one.prompt_ids)[0].text for one in gateway.engine.requests if one.request_id in ids]
             assert len(read) == len(tasks)
             assert all(text.startswith(f"Version {number}: ") for text in read)
@@ -188,13 +190,10 @@ async def test_tasks_in_flight_read_their_own_prompts() -> None:
 
 @pytest.mark.parametrize("name", APIS)
 def test_a_task_of_a_megabyte_takes_no_longer_because_of_what_it_repeats(name: str) -> None:
-    many = CallerEdits(
-        [
-            PromptComponent(name=f"c{n}", role=role, text=f"{text}{n}", new_text=f"{new}{n}")
-            for n in range(20)
-            for role, text, new in (("system", SYSTEM.text, SYSTEM.new_text), ("user", USER.text, USER.new_text))
-        ]
-    )
+    components = [
+        replace(one, name=f"{one.name}{n}", text=f"{one.text}{n}") for n in range(20) for one in (SYSTEM, USER)
+    ]
+    many = CallerEdits(components)
     for piece in (" for ", ". Be {brief}.", "\nAnswer:", "\nAnswer", "{v1}", "{", "a"):
         body = json.dumps(APIS[name].request(piece * (1_000_000 // len(piece)))).encode()
         began = time.perf_counter()

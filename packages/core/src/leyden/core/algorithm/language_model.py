@@ -25,7 +25,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Base URL of an OpenAI-compatible endpoint, a provider's model such as `anthropic/claude-sonnet-4-5`, or `own`:
     what answers the run's agents, which is the run's endpoint, or its policy."""
     model: str = ""
-    """Name of the model at the endpoint. With `own`, one of several policies, or a frozen one."""
+    """Name of the model at the endpoint. With `own` and several policies, the name of one; frozen ones are included."""
     key_env: str | None = None
     """Environment variable with the key; None: OPENAI_API_KEY, or the provider's own."""
     function: str | None = None

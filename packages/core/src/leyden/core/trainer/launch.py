@@ -63,7 +63,7 @@ def begin(
     prepare_masking(config)
     check_needed(config, tasks)
     check_machine(config)
-    config = with_sides(config)
+    config = with_recorded_settings(with_sides(config))
     folder = RunFolder.create(runs, config, tasks, dict(held_out))
     try:
         return run_session(folder, config)
@@ -298,6 +298,12 @@ def with_sides(config: RunConfig) -> RunConfig:
     if not algorithm.sides:
         return config
     return msgspec.structs.replace(config, sides=algorithm.sides, acting=algorithm.acting)
+
+
+def with_recorded_settings(config: RunConfig) -> RunConfig:
+    """Return `config` with the algorithm's settings as they are recorded."""
+    algorithm = make_algorithm(config.algorithm, config.algorithm_config)
+    return msgspec.structs.replace(config, algorithm_config=algorithm.recorded(config.algorithm_config))
 
 
 def _agents(folder: RunFolder, config: RunConfig) -> AgentSide:

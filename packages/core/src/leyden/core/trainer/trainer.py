@@ -261,7 +261,7 @@ class Trainer:
         if (llm := self._llm()) is not None:
             return ModelEndpoint.of(llm)
         if (own := openai_endpoint()) is not None:
-            log.warning("no LLM is among initial_resources: %s answers the agent, as without Leyden", own.url)
+            log.warning("no LLM is among initial_resources: %s answers the agent", own.url)
             return own
         raise UsageError(
             f"{self.algorithm.name} trains no weights: Trainer(initial_resources={{'main_llm': LLM(endpoint=..., "

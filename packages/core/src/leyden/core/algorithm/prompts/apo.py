@@ -4,26 +4,15 @@ The method is that of Pryzant et al., "Automatic Prompt Optimization with 'Gradi
 2023. A step of the run is a round of the beam search.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
-import msgspec
-
-from leyden.core.algorithm.language_model import ModelOptions
-from leyden.core.algorithm.prompts.apo_templates import (
-    EDIT_TEMPLATE,
-    FORM,
-    GRADIENT,
-    GRADIENT_TEMPLATE,
-    PROMPT,
-    ROLLOUTS,
-    extracted,
-    filled,
-    read_templates,
-)
-from leyden.core.algorithm.prompts.base import PromptAlgorithm, PromptAlgorithmOptions, PromptSession
+from leyden.core.algorithm.prompts.apo_options import TEMPLATES, APOConfig
+from leyden.core.algorithm.prompts.apo_original import OpenAIClient, OriginalOptions, read_original
+from leyden.core.algorithm.prompts.apo_templates import FORM, GRADIENT, PROMPT, ROLLOUTS, extracted, filled
+from leyden.core.algorithm.prompts.base import PromptAlgorithm, PromptSession
 from leyden.core.algorithm.prompts.budget import BudgetSpent
 from leyden.core.algorithm.prompts.evaluation import Scored, TaskRow
 from leyden.core.algorithm.prompts.examples import make_example, rendered
@@ -32,77 +21,10 @@ from leyden.core.algorithm.prompts.search import Candidate
 from leyden.core.data.order import rows_of_batch
 from leyden.core.errors import UsageError
 
-if TYPE_CHECKING:
-    from leyden.core.algorithm.prompts.apo_original import OpenAIClient, OriginalOptions
-
 EDIT_MODEL = -1
 """Number of the model that applies edits: the last of those that the algorithm calls."""
 BEAMS = "beams"
 """Key of the beams in the algorithm's state: numbers of candidates by the step after which they were the beam."""
-
-
-class APOConfig(PromptAlgorithmOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of APO. A step of the run is a round of the beam search."""
-
-    edit: ModelOptions | None = None
-    """The model that applies a textual gradient; None: the reflection model."""
-    diversity_temperature: float | None = 1.0
-    """Temperature of both models where their own options name none; None: the models' default."""
-    beam_width: int = 4
-    """Candidates that a round keeps, and parents of a round. If there are fewer, they are its parents in turn."""
-    branch_factor: int = 4
-    """New candidates from each parent of a round, each from a minibatch of its own."""
-    minibatch: int = 4
-    """Training tasks that a parent runs on for one textual gradient."""
-    worst: int = 3
-    """Rollouts of the minibatch with the lowest scores that the reflection model reads."""
-    best: int = 1
-    """Rollouts of the minibatch with the highest scores that it reads beside them."""
-    perfect_score: float | None = None
-    """Score that cannot be exceeded: no textual gradient is requested if a whole minibatch has it. None: always."""
-    validation_batch: int = 16
-    """Validation tasks on which the candidates of a round are compared. The best one then runs on all of them."""
-    initial_validation: bool = True
-    """Whether the first prompts run on all validation tasks before the first round."""
-    gradient_template: str | list[str] | None = None
-    """Request for a textual gradient, with `<prompt>` for the current text and `<rollouts>` for the rollouts. Text or
-    path of a text file; several are used in turn. None: Leyden's own."""
-    edit_template: str | list[str] | None = None
-    """Request for an edit, with `<prompt>` and `<gradient>`. Text or path of a text file; several are used in turn."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        lowest = {"beam_width": 1, "branch_factor": 1, "minibatch": 1, "worst": 1, "best": 0, "validation_batch": 1}
-        for name, least in lowest.items():
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        if self.diversity_temperature is not None and self.diversity_temperature < 0:
-            raise UsageError(f"diversity_temperature must not be negative: {self.diversity_temperature}")
-        # The run's record has the templates themselves: a resumed run does not read the files again.
-        for name, templates in (
-            ("gradient_template", self.gradient_templates()),
-            ("edit_template", self.edit_templates()),
-        ):
-            if getattr(self, name) is not None:
-                msgspec.structs.force_setattr(self, name, templates[0] if len(templates) == 1 else templates)
-
-    def models(self) -> tuple[ModelOptions, ...]:
-        """Return the reflection model, and the model that applies edits if it is another one."""
-        given = (self.reflection,) if self.edit is None else (self.reflection, self.edit)
-        return tuple(self._with_temperature(one) for one in given)
-
-    def gradient_templates(self) -> list[str]:
-        """Return the templates of a textual gradient."""
-        return read_templates("gradient_template", self.gradient_template, GRADIENT_TEMPLATE, (PROMPT, ROLLOUTS))
-
-    def edit_templates(self) -> list[str]:
-        """Return the templates of an edit."""
-        return read_templates("edit_template", self.edit_template, EDIT_TEMPLATE, (PROMPT, GRADIENT))
-
-    def _with_temperature(self, options: ModelOptions) -> ModelOptions:
-        if options.temperature is not None or options.function is not None:
-            return options
-        return msgspec.structs.replace(options, temperature=self.diversity_temperature)
 
 
 class APO(PromptAlgorithm):
@@ -116,9 +38,7 @@ class APO(PromptAlgorithm):
     name = "apo"
     Config = APOConfig
 
-    def __init__(
-        self, given: "APOConfig | OpenAIClient | None" = None, /, **original: Unpack["OriginalOptions"]
-    ) -> None:
+    def __init__(self, given: APOConfig | OpenAIClient | None = None, /, **original: Unpack[OriginalOptions]) -> None:
         if isinstance(given, APOConfig):
             if original:
                 raise UsageError(f"APO takes an APOConfig alone, or keywords of the original: {', '.join(original)}")
@@ -126,8 +46,6 @@ class APO(PromptAlgorithm):
         elif given is None and not original:
             super().__init__(APOConfig())
         else:
-            from leyden.core.algorithm.prompts.apo_original import read_original
-
             found = read_original(given, original)
             super().__init__(found.config)
             self.run_defaults, self.keys = found.run_defaults, found.keys
@@ -137,6 +55,10 @@ class APO(PromptAlgorithm):
     def __class_getitem__(cls, _item: Any) -> "type[APO]":
         """Return the class itself: `APO[TaskType](...)` of the original names the type of its tasks."""
         return cls
+
+    def recorded(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings with the templates themselves in place of their files."""
+        return {**given, **{name: getattr(self._config, name) for name in TEMPLATES if name in given}}
 
     async def search(self, session: PromptSession) -> None:
         """Search until the rounds are over or the budget is spent."""

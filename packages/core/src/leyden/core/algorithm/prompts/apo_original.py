@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypedDict
 
 from leyden.core.algorithm.base import RunDefaults
 from leyden.core.algorithm.language_model import ModelOptions
-from leyden.core.algorithm.prompts.apo import APOConfig
+from leyden.core.algorithm.prompts.apo_options import APOConfig
 from leyden.core.errors import UsageError, did_you_mean
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,8 @@ class OpenAIClient(Protocol):
 class OriginalOptions(TypedDict, total=False):
     """Keywords of the original."""
 
+    async_openai_client: OpenAIClient | None
+    """The first argument, by its name."""
     use_litellm: bool
     """Whether LiteLLM calls the models, which then are written `provider/model`, in place of the client."""
     gradient_model: str
@@ -82,6 +84,7 @@ def read_original(client: "OpenAIClient | None", given: OriginalOptions) -> Orig
     if given.get("use_litellm"):
         models = [_litellm_model(given, name) for name in _MODELS]
     else:
+        client = client or given.get("async_openai_client")
         models = [_client_model(client, given.get(name, default), keys) for name, default in _MODELS.items()]
     batch = given.get("gradient_batch_size", 4)
     config = APOConfig(

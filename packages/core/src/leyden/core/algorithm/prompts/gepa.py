@@ -77,6 +77,10 @@ class GEPA(PromptAlgorithm):
         self._config = config
         _check_installed()
 
+    def check_installed(self) -> None:
+        """Raise UsageError if the library is not installed."""
+        library()
+
     async def search(self, session: PromptSession) -> None:
         """Run the library in a thread, which requests rollouts and reflections from this event loop."""
         optimizer = _Optimizer(session, self._config)

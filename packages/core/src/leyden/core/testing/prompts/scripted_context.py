@@ -141,10 +141,12 @@ class ScriptedPromptContext(Context):
         tasks = self.tasks if request.held_out is None else self.held_out[request.held_out]
         reward, failure, spans = None, None, ()
         try:
-            reward = self._reward(resources, tasks[request.row])
-            if isinstance(reward, tuple):
-                reward, feedback = reward
+            earned = self._reward(resources, tasks[request.row])
+            if isinstance(earned, tuple):
+                reward, feedback = earned
                 spans = (span(semconv.REWARD, {semconv.REWARD_FEEDBACK: feedback}),)
+            else:
+                reward = earned
         except Exception as error:
             failure = Failure(kind="agent", type=type(error).__name__, message=str(error))
         rollout = Rollout(

@@ -134,10 +134,6 @@ class TrialContext(Context):
             raise _RehearsalEnded
         return results
 
-    def language_model(self, options: ModelOptions) -> LanguageModel:
-        """Return the model that the run will call."""
-        return self.real.language_model(options)
-
     async def stored(self, source: str) -> StoredRollouts:
         """Read the stored rollouts that the run will read."""
         return await self.real.stored(source)

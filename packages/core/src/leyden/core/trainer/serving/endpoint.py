@@ -80,7 +80,7 @@ def check_model(algorithm: type[Algorithm], *, policy: bool, endpoint: bool) -> 
     if policy and not algorithm.needs_policy:
         raise UsageError(
             f"{algorithm.name} trains no weights: give the --endpoint that answers the agent, in place of --policy "
-            "(`leyden gateway --policy` makes an endpoint of a policy)"
+            "(vLLM, or another OpenAI-compatible server, makes an endpoint of a policy)"
         )
 
 
