@@ -147,6 +147,11 @@ def test_a_candidate_is_shown_with_its_diffs_its_rollouts_and_its_scores_by_task
     assert "changed from its parent, candidate 1:" in other and "changed from the start:" in other
     assert "which the run began with" in printed(capsys, "--candidate", "0")
     assert "components of two candidates" in printed(capsys, "--candidate", "5")
+    edited = searched()
+    edited.candidates[4].after = None
+    save(folder, edited)
+    assert "its parent's mean score on the tasks it was made from: 0.500\n" in printed(capsys, "--candidate", "4")
+    save(folder, searched())
     full = json.loads(printed(capsys, "--candidate", "4", "--json"))
     assert full["score"] == 0.75 and full["is_best"] and full["parents"] == [1]
     assert "-be good" in full["diffs"]["from_parent"]["p"] and "be good" not in full["diffs"]["from_start"]["p"]
@@ -178,6 +183,12 @@ def test_what_was_spent_at_a_score_is_counted_up_to_its_last_rollout() -> None:
     search.evaluations.append(evaluation("v0", 0, 1.0, 4))  # compared again, after it had its score
     assert spent_at(search) == expected
     assert best_scores(search)[-1] == (11, 0.75)
+    search.candidates.append(
+        Candidate(
+            number=6, texts=search.candidates[1].texts, resources_id="v1", parents=(0,), rejected="known", before=0.5
+        )
+    )
+    assert spent_at(search) == expected, "it never ran"
 
 
 def test_a_run_that_was_killed_or_is_under_way_shows_what_it_has(

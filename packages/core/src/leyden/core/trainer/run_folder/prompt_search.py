@@ -109,12 +109,14 @@ def spent_at(search: PromptSearch) -> dict[int, int]:
     """Return how many rollouts were spent when each candidate had its last score, by the candidate's number.
 
     That is its score on the validation tasks, or the one for which it was rejected. A candidate that never ran is left
-    out.
+    out, such as one that was rejected because its texts are those of another.
     """
     missing = {one.number: set(one.scores) for one in search.candidates}
     by_version: dict[str, list[Candidate]] = {}
     for one in search.candidates:
-        by_version.setdefault(one.resources_id, []).append(one)
+        same_texts = by_version.setdefault(one.resources_id, [])
+        if not (one.rejected and same_texts):
+            same_texts.append(one)
     spent: dict[int, int] = {}
     for count, evaluation in enumerate(search.evaluations, 1):
         key = f"{evaluation.held_out or 'train'}/{evaluation.row}"
