@@ -1,10 +1,10 @@
 """Wall time of a search for a prompt by GEPA: Leyden with several agents in flight, beside the library by itself.
 
-The same agent makes one call to an endpoint that answers after `--wait` seconds. The library's `optimize` runs it by its
-default adapter: with a function in place of a model, which it calls once for each task in turn, and with a model name,
-for which LiteLLM sends ten calls at once. Leyden trains the agent as it is, with each number of rollouts in flight. Tasks,
-evaluator, scripted reflection model, minibatch and number of evaluations are the same. Seconds of a search are given
-for each evaluation, since a search ends only between batches.
+The same agent makes one call to an endpoint that answers after `--wait` seconds. The library's `optimize` runs it by
+its default adapter: with a function in place of a model, which it calls once for each task in turn, and with a model
+name, for which LiteLLM sends ten calls at once. Leyden trains the agent as it is, with each number of rollouts in
+flight. Tasks, evaluator, scripted reflection model, minibatch and limit of evaluations are the same. The library ends
+after the batch that reaches the limit, so the ratio is that of seconds for each call.
 
     python benchmarks/prompt_search.py --in-flight 1 8 32 --json prompt_search.json
 """
@@ -61,11 +61,8 @@ def waiting_endpoint(seconds: float) -> Generator[ChatEndpoint]:
 
 def by_library(options: argparse.Namespace, url: str, *, model_name: bool) -> float:
     """Return the seconds of the library's search."""
-    import gepa  # pyright: ignore[reportMissingTypeStubs]
-    from gepa.adapters.default_adapter.default_adapter import (  # pyright: ignore[reportMissingTypeStubs]
-        DefaultAdapter,
-        EvaluationResult,
-    )
+    from gepa.adapters.default_adapter.default_adapter import DefaultAdapter, EvaluationResult
+    from gepa.api import optimize  # pyright: ignore[reportUnknownVariableType]
 
     rows = {row["question"]: row for row in measures.tasks(options.tasks * 2, held_out=False)}
     data: list[Any] = [{"input": question, "additional_context": {}, "answer": ""} for question in rows]
@@ -75,8 +72,8 @@ def by_library(options: argparse.Namespace, url: str, *, model_name: bool) -> fl
         completion = own.chat.completions.create(model=MODEL, messages=list(messages), temperature=0)
         return completion.choices[0].message.content or ""
 
-    def evaluate(one: Any, response: str) -> Any:
-        return EvaluationResult(*reward.measures(rows[one["input"]], response))
+    def evaluate(data: Any, response: str) -> Any:
+        return EvaluationResult(*reward.measures(rows[data["input"]], response))
 
     def reflect(prompt: Any) -> str:
         return reflection.propose([{"role": "user", "content": prompt}])
@@ -87,7 +84,6 @@ def by_library(options: argparse.Namespace, url: str, *, model_name: bool) -> fl
         litellm_batch_completion_kwargs={"api_base": url, "api_key": KEY, "temperature": 0},
     )
     began = time.perf_counter()
-    optimize: Callable[..., Any] = gepa.optimize  # pyright: ignore[reportUnknownMemberType]
     optimize(
         seed_candidate={"system": PROMPT},
         trainset=data[: options.tasks],
@@ -151,8 +147,13 @@ def main() -> None:
             found[name]["ratio"] = first / found[name]["seconds_per_call"]
             print(name, {key: round(value, 3) for key, value in found[name].items()}, flush=True)
 
-        measured("library, function", lambda: (by_library(options, endpoint.url, model_name=False),) * 2)
-        measured("library, model name", lambda: (by_library(options, endpoint.url, model_name=True),) * 2)
+        for name in ("function", "model name"):
+
+            def library(name: str = name) -> tuple[float, float]:
+                seconds = by_library(options, endpoint.url, model_name=name == "model name")
+                return seconds, seconds
+
+            measured(f"library, {name}", library)
         for in_flight in options.in_flight:
 
             def search(in_flight: int = in_flight) -> tuple[float, float]:

@@ -58,15 +58,15 @@ SETUPS = {
     "autogen": Setup(agent="measures_autogen", components=("converter.system", "editor.system")),
     "crewai": Setup(agent="measures_crewai", components=("converter.system", "editor.system")),
     "openai": Setup(agent="measures_openai", components=("system",)),
-    "openai_reflected": Setup(agent="measures_openai", components=("system",), reflects="policy"),
+    "openai_reflected": Setup(agent="measures_openai", components=("system",), reflects="policy", rollouts=120),
     "sums": Setup(
         agent="sums_openai",
         components=("system",),
         answers="policy",
         reflects="policy",
-        rollouts=80,
-        tasks=16,
-        held_out=30,
+        rollouts=40,
+        tasks=10,
+        held_out=16,
     ),
 }
 SETTINGS = {
@@ -204,7 +204,7 @@ def main() -> None:
         parser.error("these agents need --policy")
     wanted = [(name, algorithm, seed) for name in names for algorithm in options.algorithms for seed in options.seeds]
     found: dict[tuple[str, str, int], dict[str, Any]] = {}
-    with endpoints(options, set().union(*(kinds[name] for name in names))) as urls:
+    with endpoints(options, {kind for name in names for kind in kinds[name]}) as urls:
         for key in track(wanted, description="runs", console=Console(stderr=True)):
             found[key] = figures(run(options, *key, urls))
     rows = [{"agent": key[0], "algorithm": key[1], "seed": key[2], **one} for key, one in found.items()]

@@ -1,7 +1,7 @@
 # pyright: basic
 """A LangGraph graph of two nodes: one reads the measure in a customer's message, the other replies."""
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI
@@ -9,7 +9,7 @@ from langgraph.graph import END, START, StateGraph
 from pydantic import SecretStr
 
 
-class Conversation(TypedDict, total=False):
+class Conversation(TypedDict):
     """A customer's message, the measure in it, and the reply."""
 
     customer: str
@@ -26,13 +26,13 @@ model = ChatOpenAI(
 )
 
 
-async def read(state: Conversation) -> Conversation:
+async def read(state: Conversation) -> dict[str, Any]:
     """Find the measure."""
     messages = [SystemMessage("Copy the measure from the message."), HumanMessage(state["question"])]
     return {"measure": (await model.ainvoke(messages)).content}
 
 
-async def reply(state: Conversation) -> Conversation:
+async def reply(state: Conversation) -> dict[str, Any]:
     """Reply to the customer."""
     system = SystemMessage(f"You reply to {state['customer']}, a customer abroad who asks about a measure.")
     return {"reply": (await model.ainvoke([system, HumanMessage(state["measure"])])).content}

@@ -1,5 +1,8 @@
 """The rewards: what of an answer is as it should be, and what is not, in words."""
 
+# The results of the frameworks are of types that are unknown here:
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 import re
 from typing import Any
 
