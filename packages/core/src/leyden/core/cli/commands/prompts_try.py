@@ -92,8 +92,6 @@ def try_(
         raise UsageError("missing AGENT, or -- COMMAND; see `leyden prompts try --help`")
     if not a and not b:
         raise UsageError("give the prompts of one variant or of both, as --b prompts.yaml or --a old.yaml --b new.yaml")
-    if show < 0:
-        raise UsageError(f"--show must not be negative, not {show}")
     variants = read_variant(a or [], runs, "--a"), read_variant(b or [], runs, "--b")
     resources = answering(policy, endpoint, model, api_key_env)
     check_policy_device(device, policy)
