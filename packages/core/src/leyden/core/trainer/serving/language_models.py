@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import aiohttp
 import msgspec
@@ -38,6 +38,14 @@ FIRST_WAIT_SECONDS = 1.0
 _BUSY = (408, 409, 429, 500, 502, 503, 504)
 """Statuses after which a call is repeated."""
 _SHOWN = 300
+_LITELLM: dict[str, Any] = {
+    "caching": False,
+    "drop_params": True,
+    "max_retries": 0,
+    "no-log": True,
+    "num_retries": 0,
+}
+"""Arguments of every call through LiteLLM. Models that do not have a parameter of the options are called without it."""
 _FALLBACK_TOKENS = 1024
 """Longest answer of a policy if `max_tokens` is not given."""
 
@@ -111,6 +119,8 @@ class FunctionModel(LanguageModel):
                 text: object = await self._function(given)
             else:
                 text = await asyncio.to_thread(self._function, given)
+            if inspect.isawaitable(text):  # of an object whose call is a coroutine
+                text = await text
         except Exception as error:
             raise ModelCallError(f"{self.name} raised {type(error).__name__}: {mask_text(str(error))}") from error
         if not isinstance(text, str):
@@ -135,40 +145,24 @@ class EndpointModel(LanguageModel):
         body: dict[str, Any] = {"model": self._model, "messages": [dict(message) for message in messages]}
         body |= _sampling_fields(self._options)
         async with self._limit:
-            try:
-                async with asyncio.timeout(self._options.timeout_seconds):
-                    return await self._repeated(body)
-            except TimeoutError:
-                seconds = self._options.timeout_seconds
-                raise ModelCallError(f"{self.name} did not answer within {seconds:g} s") from None
+            return await _repeated(self.name, self._options.timeout_seconds, lambda: self._post(body))
 
     async def close(self) -> None:
         """Close the connections."""
         if self._session is not None:
             await self._session.close()
 
-    async def _repeated(self, body: dict[str, Any]) -> Completion:
-        for number in range(TRIES):
-            is_last = number == TRIES - 1
-            try:
-                status, content = await self._post(body)
-            except aiohttp.ClientError as error:
-                if is_last:
-                    raise ModelCallError(f"{self.name} could not be reached ({type(error).__name__})") from error
-            else:
-                if status < 400:
-                    return self._completion(content)
-                if is_last or status not in _BUSY:
-                    shown = mask_text(content.decode(errors="replace"))[:_SHOWN]
-                    raise ModelCallError(f"{self.name} answered with status {status}: {shown}")
-            await asyncio.sleep(FIRST_WAIT_SECONDS * 2**number)
-        raise AssertionError("the last try returns or raises")
-
-    async def _post(self, body: dict[str, Any]) -> tuple[int, bytes]:
+    async def _post(self, body: dict[str, Any]) -> Completion:
         if self._session is None:
             self._session = aiohttp.ClientSession(headers=self._headers)
-        async with self._session.post(self._url, json=body, allow_redirects=False) as answer:
-            return answer.status, await answer.read()
+        try:
+            async with self._session.post(self._url, json=body, allow_redirects=False) as answer:
+                status, wait, content = answer.status, answer.headers.get("retry-after"), await answer.read()
+        except aiohttp.ClientError as error:
+            raise _BusyError(f"{self.name} could not be reached ({type(error).__name__})") from error
+        if status >= 300:
+            raise _refusal(self.name, status, content.decode(errors="replace"), wait)
+        return self._completion(content)
 
     def _completion(self, content: bytes) -> Completion:
         try:
@@ -195,21 +189,27 @@ class ProvidersModel(LanguageModel):
         self._limit = asyncio.Semaphore(options.concurrency)
 
     async def complete(self, messages: Sequence[Message]) -> Completion:
-        """Call the provider; LiteLLM repeats the call while it is busy."""
+        """Call the provider; repeat the call while it is busy."""
         async with self._limit:
-            try:
-                answer: Any = await self._litellm.acompletion(
-                    model=self._model,
-                    messages=[dict(message) for message in messages],
-                    timeout=self._options.timeout_seconds,
-                    num_retries=TRIES - 1,
-                    drop_params=True,
-                    **_sampling_fields(self._options),
-                    **self._key,
-                )
-            except Exception as error:
-                shown = mask_text(" ".join(str(error).split()))[:_SHOWN]
-                raise ModelCallError(f"{self.name}: {type(error).__name__}: {shown}") from error
+            return await _repeated(self.name, self._options.timeout_seconds, lambda: self._call(messages))
+
+    async def _call(self, messages: Sequence[Message]) -> Completion:
+        try:
+            answer: Any = await self._litellm.acompletion(
+                model=self._model,
+                messages=[dict(message) for message in messages],
+                timeout=self._options.timeout_seconds,
+                **_sampling_fields(self._options),
+                **_LITELLM,
+                **self._key,
+            )
+        except Exception as error:
+            found: Any = error
+            status, answer = getattr(found, "status_code", None), getattr(found, "response", None)
+            wait = None if answer is None else answer.headers.get("retry-after")
+            if isinstance(status, int):
+                raise _refusal(self.name, status, str(error), wait) from error
+            raise ModelCallError(f"{self.name}: {type(error).__name__}: {_shown(str(error))}") from error
         return _completion(self.name, msgspec.convert(answer.model_dump(), _Answer), self._costs)
 
     async def close(self) -> None:
@@ -217,6 +217,47 @@ class ProvidersModel(LanguageModel):
         from leyden.core.gateway.upstream.litellm_library import close_clients
 
         await close_clients(self._litellm)
+
+
+_T = TypeVar("_T")
+
+
+class _BusyError(ModelCallError):
+    """A call failed, and may succeed if it is repeated. `wait` is the time in seconds that the endpoint asks for."""
+
+    def __init__(self, message: str, wait: float = 0.0) -> None:
+        super().__init__(message)
+        self.wait = wait
+
+
+async def _repeated(name: str, timeout: float, call: Callable[[], Awaitable[_T]]) -> _T:
+    """Return the result of `call`, which is repeated while it raises _BusyError, for `timeout` seconds in all."""
+    busy: _BusyError | None = None
+    try:
+        async with asyncio.timeout(timeout):
+            for number in range(TRIES):
+                try:
+                    return await call()
+                except _BusyError as error:
+                    busy = error
+                if number < TRIES - 1:
+                    await asyncio.sleep(max(busy.wait, FIRST_WAIT_SECONDS * 2**number))
+    except TimeoutError:
+        why = "" if busy is None else f"; before, {busy}"
+        raise ModelCallError(f"{name} did not answer within {timeout:g} s{why}") from None
+    raise ModelCallError(f"{busy} ({TRIES} tries)")
+
+
+def _refusal(name: str, status: int, content: str, wait: str | None) -> ModelCallError:
+    """Return the error for a status that is none of success, and the time that its `retry-after` names."""
+    text = f"{name} answered with status {status}: {_shown(content)}"
+    if status not in _BUSY:
+        return ModelCallError(text)
+    return _BusyError(text, float(wait) if wait is not None and wait.isdecimal() else 0.0)
+
+
+def _shown(text: str) -> str:
+    return mask_text(" ".join(text.split()))[:_SHOWN]
 
 
 class PolicyAsModel(LanguageModel):
@@ -254,8 +295,11 @@ class PolicyAsModel(LanguageModel):
                 async with asyncio.timeout(options.timeout_seconds):
                     async for chunk in self._policy.engine.generate(request):
                         found.extend(chunk.ids)
-            except (EngineError, TimeoutError) as error:
-                raise ModelCallError(f"the policy {self.name} did not answer: {error or 'timeout'}") from error
+            except TimeoutError:
+                seconds = options.timeout_seconds
+                raise ModelCallError(f"the policy {self.name} did not answer within {seconds:g} s") from None
+            except EngineError as error:
+                raise ModelCallError(f"the policy {self.name} did not answer: {error}") from error
         text = self._policy.codec.decode(found)
         return Completion(text=text, input_tokens=len(ids), output_tokens=len(found), cost=0.0)
 
