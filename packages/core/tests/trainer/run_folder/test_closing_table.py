@@ -11,7 +11,13 @@ from leyden.core.cli.main import run
 from leyden.core.trainer.config import EvaluationSet, RunConfig
 from leyden.core.trainer.run_folder.comparison import compare
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.report import HeldOutResult, RunReport, closing_table
+from leyden.core.trainer.run_folder.report import (
+    CombinationResult,
+    HeldOutResult,
+    RunReport,
+    closing_table,
+    combination_tables,
+)
 from leyden.core.trainer.run_folder.versions import Evaluation, ModelVersion, VersionFile
 
 SOLVED, WEIGHTED = (1.0, 0.0, 0.0, 1.0), (1.0, 0.2, 0.0, 0.8)
@@ -94,3 +100,19 @@ def test_a_list_of_versions_says_how_many_cannot_be_gone_back_to(
         )
     assert run(["models", "list", "r", "--runs", str(tmp_path)]) == 0
     assert "the weights of 2 versions are not kept, and the run cannot be rolled back" in capsys.readouterr().out
+
+
+def test_a_run_of_weights_and_prompts_shows_each_with_each() -> None:
+    found = CombinationResult(
+        initial_weights_initial_prompts=0.0,
+        initial_weights_final_prompts=0.25,
+        final_weights_initial_prompts=None,
+        final_weights_final_prompts=1.0,
+    )
+    shown = io.StringIO()
+    for table in combination_tables(RunReport(name="r", seed=0, combinations={"val": found})):
+        Console(file=shown, width=120).print(table)
+    lines = [line for line in shown.getvalue().splitlines() if "weights" in line]
+    assert "success on val" in shown.getvalue()
+    assert ["0.0 %" in lines[0], "25.0 %" in lines[0], "–" in lines[1], "100.0 %" in lines[1]] == [True] * 4
+    assert combination_tables(RunReport(name="r", seed=0)) == []
