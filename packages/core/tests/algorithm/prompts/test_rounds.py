@@ -62,7 +62,7 @@ async def test_a_round_has_neither_batches_nor_policies() -> None:
 
 def spent(rollouts: int, tokens: int, dollars: float) -> Round:
     evaluations = [
-        Evaluation(row=0, held_out=None, resources_id="rs", repeat=n, step=1, score=0.0, rollout_id=f"r{n}")
+        Evaluation(row=0, held_out=None, resources_id="rs", repeat=n, step=1, score=0.0, rollout_id=f"r{n}", cost=0.0)
         for n in range(rollouts)
     ]
     answer = Reflection(text="t", input_tokens=tokens, cost=dollars)
@@ -71,13 +71,12 @@ def spent(rollouts: int, tokens: int, dollars: float) -> Round:
 
 
 def test_all_rounds_share_the_budget_of_the_run() -> None:
-    price = (0.0, 0.0)
     given = BudgetOptions(rollouts=10, tokens=100, dollars=1.0)
-    left = budget_left(given, [spent(3, 10, 0.25), spent(4, 20, 0.25)], price)
+    left = budget_left(given, [spent(3, 10, 0.25), spent(4, 20, 0.25)])
     assert (left.rollouts, left.tokens, left.dollars) == (3, 70, 0.5)
-    assert budget_left(BudgetOptions(), [spent(3, 10, 0.25)], None) == BudgetOptions()
+    assert budget_left(BudgetOptions(), [spent(3, 10, 0.25)]) == BudgetOptions()
     with pytest.raises(BudgetSpent, match="10 rollouts are spent"):
-        budget_left(given, [spent(10, 0, 0.0)], price)
+        budget_left(given, [spent(10, 0, 0.0)])
 
 
 def candidate(number: int, scores: list[float], **more: Any) -> Candidate:

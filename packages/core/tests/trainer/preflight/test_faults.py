@@ -84,6 +84,22 @@ def test_a_constant_reward_is_a_failure_once_it_is_no_chance(check_run: CheckRun
     assert report.result("gradient").status == "unchecked"
 
 
+def test_a_constant_reward_is_a_warning_where_new_prompts_may_change_it(check_run: CheckRun) -> None:
+    reflection = {"config": {"reflection": {"function": "a.py:f"}}}
+    report = check_run(reward=half, algorithm="alternate", algorithm_config={"prompts": reflection})
+    assert report.failures == []
+    assert report.result("spread").status == "warning"
+    assert report.result("spread").change.startswith("updates learn nothing until new prompts change this")
+
+
+def test_a_frozen_policy_that_writes_prompts_needs_no_route(check_run: CheckRun) -> None:
+    teacher = {"config": {"reflection": {"model": "teacher"}}}
+    report = check_run(
+        algorithm="alternate", algorithm_config={"prompts": teacher}, frozen={"teacher": str(check_run.policy)}
+    )
+    assert report.result("options").status == "ok"
+
+
 def test_a_reward_of_the_task_alone_never_varies_within_one(check_run: CheckRun) -> None:
     failure = only_failure(check_run(reward=length, tasks_per_step=12, group_size=8))
     assert failure.name == "spread"

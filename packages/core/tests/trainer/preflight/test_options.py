@@ -87,6 +87,16 @@ GIVEN: dict[str, dict[str, dict[str, Any]]] = {
         "acts": SIDES | {"acts": "above"},
         "learning_rate": SIDES | {"learning_rate": 1e-3},
     },
+    "alternate": {
+        "weights": {"weights": {"algorithm": "dpo"}},
+        "prompts": {"prompts": {"config": {"minibatch": 2}}},
+        "updates": {"updates": 3},
+        "iterations": {"iterations": 2},
+        "begin": {"begin": "weights"},
+        "prompts_at_once": {"prompts_at_once": 2},
+        "kept_prompts": {"kept_prompts": 1},
+        "learning_rate": {"learning_rate": 1e-3},
+    },
 }
 """By algorithm and option: a configuration that it does something in."""
 REFUSED = {
@@ -95,6 +105,7 @@ REFUSED = {
     "dpo": {*NO_GRADIENT_OF_ADVANTAGES, *SPANS, "normalisation", "tokens_per_rollout"},
     "stages": set[str](),
     "side_by_side": set[str](),
+    "alternate": set[str](),
 }
 CASES = [(algorithm, option) for algorithm, given in GIVEN.items() for option in given]
 
@@ -126,7 +137,9 @@ def batch(policy: str) -> list[TrajectoryGroup]:
 
 def test_every_option_of_every_algorithm_is_listed_here() -> None:
     # What VERL is given goes to processes of its own, and is refused there where it would be ignored.
-    trained_here = {name: algorithm_class(name) for name in ALGORITHMS if name != "verl"}
+    # A check of a run without a policy ends with its first rollouts, before all options can have been read.
+    kinds = {name: algorithm_class(name) for name in ALGORITHMS if name != "verl"}
+    trained_here = {name: kind for name, kind in kinds.items() if kind.needs_policy}
     assert GIVEN.keys() == trained_here.keys()
     for name, kind in trained_here.items():
         assert set(kind.Config.__struct_fields__) == {*GIVEN[name], *REFUSED[name]}, name
@@ -135,7 +148,8 @@ def test_every_option_of_every_algorithm_is_listed_here() -> None:
 @pytest.mark.parametrize(("algorithm", "option"), CASES)
 async def test_an_option_that_is_given_is_read_by_the_end_of_the_first_step(algorithm: str, option: str) -> None:
     option_reads = OptionReads(algorithm, GIVEN[algorithm][option])
-    await option_reads.algorithm.run(Checked(option_reads.algorithm))
+    checked = option_reads.algorithm
+    await (checked.rehearsed() if checked.trains_prompts else checked).run(Checked(checked))
     assert option_reads.unread == ()
 
 

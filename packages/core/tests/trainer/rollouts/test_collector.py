@@ -3,13 +3,19 @@
 import asyncio
 import logging
 import math
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from statistics import fmean, stdev
+from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
+from leyden.core.advantage.registry import ADVANTAGE
+from leyden.core.algorithm.advantage_pipeline import weigh
 from leyden.core.algorithm.external_loop import TaskRequest
+from leyden.core.credit.registry import CREDIT
 from leyden.core.data import semconv
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.reasons import EARLIER_ATTEMPT
@@ -52,7 +58,7 @@ def call(rollout: AttemptedRollout) -> Span:
 
 
 class Work:
-    """Runs what is queued: each task lists what its attempts do, one after the other."""
+    """Runs what is queued: each task lists what its attempts do, one after the other, also by version of resources."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
@@ -66,6 +72,8 @@ class Work:
 
     async def attempt(self, rollout: AttemptedRollout, does: Any) -> None:
         ids = rollout.rollout_id, rollout.attempt.attempt_id
+        if isinstance(does, dict):
+            does = cast("dict[str, Any]", does)[rollout.resources_id or ""]
         if does in ("reward", "input"):
             await self.store.update_attempt(*ids, metadata={"error": {"kind": does, "message": "mend it"}})
             await self.store.update_attempt(*ids, status="failed")
@@ -141,6 +149,44 @@ async def test_the_same_batch_of_the_same_version_is_not_run_again() -> None:
         assert len(work.ran) == 4
         await collector.train(0, version=1)
         assert len(work.ran) == 8
+
+
+async def test_a_group_divided_over_prompts_stays_one_group_and_each_task_has_one_baseline() -> None:
+    """Advantages equal (R - mean) / std over all rollouts of the task, whichever prompt they ran with."""
+    earned = {"rs-a": 1.0, "rs-b": 0.0, "rs-c": 0.5}
+    tasks = [{"does": [earned]}, {"does": [{name: 2 * reward for name, reward in earned.items()}]}]
+    async with working(tasks) as (collector, work):
+        collector.config = replace(CONFIG, group_size=7)
+        for name in earned:
+            await work.store.update_resources(name, {})
+        collector.divided = tuple(earned)
+        collected = await collector.train(0, version=0)
+        (found,) = (await collector.group(5, lambda _: None)).groups
+        rollouts = {one.rollout_id: one for one in await work.store.query_rollouts()}
+    assert [len(group.trajectories) for group in collected.groups] == [7, 7]
+    used = [[rollouts[one.rollout_id].resources_id for one in group.trajectories] for group in collected.groups]
+    counted = [Counter(own) for own in used]
+    assert [sorted(own.values()) for own in counted] == [[2, 2, 3], [2, 2, 3]]
+    assert counted[0].most_common(1) != counted[1].most_common(1)  # the remainder does not always go to one prompt
+    assert len({rollouts[one.rollout_id].resources_id for one in found.trajectories}) == 3
+    weighted = weigh(collected.groups, CREDIT.make("uniform"), ADVANTAGE.make("grpo")).transitions
+    advantages = {item.transition.rollout_id: item.advantage for item in weighted}
+    for group in collected.groups:
+        rewards = [one.reward or 0.0 for one in group.trajectories]
+        mean, deviation = fmean(rewards), stdev(rewards)
+        expected = [(reward - mean) / (deviation + 1e-6) for reward in rewards]
+        assert [advantages[one.rollout_id] for one in group.trajectories] == pytest.approx(expected)
+        assert min(expected) < 0 < max(expected)  # with a baseline for each prompt, all would be 0
+
+
+async def test_a_held_out_set_can_be_evaluated_with_another_version_of_the_resources() -> None:
+    async with working([{"does": [{"rs-old": 0.0, "rs-new": 1.0}]}]) as (collector, work):
+        for name in ("rs-old", "rs-new"):
+            await work.store.update_resources(name, {})
+        collector.resources_id = "rs-new"
+        new = await collector.evaluate("val", "after", sampled=False, version=3)
+        old = await collector.evaluate("val", "initial-prompts", sampled=False, version=3, resources_id="rs-old")
+    assert (new.success, old.success) == (1.0, 0.0)
 
 
 async def test_a_task_that_is_asked_for_by_itself_is_run_once_for_its_place_in_a_step() -> None:

@@ -13,11 +13,13 @@ from leyden.core.trainer.run_folder.comparison import compare
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.prompt_search import changed_prompts
 from leyden.core.trainer.run_folder.report import (
+    CombinationResult,
     HeldOutResult,
     RunReport,
     SearchResult,
     closing_prompts,
     closing_table,
+    combination_tables,
 )
 from leyden.core.trainer.run_folder.versions import Evaluation, ModelVersion, VersionFile
 
@@ -142,3 +144,19 @@ def test_changed_prompts_are_shown_as_text_and_as_a_diff_from_the_start() -> Non
     assert closing_prompts(RunReport(name="r", seed=0)) == []
     assert {"search", "prompts"}.isdisjoint(RunReport(name="r", seed=0).written())
     assert report.written()["prompts"]["system"]["text"] == "first\nother"
+
+
+def test_a_run_of_weights_and_prompts_shows_each_with_each() -> None:
+    found = CombinationResult(
+        initial_weights_initial_prompts=0.0,
+        initial_weights_final_prompts=0.25,
+        final_weights_initial_prompts=None,
+        final_weights_final_prompts=1.0,
+    )
+    shown = io.StringIO()
+    for table in combination_tables(RunReport(name="r", seed=0, combinations={"val": found})):
+        Console(file=shown, width=120).print(table)
+    lines = [line for line in shown.getvalue().splitlines() if "weights" in line]
+    assert "success on val" in shown.getvalue()
+    assert ["0.0 %" in lines[0], "25.0 %" in lines[0], "–" in lines[1], "100.0 %" in lines[1]] == [True] * 4
+    assert combination_tables(RunReport(name="r", seed=0)) == []

@@ -259,7 +259,7 @@ class _Turns:
         start = [published, *(texts for texts in known if texts != published)]
         try:
             options = self._algorithm.options
-            left = budget_left(options.budget, earlier, context.endpoint_price)
+            left = budget_left(options.budget, earlier)
             session, inner = self._session(own, msgspec.structs.replace(options, budget=left))
             await _evaluate_again(session, start)
             # Minibatches and parents of the rounds differ; the division of the tasks is that of all rounds.

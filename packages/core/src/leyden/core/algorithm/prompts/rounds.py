@@ -13,12 +13,13 @@ import msgspec
 
 from leyden.core.algorithm.base import NO_POLICY, Context
 from leyden.core.algorithm.language_model import LanguageModel, ModelOptions
-from leyden.core.algorithm.prompts.budget import Budget, BudgetOptions, BudgetSpent, Price
+from leyden.core.algorithm.prompts.budget import Budget, BudgetOptions, BudgetSpent
 from leyden.core.algorithm.prompts.components import Texts
 from leyden.core.algorithm.prompts.search import Candidate, PromptSearch, read_search
 from leyden.core.algorithm.task_rollouts import RolloutRequest, RolloutResult
 from leyden.core.data.resources import NamedResources
 from leyden.core.data.route import POLICY
+from leyden.core.data.span import Span
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import UsageError
 
@@ -63,7 +64,6 @@ class RoundContext(Context):
         self.step, self.steps = own.iterations, iterations
         self.seed = real.seed
         self.tasks, self.held_out, self.resources = real.tasks, real.held_out, real.resources
-        self.endpoint_price = real.endpoint_price
         self.state = own.search
         self.logged: list[Mapping[str, Any]] = []
         """Metrics of the iterations of this session."""
@@ -82,6 +82,10 @@ class RoundContext(Context):
     def language_model(self, options: ModelOptions) -> LanguageModel:
         """Return the run's model."""
         return self._real.language_model(options)
+
+    def call_cost(self, call: Span) -> float | None:
+        """Return what a model call of the agent cost."""
+        return self._real.call_cost(call)
 
     def show(self, line: str) -> None:
         """Show a line."""
@@ -135,10 +139,9 @@ class RoundContext(Context):
         raise UsageError(f"a prompt round evaluates no held-out sets ({label}); the run does")
 
 
-def budget_left(given: BudgetOptions, rounds: Sequence[Round], price: Price | None) -> BudgetOptions:
+def budget_left(given: BudgetOptions, rounds: Sequence[Round]) -> BudgetOptions:
     """Return what earlier rounds have left of the run's budget; raises BudgetSpent if that is nothing."""
-    counting = BudgetOptions(agent_price=given.agent_price)
-    spent = [Budget(counting, one.read(), price, reflection_is_priced=True) for one in rounds]
+    spent = [Budget(BudgetOptions(), one.read(), reflection_is_priced=True) for one in rounds]
     left: dict[str, Any] = {}
     for name in ("rollouts", "tokens", "dollars"):
         limit: float | None = getattr(given, name)
