@@ -34,6 +34,7 @@ NEEDED: dict[tuple[str, ...], list[str]] = {
 """What a command cannot do without."""
 MAY_BE_ZERO = {
     "base_rate",
+    "candidate",
     "eval_every",
     "learning_rate",
     "port",

@@ -13,7 +13,7 @@ from leyden.core.data.resources import PromptTemplate
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.algorithm_state import AlgorithmState
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.prompt_search import best_scores, read_prompt_search, spent_at
+from leyden.core.trainer.run_folder.prompt_search import best_curve, best_scores, read_prompt_search, spent_at
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.serving.endpoint import ModelEndpoint
 
@@ -183,6 +183,8 @@ def test_what_was_spent_at_a_score_is_counted_up_to_its_last_rollout() -> None:
     search.evaluations.append(evaluation("v0", 0, 1.0, 4))  # compared again, after it had its score
     assert spent_at(search) == expected
     assert best_scores(search)[-1] == (11, 0.75)
+    assert best_curve(search) == ([2, 6, 6, 11, 11, 14], [0.25, 0.25, 0.5, 0.5, 0.75, 0.75])
+    assert best_curve(PromptSearch()) == ([], [])
     search.candidates.append(
         Candidate(
             number=6, texts=search.candidates[1].texts, resources_id="v1", parents=(0,), rejected="known", before=0.5
@@ -218,6 +220,18 @@ def test_the_latest_state_counts_and_after_a_rollback_that_of_the_checkpoint(fol
     assert read_prompt_search(folder, CONFIG).best == 4
     (checkpoint / "progress.json").write_text(json.dumps({**progress, "lineage": "r1-"}))
     assert read_prompt_search(folder, CONFIG).best == 1
+
+
+def test_a_run_that_takes_turns_has_a_search_for_each_prompt_round(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = searched(), searched()
+    first.best = 1
+    rounds = [{"step": 1, "search": msgspec.to_builtins(first)}, {"step": 3, "search": msgspec.to_builtins(second)}]
+    AlgorithmState(folder).save(3, "", {"rounds": [*rounds, {"step": 5, "search": None}], "empty": []})
+    assert json.loads(printed(capsys, "--json"))["best"] == 4
+    assert json.loads(printed(capsys, "--json", "--round", "1"))["best"] == 1
+    assert "has no prompt round 3; it has 1 to 2" in printed(capsys, "--round", "3", code=2)
 
 
 def test_the_picture_is_a_png(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

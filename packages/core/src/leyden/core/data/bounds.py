@@ -26,6 +26,7 @@ class Bound:
 
 BOUNDS = {
     "base_rate": Bound(0, 1),
+    "candidate": Bound(0, 1_000_000),
     "checkpoint_every": Bound(1, 1_000_000),
     "concurrency": Bound(1, 100_000),
     "count": Bound(1, 1_000_000),
@@ -43,6 +44,7 @@ BOUNDS = {
     "repeats": Bound(1, 10_000),
     "reward_threshold": Bound(-MOST_REWARD, MOST_REWARD),
     "reward_weight": Bound(-MOST_REWARD, MOST_REWARD),
+    "round": Bound(1, 1_000_000),
     "scale_at": Bound(1, 1_000_000_000),
     "seed": Bound(-(10**18), 10**18),
     "show": Bound(0, 1_000_000),

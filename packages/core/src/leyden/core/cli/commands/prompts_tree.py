@@ -20,6 +20,9 @@ def tree(
     run: Annotated[str, typer.Argument(help="Name or folder of a run that is under way, was killed, or has finished.")],
     *,
     candidate: Annotated[int | None, typer.Option(metavar="NUMBER", help="Show this candidate in full.")] = None,
+    round: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Prompt round of a run with several; the last if not given.")
+    ] = None,
     all: Annotated[bool, typer.Option("--all", help="Show rejected candidates, too, with the reasons.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the tree into this file.")] = None,
     runs: RunsOption = RUNS,
@@ -32,7 +35,7 @@ def tree(
     if candidate is not None and (all or plot is not None):
         raise UsageError("--candidate shows one candidate; remove --all and --plot")
     folder, config = RunFolder.open(runs, run)
-    search = read_prompt_search(folder, config)
+    search = read_prompt_search(folder, config, round)
     if candidate is not None:
         _show_candidate(folder, search, _find(folder, search, candidate), json=json)
         return
@@ -42,7 +45,7 @@ def tree(
     if json:
         sys.stdout.write(json_line(_described(search, progress)))
         return
-    _show_tree(folder, search, progress, rejected=all)
+    _show_tree(search, progress, rejected=all)
     if plot is not None:
         sys.stdout.write(f"the picture is in {plot}\n")
 
@@ -54,18 +57,19 @@ def _find(folder: "RunFolder", search: "PromptSearch", number: int) -> "Candidat
     return search.candidates[number]
 
 
-def _show_tree(folder: "RunFolder", search: "PromptSearch", progress: "SearchProgress", *, rejected: bool) -> None:
+def _show_tree(search: "PromptSearch", progress: "SearchProgress", *, rejected: bool) -> None:
     from rich.console import Console
 
     from leyden.core.trainer.monitoring.as_it_is import as_it_is
-    from leyden.core.trainer.monitoring.curve import terminal_curve
+    from leyden.core.trainer.monitoring.curve import BEST_SCORE, SPENT, text_curve
     from leyden.core.trainer.monitoring.search_tree import summary_lines, tree_table
+    from leyden.core.trainer.run_folder.prompt_search import best_curve
 
     console = Console()
     console.print(tree_table(search, progress, rejected=rejected), highlight=False)
     for line in summary_lines(search, progress, rejected=rejected):
         console.print(as_it_is(line), soft_wrap=True)
-    if curve := terminal_curve(folder.metrics()):
+    if curve := text_curve(*best_curve(search), BEST_SCORE, SPENT):
         console.print(curve, highlight=False, markup=False)
 
 

@@ -9,7 +9,7 @@ import typer
 from leyden.core.cli.options import RUNS, JsonOption, RunsOption
 from leyden.core.data.encoding.json_line import json_line
 from leyden.core.errors import RunError
-from leyden.core.trainer.monitoring.display import search_spending
+from leyden.core.trainer.monitoring.display import is_search_step, search_spending
 
 
 def show(
@@ -78,7 +78,7 @@ def _steps_table(name: str, experiment: str | None, metrics: list[dict[str, Any]
 def _cells(line: dict[str, Any]) -> dict[str, str]:
     """Return the cells of a step by column: those of a search for prompts, or of a step without or with weights."""
     step, seconds = {"step": str(line["step"])}, {"s": f"{line['seconds']:.1f}"}
-    if "spent_rollouts" in line:
+    if is_search_step(line):
         spent = dict(zip(("rollouts", "tokens", "cost"), search_spending(line), strict=False))
         shown = {name: text.removesuffix(f" {name}") for name, text in spent.items()}
         return {

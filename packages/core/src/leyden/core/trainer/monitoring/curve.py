@@ -4,7 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from leyden.core.trainer.monitoring.display import is_search_step
+
 Metrics = dict[str, Any]
+
+
+BEST_SCORE, SPENT = "best score on the tasks that select candidates", "rollouts spent"
+"""Title and label of the curve of a search for prompts."""
 
 
 def points(metrics: Sequence[Metrics]) -> tuple[list[int], list[float]]:
@@ -15,7 +21,7 @@ def points(metrics: Sequence[Metrics]) -> tuple[list[int], list[float]]:
 
 def is_search(metrics: Sequence[Metrics]) -> bool:
     """Whether the steps are those of a search for prompts, whose rewards are the best scores so far."""
-    return any("spent_rollouts" in line for line in metrics)
+    return any(is_search_step(line) for line in metrics)
 
 
 def smooth(values: Sequence[float], window: int = 5) -> list[float]:
@@ -29,8 +35,15 @@ def terminal_curve(metrics: Sequence[Metrics], width: int = 72, height: int = 14
     title, label = "mean reward of training rollouts", "step"
     if is_search(metrics):
         steps = [line["spent_rollouts"] for line in metrics if line.get("reward") is not None]
-        title, label = "best score on the tasks that select candidates", "rollouts spent"
-    if len(steps) < 2:
+        title, label = BEST_SCORE, SPENT
+    return text_curve(steps, rewards, title, label, width, height)
+
+
+def text_curve(
+    x: Sequence[float], y: Sequence[float], title: str, label: str, width: int = 72, height: int = 14
+) -> str:
+    """Return a line through points as text, or an installation hint; empty for fewer than two points."""
+    if len(x) < 2:
         return ""
     try:
         import plotext
@@ -40,7 +53,7 @@ def terminal_curve(metrics: Sequence[Metrics], width: int = 72, height: int = 14
     figure.clear()
     figure.theme("colorless")
     figure.plot_size(width, height)
-    figure.draw(figure.signal(steps, rewards, marker="braille").lines())
+    figure.draw(figure.signal(x, y, marker="braille").lines())
     figure.title(title)
     figure.label(label)
     plain: Any = cast(Any, plotext).uncolorize(str(figure.build()))

@@ -107,7 +107,7 @@ class Bars(Display):
         elapsed = self._clock() - self._began
         left = elapsed / max(1, step - self._first) * (self._steps - step)
         parts = _headline(metrics)
-        ends = parts if "spent_rollouts" in metrics else [parts[0], parts[-1]]
+        ends = parts if is_search_step(metrics) else [parts[0], parts[-1]]
         note = " · ".join([*ends, f"about {left:,.0f} s of training left"])
         self._progress.update(self._run, completed=step, note=note, refresh=True)
         self.show("  ".join([f"step {step:>3}/{self._steps}", *parts, f"{metrics['seconds']:.1f} s"]))
@@ -120,7 +120,7 @@ def _headline(metrics: Mapping[str, Any]) -> list[str]:
         if "held_out_loss" in metrics:
             parts.append(f"held-out loss {metrics['held_out_loss']:.3f}")
         return [*parts, f"{metrics['tokens_trained']:,} tokens"]
-    if "spent_rollouts" in metrics:
+    if is_search_step(metrics):
         return _search_headline(metrics)
     shown = {
         "reward": "reward {:.3f}",
@@ -130,6 +130,11 @@ def _headline(metrics: Mapping[str, Any]) -> list[str]:
         "tokens_per_second": "{:,.0f} tokens/s",
     }
     return [text.format(metrics[name]) for name, text in shown.items() if name in metrics] or ["taken"]
+
+
+def is_search_step(metrics: Mapping[str, Any]) -> bool:
+    """Whether a step is one of a search for prompts, whose reward is the best score so far."""
+    return "spent_rollouts" in metrics and "spent_tokens" in metrics
 
 
 def _search_headline(metrics: Mapping[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from leyden.core.algorithm.prompts.search import PromptSearch
-from leyden.core.trainer.run_folder.prompt_search import best_scores, spent_at
+from leyden.core.trainer.run_folder.prompt_search import best_curve, spent_at
 
 NUMBERED = 40
 """Largest number of candidates whose numbers are in the picture."""
@@ -69,8 +69,5 @@ def _draw_tree(axes: Any, search: PromptSearch) -> list[float]:
 
 def _draw_best(axes: Any, search: PromptSearch) -> None:
     """Draw the curve of the best score, up to what is spent by now."""
-    best = best_scores(search)
-    if best:
-        end = (max(len(search.evaluations), best[-1][0]), best[-1][1])
-        x, y = zip(*best, end, strict=True)
-        axes.step(x, y, where="post", color="#1f4e79", linewidth=1.5, alpha=0.6, zorder=2, label="best score so far")
+    x, y = best_curve(search)
+    axes.plot(x, y, color="#1f4e79", linewidth=1.5, alpha=0.6, zorder=2, label="best score so far")

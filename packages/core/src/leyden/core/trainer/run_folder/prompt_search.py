@@ -19,15 +19,18 @@ TRIES = 5
 """Number of times that the record of a run under way is read: a checkpoint may be replaced meanwhile."""
 
 
-def read_prompt_search(folder: RunFolder, config: RunConfig) -> PromptSearch:
+def read_prompt_search(folder: RunFolder, config: RunConfig, number: int | None = None) -> PromptSearch:
     """Return the record of the search in a run that is under way, was killed, or has finished.
 
-    Raises UsageError, with one line, if the run has none, or none yet.
+    `number` is that of a prompt round, from 1, in a run with several searches; None: the last one. Raises UsageError,
+    with one line, if the run has no such search, or none yet.
     """
-    search = _search_in(_latest_state(folder))
-    if search is not None:
-        return search
-    name = folder.path.name
+    searches, name = _searches_in(_latest_state(folder)), folder.path.name
+    if searches and number is not None and number > len(searches):
+        has = f"it has 1 to {len(searches)}" if len(searches) > 1 else "it has one search"
+        raise UsageError(f"run {name!r} has no prompt round {number}; {has}")
+    if searches:
+        return searches[-1 if number is None else number - 1]
     if not _is_search(config.algorithm):
         raise UsageError(
             f"run {name!r} has no search for prompts: its algorithm is {config.algorithm}; `leyden train --algorithm "
@@ -52,8 +55,28 @@ def _latest_state(folder: RunFolder) -> Any:
     raise RunError(f"the checkpoints in {folder.checkpoints} cannot be read")
 
 
+class _Round(msgspec.Struct):
+    search: Any = None
+
+
+class _Rounds(msgspec.Struct):
+    """State of an algorithm that takes turns: a search for each prompt round."""
+
+    rounds: list[_Round]
+
+
+def _searches_in(state: Any) -> list[PromptSearch]:
+    """Return the searches in an algorithm's state, one for each prompt round; empty for another algorithm's state."""
+    try:
+        rounds = msgspec.convert(state, _Rounds).rounds
+    except msgspec.ValidationError:
+        rounds = [_Round(search=state)]
+    found = [_search_in(one.search) for one in rounds]
+    return [search for search in found if search is not None]
+
+
 def _search_in(state: Any) -> PromptSearch | None:
-    """Return the search in an algorithm's state; None for the state of another algorithm."""
+    """Return the search in the state of an algorithm that trains prompts alone; None for another state."""
     try:
         search = read_search(state)
     except msgspec.ValidationError:
@@ -62,10 +85,8 @@ def _search_in(state: Any) -> PromptSearch | None:
 
 
 def _is_search(algorithm: str) -> bool:
-    from leyden.core.algorithm.prompts.base import PromptAlgorithm
-
     try:
-        return issubclass(algorithm_class(algorithm), PromptAlgorithm)
+        return algorithm_class(algorithm).trains_prompts
     except LeydenError:
         return False
 
@@ -136,6 +157,16 @@ def best_scores(search: PromptSearch) -> list[tuple[int, float]]:
         if not found or (one.score or 0.0) > found[-1][1]:
             found.append((spent.get(one.number, 0), one.score or 0.0))
     return found
+
+
+def best_curve(search: PromptSearch) -> tuple[list[int], list[float]]:
+    """Return the corners of the curve of the best score: rollouts spent, up to all of them, and scores."""
+    best = best_scores(search)
+    x, y = [at for at, _ in best[:1]], [score for _, score in best[:1]]
+    for at, score in best[1:]:
+        x += [at, at]
+        y += [y[-1], score]
+    return ([*x, len(search.evaluations)], [*y, y[-1]]) if best else ([], [])
 
 
 def held_out_points(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
