@@ -3,8 +3,8 @@
     python benchmarks/prompts.py --json prompts.json
 
 The agent sends a system prompt of 1 kB or 50 kB with three variables, a user's message, and tools. It has 1, 10 or 50
-components: `tools`, where each further one is the description of a tool of the request, or `alternatives`, where all are
-system prompts of one place and the request has the one that is compared last.
+components: `tools`, where each further one is the description of a tool of the request, or `alternatives`, where all
+are system prompts of one place and the request has the one that is compared last.
 
 `other_ms` are calls in which no text
 matches, `unnamed_ms` calls of an agent that has no component, and `plain_ms` calls without edits. All are medians of

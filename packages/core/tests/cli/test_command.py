@@ -27,7 +27,9 @@ NEEDED: dict[tuple[str, ...], list[str]] = {
     ("models", "export"): ["r", "f"],
     ("policies", "fetch"): ["n"],
     ("prompts", "find"): ["a.py:agent", "--tasks", "t.jsonl", "--endpoint", "http://127.0.0.1:9/v1"],
+    ("prompts", "try"): ["a.py:agent", "--tasks", "t.jsonl", "--endpoint", "http://127.0.0.1:9/v1", "--b", "b.yaml"],
     ("prompts", "apply"): ["f"],
+    ("prompts", "tree"): ["r"],
 }
 """What a command cannot do without."""
 MAY_BE_ZERO = {
@@ -39,6 +41,7 @@ MAY_BE_ZERO = {
     "record_within",
     "reward_threshold",
     "seed",
+    "show",
 }
 REFUSED_LATER = {"patience", "temperature"}
 """0 is refused, by what reads them, in words of its own."""

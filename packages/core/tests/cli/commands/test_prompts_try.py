@@ -130,7 +130,7 @@ def test_two_files_are_compared_task_by_task(
     assert "+2.00…+2.00" in shown.out and "5, 0, 0" in shown.out
     assert "the difference may be chance: B has 5 wins and 0 losses (sign test, 5 %)" in shown.out
     assert 'task 1: {"question":"question 0"}\n  A 1: 0\n  B 3: 2\n' in shown.out
-    assert "cost unknown: the endpoint is no provider with a price list" in shown.out
+    assert "cost unknown: no price list is known for this endpoint" in shown.out
     assert not shown.err
 
     endpoint.seen.clear()
@@ -240,7 +240,7 @@ def test_what_cannot_work_is_one_line_before_anything_runs(
         "both variants send the same texts": ("--a", "b.yaml", "--b", "b.yaml"),
         "both variants send the same texts, so": ("--b", "own.yaml"),
         "--b no.yaml: no.yaml cannot be read: No such file": ("--b", "no.yaml"),
-        "--b no-run: there is no such file, and as a run: ": ("--b", "no-run"),
+        "--b no-run: there is no prompt file no-run, and as a run: no run 'no-run'": ("--b", "no-run"),
         "--b prompt=no.txt: prompt no.txt cannot be read: No such file": ("--b", "prompt=no.txt"),
         "--b =one.txt: write NAME=FILE": ("--b", "=one.txt"),
         "--b prompt=bad.txt: the prompt template cannot be read": ("--b", "prompt=bad.txt"),

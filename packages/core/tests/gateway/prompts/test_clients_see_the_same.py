@@ -29,8 +29,12 @@ def asked(question: str) -> str:
     return f"Please answer this question: {question}\nAnswer with one number."
 
 
-def client() -> openai.OpenAI:
+def client() -> Any:
     return openai.OpenAI(base_url=PROVIDER, api_key=API_KEY, max_retries=0)
+
+
+def messages_client() -> Any:
+    return anthropic.Anthropic(base_url="https://api.anthropic.com", api_key=API_KEY, max_retries=0)
 
 
 class InThread(ReplacedPromptsContract):
@@ -65,7 +69,7 @@ class TestChat(InThread):
                     message = raw.parse().choices[0].message
                 messages.append(message.model_dump(exclude_none=True, include={"role", "content", "tool_calls"}))
                 for call in message.tool_calls or ():
-                    content = double(**json.loads(call.function.arguments))  # type: ignore[union-attr]
+                    content = double(**json.loads(call.function.arguments))
                     messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
 
 
@@ -104,7 +108,7 @@ class TestMessages(InThread):
         messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": asked(question)}]}]
         how: Any = {"model": "claude", "max_tokens": 200, "system": system, "messages": messages, "tools": tools}
         seen.append(how)
-        with anthropic.Anthropic(base_url="https://api.anthropic.com", api_key=API_KEY, max_retries=0) as agent:
+        with messages_client() as agent:
             for _ in range(2):
                 if stream:
                     with agent.messages.stream(**how) as events:

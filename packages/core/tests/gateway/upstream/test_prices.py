@@ -37,7 +37,7 @@ def test_what_has_no_price_is_unknown_and_never_0() -> None:
     assert of("ollama/llama3").cost(("llama3",), 1000, 100) is None
     own = of("http://127.0.0.1:8000/v1")
     assert own.cost(("gpt-4.1-mini",), 1000, 100) is None, "a server of this name may be anyone's"
-    assert own.unknown == "the endpoint is no provider with a price list"
+    assert own.unknown == "no price list is known for this endpoint"
     assert PriceList(None).unknown == "a policy answers"
 
 

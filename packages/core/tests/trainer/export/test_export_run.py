@@ -138,18 +138,43 @@ async def test_what_a_store_knows_of_runs_is_exported_without_any_rollout(tmp_pa
     await store.close()
     to = tmp_path / "out"
     exported = await export_run(uri, to, format=format, what=RECORDS)
-    assert exported.rows == {"runs": 2, "metrics": 6, "policy_versions": 2}
+    assert exported.rows == {"runs": 2, "metrics": 6, "policy_versions": 2, "candidates": 0}
     if format == "parquet":
         parquet: Any = pytest.importorskip("pyarrow.parquet")
-        runs, metrics, versions = (parquet.read_table(to / f"{table}.parquet").to_pylist() for table in RECORDS)
+        runs, metrics, versions, _ = (parquet.read_table(to / f"{table}.parquet").to_pylist() for table in RECORDS)
     else:
-        runs, metrics, versions = (lines(to / f"{table}.jsonl") for table in RECORDS)
-    for table, rows in zip(RECORDS, (runs, metrics, versions), strict=True):
+        runs, metrics, versions, _ = (lines(to / f"{table}.jsonl") for table in RECORDS)
+    for table, rows in zip(RECORDS[:3], (runs, metrics, versions), strict=True):
         assert all(sorted(row) == sorted(COLUMNS[table]) for row in rows)
     assert [(row["run_id"], row["config"]) for row in runs] == [("a", '{"steps":2}'), ("b", '{"steps":2}')]
     found = [(row["step"], row["name"], row["value"], row["note"]) for row in metrics[:3]]
     assert found == [(0, "loss", 0.0, None), (1, "loss", 0.5, None), (1, "alert", None, "!")]
     assert (versions[1]["run_id"], versions[1]["version"], versions[1]["metrics"]) == ("b", 3, '{"reward":1.0}')
+
+
+async def test_candidates_of_a_search_are_exported_as_the_last_note_describes_them(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/store.db"
+    store = await open_store(uri)
+    await store.start_rollout("t")
+    await store.add_run(Run(run_id="a", name="r", config={"endpoint": {"url": "http://127.0.0.1:9/v1"}}))
+    first = {"number": 0, "texts": {"s": "long " * 40_000}, "resources_id": "rs-0"}
+    second = {"number": 1, "texts": {"s": "b"}, "parents": [0], "changed": ["s"], "origin": "reflection", "step": 1}
+    notes = [
+        {"candidate/0": json.dumps(first), "candidate/1": json.dumps(second), "prompt/s": "b"},
+        {"candidate/1": json.dumps({**second, "scores": {"train/0": 0.5, "train/1": 1.0}, "resources_id": "rs-1"})},
+    ]
+    steps = [StepMetrics(step=at, values={"best": float(at)}, notes=each) for at, each in enumerate(notes)]
+    await store.add_metrics("a", steps)
+    await store.close()
+    exported = await export_run(uri, tmp_path / "out", format="jsonl")
+    assert exported.rows == {"rollouts": 1, "spans": 0, "transitions": 0, "candidates": 2}
+    rows = lines(tmp_path / "out/candidates.jsonl")
+    assert all(list(row) == list(COLUMNS["candidates"]) for row in rows)
+    assert json.loads(rows[0]["texts"]) == first["texts"]
+    assert [(row["number"], row["resources_id"], row["score"], row["best"]) for row in rows] == [
+        *((0, "rs-0", None, 0), (1, "rs-1", 0.75, 1)),
+    ]
+    assert (rows[1]["parents"], rows[1]["step"], rows[1]["run_id"]) == ([0], 1, "a")
 
 
 @pytest.mark.parametrize("format", ["datasets", "parquet", "jsonl"])

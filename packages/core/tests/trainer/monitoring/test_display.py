@@ -48,6 +48,25 @@ def test_bars_show_reward_pace_and_time_left() -> None:
     assert "reward 0.500 · 1,500 tokens/s · about 28 s of training left" in text
 
 
+def test_bars_show_the_best_score_and_what_a_search_has_spent() -> None:
+    out = StringIO()
+    bars = Bars(Console(file=out, force_terminal=True, color_system=None, width=160), clock=lambda: 100.0)
+    bars.start(steps=10, done=2)
+    bars.phase("rollouts", 3)
+    spent = {
+        "spent_rollouts": 30,
+        "spent_tokens": 12000,
+        "spent_dollars": 0.25,
+        "left_rollouts": 70,
+        "left_dollars": 0.75,
+    }
+    bars.step(3, {"reward": 0.5, "rollouts": 6, "candidates": 4, "best": 2, "seconds": 2.5, **spent})
+    bars.stop()
+    shown = ["best 0.500", "4 candidates", "30 of 100 rollouts", "12,000 tokens", "$0.25 of $1"]
+    assert "  ".join(["step   3/10", *shown, "2.5 s"]) in out.getvalue()
+    assert " · ".join(shown) in out.getvalue()
+
+
 def test_bars_show_the_loss_of_a_step_that_collected_nothing() -> None:
     out = StringIO()
     now = [100.0]

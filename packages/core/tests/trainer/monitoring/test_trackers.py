@@ -38,6 +38,7 @@ def log_twice(folder: Path, *names: str, **settings: str) -> None:
     for number, line in enumerate(STEPS, 1):
         opened = open_trackers(names, folder, "mine", {"steps": 2, "policy": "tiny", **settings})
         opened.log(number, line)
+        opened.log_texts(number, {"prompt/a.b c": f"# step {number}\n```"})
         opened.close()
 
 
@@ -47,6 +48,7 @@ from leyden.core.trainer.monitoring.trackers import open_trackers
 settings = {"steps": 2, "policy": "tiny", "experiment": "rates"}
 opened = open_trackers(("wandb",), pathlib.Path(sys.argv[1]), "mine", settings)
 opened.log(int(sys.argv[2]), json.loads(sys.argv[3]))
+opened.log_texts(int(sys.argv[2]), {"prompt/a.b c": "# step " + sys.argv[2]})
 opened.close()
 """
 """As in real runs, a process of its own: W&B's service still ends a run for a while after it was finished."""
@@ -59,6 +61,9 @@ def test_tensorboard_reads_back_what_was_logged(tmp_path: Path) -> None:
     events.Reload()
     assert sorted(events.Tags()["scalars"]) == ["held_out/few (a)/success", "reward"]
     assert [(e.step, e.value) for e in events.Scalars("reward")] == [(1, 0.25), (2, 0.5)]
+    texts = [(e.step, e.tensor_proto.string_val[0].decode()) for e in events.Tensors("prompt/a.b c")]
+    assert texts == [(step, f"    # step {step}\n    ```\n") for step in (1, 2)], "as code, not as Markdown"
+    assert events.SummaryMetadata("prompt/a.b c").plugin_data.plugin_name == "text"
 
 
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")  # of SQLAlchemy's about MLflow's own tables
@@ -75,6 +80,8 @@ def test_mlflow_reads_back_one_run_of_both_sittings(tmp_path: Path, monkeypatch:
     assert [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, "reward")] == [(1, 0.25), (2, 0.5)]
     assert "held_out/few _a_/success" in run.data.metrics
     assert "entropy" not in run.data.metrics
+    [file] = (tmp_path / "mlflow").rglob("*.txt")
+    assert (file.parent.name, file.name, file.read_text()) == ("prompt", "a.b_c.txt", "# step 2\n```")
 
 
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
@@ -113,6 +120,7 @@ def test_wandb_stays_offline_and_keeps_one_identity(tmp_path: Path, monkeypatch:
     ]
     rows = [row for row in histories if "reward" in row]
     assert sorted((row["step"], row["reward"]) for row in rows) == [(1, 0.25), (2, 0.5)]
+    assert [row["prompt/a.b c"] for row in histories if "prompt/a.b c" in row] == ["# step 1", "# step 2"]
     assert {record.run.run_group for record in records if record.HasField("run")} == {"rates"}
 
 

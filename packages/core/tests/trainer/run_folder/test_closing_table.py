@@ -11,7 +11,14 @@ from leyden.core.cli.main import run
 from leyden.core.trainer.config import EvaluationSet, RunConfig
 from leyden.core.trainer.run_folder.comparison import compare
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.report import HeldOutResult, RunReport, closing_table
+from leyden.core.trainer.run_folder.prompt_search import changed_prompts
+from leyden.core.trainer.run_folder.report import (
+    HeldOutResult,
+    RunReport,
+    SearchResult,
+    closing_prompts,
+    closing_table,
+)
 from leyden.core.trainer.run_folder.versions import Evaluation, ModelVersion, VersionFile
 
 SOLVED, WEIGHTED = (1.0, 0.0, 0.0, 1.0), (1.0, 0.2, 0.0, 0.8)
@@ -94,3 +101,44 @@ def test_a_list_of_versions_says_how_many_cannot_be_gone_back_to(
         )
     assert run(["models", "list", "r", "--runs", str(tmp_path)]) == 0
     assert "the weights of 2 versions are not kept, and the run cannot be rolled back" in capsys.readouterr().out
+
+
+SEARCH = SearchResult(
+    candidates=7,
+    rejected=2,
+    best=4,
+    validation_tasks=5,
+    start_score=0.25,
+    best_score=0.875,
+    reflections=6,
+    spent={"rollouts": 60, "tokens": 6000, "dollars": 0.5},
+    limits={"rollouts": 80.0},
+    ended="60 of 80 rollouts are spent, and the next batch has 30",
+)
+
+
+def test_a_search_shows_scores_what_was_spent_and_why_it_ended() -> None:
+    report = RunReport(name="r", seed=0, endpoint="e", search=SEARCH, stopped_early="no rise")
+    shown = io.StringIO()
+    Console(file=shown, width=120).print(closing_table(report))
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.getvalue().splitlines() if "│" in line]
+    assert ["score on the 5 tasks that select candidates", "0.250", "0.875"] in rows
+    assert ["candidates", "", "7"] in rows and ["of them rejected", "", "2"] in rows
+    spent = [row[2] for row in rows if row[0] == "spent by the search"]
+    assert spent == ["60 of 80 rollouts", "6,000 tokens", "$0.5"]
+    assert f"the search ended: {SEARCH.ended}" in " ".join(shown.getvalue().split())
+    assert closing_prompts(report) == ["the kept prompts are those with which the run began"]
+
+
+def test_changed_prompts_are_shown_as_text_and_as_a_diff_from_the_start() -> None:
+    before = {"kept": "same", "system": "first\nsecond"}
+    changed = changed_prompts(before, {**before, "system": "first\nother"})
+    assert changed.keys() == {"system"}
+    report = RunReport(name="r", seed=0, endpoint="e", prompts=changed)
+    assert closing_prompts(report) == [
+        *("prompt system:", "  first", "  other", "", "changed from the start:"),
+        *("  --- start", "  +++ best", "  @@ -1,2 +1,2 @@", "   first", "  -second", "  +other", ""),
+    ]
+    assert closing_prompts(RunReport(name="r", seed=0)) == []
+    assert {"search", "prompts"}.isdisjoint(RunReport(name="r", seed=0).written())
+    assert report.written()["prompts"]["system"]["text"] == "first\nother"

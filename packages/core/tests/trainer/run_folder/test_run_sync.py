@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path)
 
 
-def taken(folder: RunFolder, step: int, **numbers: float) -> None:
+def taken(folder: RunFolder, step: int, **numbers: object) -> None:
     """Write down a step that was taken, and its version, with a checkpoint."""
     folder.append_metrics({"step": step, "reward": step / 4, "algorithm": "x", **numbers})
     checkpoint = folder.checkpoints / f"step-{step:08}"
@@ -67,14 +67,17 @@ async def test_the_store_follows_the_folder(folder: RunFolder) -> None:
     folder.append_metrics({"step": 0, "held_out": "dev", "sampled": None})
     taken(folder, 1, loss=float("nan"))
     folder.append_metrics({"step": 1, "alert": "entropy", "message": "it falls"})
+    taken(folder, 2, notes={"candidate/0": "{}"})
     await recording.catch_up()
     await recording.catch_up()
     assert await metrics_of(store) == {
         0: {"held_out/dev/success": 0.25, "a/held_out/dev/success": 0.25},
         1: {"reward": 0.25},
+        2: {"reward": 0.5},
     }
-    assert (await store.query_metrics(run.run_id)).items[1].notes == {"alert/entropy": "it falls"}
-    first, second = await store.query_policy_versions()
+    noted = [step.notes for step in (await store.query_metrics(run.run_id)).items]
+    assert noted == [{}, {"alert/entropy": "it falls"}, {"candidate/0": "{}"}]
+    first, second, _ = await store.query_policy_versions()
     assert (first.path, first.parent, first.create_time) == ("Qwen/Qwen3-0.6B", None, 5.0)
     assert second.path == str(folder.checkpoints.resolve() / "step-00000001")
     assert (second.parent, second.metadata) == (0, {"algorithm": "lightning_rl", "seed": 3})

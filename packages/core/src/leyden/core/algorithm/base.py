@@ -163,6 +163,24 @@ class Context(ABC):
     async def evaluate(self, label: str) -> None:
         """Run the agent on the held-out tasks, and record the result as `label` (`before`, `after`, ...)."""
 
+    def divide_groups(self, resources_ids: Sequence[str]) -> None:
+        """Let the rollouts of each task that `collect` returns run with these versions of the resources in turn.
+
+        They stay one group. Without any ids, they run with the published version. Raises UsageError if this context
+        collects with one version only.
+        """
+        if resources_ids:
+            raise UsageError(f"{type(self).__name__} collects with the published resources only")
+
+    async def evaluate_combinations(self, models: "Mapping[str, PolicyModel]") -> None:
+        """Evaluate the weights that the run began with and those of `models`, with the first and the published prompts.
+
+        Call it once, after `evaluate("after")`, with the served models of all policies; they are served again
+        afterwards. Raises UsageError if this context evaluates nothing.
+        """
+        del models
+        raise UsageError(f"{type(self).__name__} evaluates no combinations of weights and prompts")
+
     @abstractmethod
     async def compute(self, phase: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the result of `function`, called in a thread; its time counts under `phase`.
@@ -231,6 +249,8 @@ class Algorithm(ABC):
     run_defaults: RunDefaults = RunDefaults()
     keys: Mapping[str, str] = MappingProxyType({})
     """Keys that were given in Python, by the environment variables that the configuration names. No file holds them."""
+    trains_prompts: ClassVar[bool] = False
+    """Whether it changes prompts, so that rewards may begin to differ although they are all equal at first."""
 
     def __init__(self, config: msgspec.Struct) -> None:
         self.config = config
@@ -281,6 +301,11 @@ class Algorithm(ABC):
     def acting(self) -> tuple[str, ...]:
         """Those of `sides` that answer the agent during training; several take turns."""
         return self.sides
+
+    @property
+    def called_policies(self) -> tuple[str, ...]:
+        """Names of the policies, frozen ones included, that the algorithm itself calls; no route need lead to them."""
+        return ()
 
     def options_of(self, policy: str) -> msgspec.Struct:
         """Return the options that decide how `policy` is updated."""

@@ -126,7 +126,7 @@ class BatchLoop(Algorithm, Generic[Part]):
     async def take_steps(self, context: Context, updaters: "Mapping[str, Updater]") -> None:
         """Learn from one batch after another, up to this learner's last step."""
         async for batch in self.batches(context, updaters):
-            await self._take_step(context, updaters, batch)
+            await self.take_step(context, updaters, batch)
 
     def goes_on(self, context: Context) -> bool:
         """Return whether a step is left to take."""
@@ -139,26 +139,33 @@ class BatchLoop(Algorithm, Generic[Part]):
         """
         empty, most_empty = 0, self.max_empty_batches
         while self.goes_on(context):
-            groups = await context.collect()
-            if must_be_checked(groups):
-                groups = await context.compute("check sampling", recomputable, groups, updaters)
-            batch = await self.batch(context, updaters, groups)
-            context.count_dropped(batch.dropped)
+            groups, batch = await self.collect_batch(context, updaters)
             if batch.parts:
                 empty = 0
                 yield batch
                 continue
             empty += 1
             context.account(context.step + 1, batch.accounts)
-            reasons = counts(batch.left_out + batch.dropped) or "no rollout was rewarded"
-            reasons = "; ".join(filter(None, [failed_line(groups), reasons]))
+            reasons = why_empty(groups, batch)
             if empty >= most_empty:
                 raise NothingToLearn(
                     f"{empty} batches in a row had nothing to learn from; reasons in the last one: {reasons}"
                 )
             log.warning("a batch had nothing to learn from (%s); continuing with the next tasks", reasons)
 
-    async def _take_step(self, context: Context, updaters: "Mapping[str, Updater]", batch: Batch[Part]) -> None:
+    async def collect_batch(
+        self, context: Context, updaters: "Mapping[str, Updater]"
+    ) -> tuple[list[TrajectoryGroup], Batch[Part]]:
+        """Collect the next rollouts, and return them with what is learned from them, which may be nothing."""
+        groups = await context.collect()
+        if must_be_checked(groups):
+            groups = await context.compute("check sampling", recomputable, groups, updaters)
+        batch = await self.batch(context, updaters, groups)
+        context.count_dropped(batch.dropped)
+        return groups, batch
+
+    async def take_step(self, context: Context, updaters: "Mapping[str, Updater]", batch: Batch[Part]) -> None:
+        """Update the policies from a batch that has something to learn, publish them and end the step."""
         reports: dict[str, Report] = {}
         for name, part in batch.parts.items():
             try:
@@ -247,6 +254,12 @@ def _left_out(accounts: Sequence[Account]) -> dict[str, int]:
         for account in accounts
         for name, count in account.counts().items()
     }
+
+
+def why_empty(groups: Sequence[TrajectoryGroup], batch: Batch[Any]) -> str:
+    """Return why a batch has nothing to learn from, as text for a message."""
+    reasons = counts(batch.left_out + batch.dropped) or "no rollout was rewarded"
+    return "; ".join(filter(None, [failed_line(groups), reasons]))
 
 
 def counts(reasons: Mapping[str, int]) -> str:

@@ -24,6 +24,7 @@ ALGORITHMS = {
     "dpo": "leyden.core.algorithm.dpo:DPO",
     "apo": "leyden.core.algorithm.prompts.apo:APO",
     "gepa": "leyden.core.algorithm.prompts.gepa:GEPA",
+    "alternate": "leyden.core.algorithm.prompts.alternate:Alternate",
     "stages": "leyden.core.algorithm.stages:Stages",
     "side_by_side": "leyden.core.algorithm.side_by_side:SideBySide",
     "verl": "leyden.core.algorithm.verl.algorithm:VERL",

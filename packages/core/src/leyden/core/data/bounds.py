@@ -45,6 +45,7 @@ BOUNDS = {
     "reward_weight": Bound(-MOST_REWARD, MOST_REWARD),
     "scale_at": Bound(1, 1_000_000_000),
     "seed": Bound(-(10**18), 10**18),
+    "show": Bound(0, 1_000_000),
     "steps": Bound(1, 1_000_000),
     "tasks_per_step": Bound(1, 1_000_000),
     "temperature": Bound(0, 1_000),

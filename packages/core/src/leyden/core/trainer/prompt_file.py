@@ -12,7 +12,8 @@ from leyden.core.errors import PromptError
 HEADER = """\
 Prompt components of an agent, found by `leyden prompts`. To replace one, give it a `new_text` with the same
 variables; literal braces are doubled: {{ and }}. `text` is what the agent sends: leave it as it is. Use the file with
---prompts of `leyden dev`, `train`, `exec` and `gateway`; `leyden prompts apply` prints what to change in the agent.
+--prompts of `leyden dev`, `train`, `exec` and `gateway`. `leyden prompts try --b FILE` compares it with the agent's own
+prompts, and `leyden prompts apply` prints what to change in the agent.
 """
 
 

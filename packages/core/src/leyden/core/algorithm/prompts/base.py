@@ -220,10 +220,19 @@ class PromptAlgorithm(Algorithm):
 
     needs_policy: ClassVar[bool] = False
     takes_batches: ClassVar[bool] = False
+    trains_prompts: ClassVar[bool] = True
 
     def __init__(self, config: PromptAlgorithmOptions) -> None:
         super().__init__(config)
         self.options = config
+
+    def check_steps(self, steps: int) -> None:
+        """Raise UsageError if a library is missing."""
+        del steps
+        self.check_installed()
+
+    def check_installed(self) -> None:
+        """Raise UsageError if a library that the algorithm needs is not installed."""
 
     async def run(self, context: Context) -> None:
         """Search for better prompts until the steps are taken or the budget is spent."""

@@ -75,7 +75,11 @@ class GEPA(PromptAlgorithm):
     def __init__(self, config: GEPAConfig) -> None:
         super().__init__(config)
         self._config = config
-        _check_installed()
+
+    def check_installed(self) -> None:
+        """Raise UsageError if the library is not installed."""
+        if find_spec("gepa") is None:
+            raise UsageError(f"the algorithm gepa needs the library gepa, which is not installed: {EXTRA}")
 
     async def search(self, session: PromptSession) -> None:
         """Run the library in a thread, which requests rollouts and reflections from this event loop."""
@@ -90,11 +94,6 @@ class GEPA(PromptAlgorithm):
             await session.end_early(str(optimizer.failure), {})
         elif optimizer.failure is not None:
             raise optimizer.failure
-
-
-def _check_installed() -> None:
-    if find_spec("gepa") is None:
-        raise UsageError(f"the algorithm gepa needs the library gepa, which is not installed: {EXTRA}")
 
 
 class _Optimizer:

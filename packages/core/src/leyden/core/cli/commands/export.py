@@ -25,7 +25,8 @@ def export(
         list[str] | None,
         typer.Option(
             "--what",
-            help="rollouts, spans, transitions (these if not given), runs, metrics, policy_versions; may be repeated.",
+            help="rollouts, spans, transitions, candidates of prompts (these if not given), runs, metrics, "
+            "policy_versions; may be repeated.",
         ),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace FOLDER if it is an older export.")] = False,
@@ -34,11 +35,11 @@ def export(
     json: JsonOption = False,
 ) -> None:
     """Write rollouts, spans and transitions of RUN into FOLDER, which `datasets.load_dataset` and others can read."""
-    from leyden.core.trainer.export.export import TABLES, export_run
+    from leyden.core.trainer.export.export import export_run
 
     with _progress(shown=not (quiet or json) and sys.stderr.isatty()) as progress:
         # What was given is checked there, with the same words for the command and for Python.
-        given: Any = {"format": format, "what": tuple(what or TABLES)}
+        given: Any = {"format": format, "what": None if what is None else tuple(what)}
         exported = asyncio.run(export_run(source, to, replace=replace, runs=runs, progress=progress, **given))
     if json:
         sys.stdout.write(json_line(exported))

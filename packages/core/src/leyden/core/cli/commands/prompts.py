@@ -220,9 +220,10 @@ def _show_found(found: "FoundPrompts", out: Path, failed: int, rollouts: int, *,
             calls = f"{component.calls} call{'s' if component.calls != 1 else ''}"
             sys.stdout.write(printable(f"{component.name}  ({component.place}, {calls})\n  {shown}") + "\n")
         if found.edits.components:
-            sys.stdout.write(
-                f"{len(found.edits.components)} components of {found.calls} calls are in {printable(str(out))}\n"
-            )
+            count = len(found.edits.components)
+            components = "1 component" if count == 1 else f"{count} components"
+            verb = "is" if count == 1 else "are"
+            sys.stdout.write(f"{components} of {found.calls} calls {verb} in {printable(str(out))}\n")
     for note in found.notes:
         sys.stderr.write(f"leyden: {printable(note)}\n")
     if failed:

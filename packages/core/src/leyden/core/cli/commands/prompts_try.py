@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from leyden.core.trainer.services.prompt_trial import PairedDifference, PromptTrial, VariantUse
 
 OWN = "the agent's own prompts"
+INTERVAL = "95 %"
 OUTPUT_CHARACTERS = 300
 TASK_CHARACTERS = 120
 _VARIANT = (
@@ -91,8 +92,6 @@ def try_(
         raise UsageError("missing AGENT, or -- COMMAND; see `leyden prompts try --help`")
     if not a and not b:
         raise UsageError("give the prompts of one variant or of both, as --b prompts.yaml or --a old.yaml --b new.yaml")
-    if show < 0:
-        raise UsageError(f"--show must not be negative, not {show}")
     variants = read_variant(a or [], runs, "--a"), read_variant(b or [], runs, "--b")
     resources = answering(policy, endpoint, model, api_key_env)
     check_policy_device(device, policy)
@@ -138,18 +137,20 @@ def _progress(total: int, *, shown: bool) -> Generator[Callable[[int], None]]:
 
 
 def _show(trial: "PromptTrial", a: str, b: str, most: int) -> None:
+    from leyden.core.runner.attempts.error_text import with_key_advice
+
     _print(f"A: {a}\nB: {b}")
     compared = {"reward": trial.reward, **trial.dimensions}
     rows = [_compared(name, found) for name, found in compared.items() if found is not None]
     if rows:
-        _table(("", "tasks", "A", "B", "B - A", "95 %", "won, lost, tied", "p"), rows)
+        _table(("", "tasks", "A", "B", "B - A", INTERVAL, "won, lost, tied", "p"), rows)
     _table(("", "A", "B"), _used(trial.a, trial.b))
     for name, use in (("A", trial.a), ("B", trial.b)):
         if use.failures:
-            _print(f"{name}: {use.failed} of {use.rollouts} rollouts failed: {use.failures}")
+            _print(f"{name}: {use.failed} of {use.rollouts} rollouts failed: {with_key_advice(use.failures)}")
     if trial.cost_unknown:
         _print(f"cost unknown: {trial.cost_unknown}")
-    if trial.reward is not None:
+    if trial.reward is not None and not trial.problems:
         _print(_verdict(trial.reward))
     for pair in trial.largest_differences(most):
         _print(f"\ntask {pair.row + 1}: {_short(pair.task, TASK_CHARACTERS)}")
@@ -208,7 +209,8 @@ def _table(columns: tuple[str, ...], rows: list[Any]) -> None:
 
     table = Table()
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+        justify = "left" if number == 0 else "right"
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=column == INTERVAL)
     for row in rows:
         table.add_row(*map(as_it_is, row))
     Console().print(table, highlight=False)

@@ -39,7 +39,7 @@ def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
 
     from leyden.core.trainer.monitoring.as_it_is import as_it_is
     from leyden.core.trainer.monitoring.curve import terminal_curve
-    from leyden.core.trainer.run_folder.report import RunReport, closing_prompts, closing_table
+    from leyden.core.trainer.run_folder.report import RunReport, closing_prompts, closing_table, combination_tables
 
     console = Console()
     console.print(_steps_table(folder.path.name, experiment, metrics))
@@ -51,6 +51,8 @@ def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
         console.print(closing_table(report))
         for line in closing_prompts(report):
             console.print(as_it_is(line), soft_wrap=True)
+        for table in combination_tables(report):
+            console.print(table)
     elif (failure := folder.failure()) is not None:
         console.print(as_it_is(f"ended before its first step: {failure}"))
         console.print(f"outcome of each rollout: {folder.command('why')}", highlight=False, markup=False)

@@ -82,7 +82,7 @@ def _show(report: "RunReport", folder: Path) -> None:
     from leyden.core.trainer.monitoring.as_it_is import as_it_is
     from leyden.core.trainer.monitoring.curve import terminal_curve
     from leyden.core.trainer.run_folder.folder import RunFolder
-    from leyden.core.trainer.run_folder.report import closing_prompts, closing_table
+    from leyden.core.trainer.run_folder.report import closing_prompts, closing_table, combination_tables
 
     console = Console()
     curve = terminal_curve(RunFolder(folder).metrics())
@@ -91,6 +91,8 @@ def _show(report: "RunReport", folder: Path) -> None:
     console.print(closing_table(report))
     for line in closing_prompts(report):
         console.print(as_it_is(line), soft_wrap=True)
+    for table in combination_tables(report):
+        console.print(table)
     results = {"prompts": "prompts", "reward curve": "reward_curve.png"}
     if report.endpoint is None:
         results = {"trained policy": "policy", **results}

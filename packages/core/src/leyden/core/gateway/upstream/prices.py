@@ -40,7 +40,7 @@ class PriceList:
         self._litellm: Any = None
         self._provider = None if endpoint is None else _provider(endpoint.endpoint)
         if self._provider is None:
-            self.unknown = "a policy answers" if endpoint is None else "the endpoint is no provider with a price list"
+            self.unknown = "a policy answers" if endpoint is None else "no price list is known for this endpoint"
             return
         try:
             self._litellm = library()

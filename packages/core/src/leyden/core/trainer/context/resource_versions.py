@@ -26,7 +26,9 @@ class ResourceVersions:
         served: Callable[[NamedResources], NamedResources],
     ) -> None:
         self._store, self._served = store, served
-        self.resources = recordable(initial)
+        self.initial = recordable(initial)
+        """The resources that the run begins with."""
+        self.resources = self.initial
         """The published resources."""
         self.resources_id = version_id(self.resources)
         """Id of the published version."""

@@ -23,7 +23,7 @@ from leyden.core.errors import UsageError
 from leyden.core.gateway.upstream.prices import PriceList
 from leyden.core.policy.checkpoints.retention import latest_checkpoint, read_progress, step_of
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.context.algorithm_state import AlgorithmState
+from leyden.core.trainer.context.combinations import evaluate_combinations
 from leyden.core.trainer.context.resource_versions import ResourceVersions
 from leyden.core.trainer.context.run_journal import RunJournal, pace
 from leyden.core.trainer.context.trained_policies import TrainedPolicies
@@ -31,6 +31,7 @@ from leyden.core.trainer.context.watched_model import WatchedModel
 from leyden.core.trainer.rollouts.collector import Collector
 from leyden.core.trainer.rollouts.offline import described, read_stored
 from leyden.core.trainer.rollouts.scheduler import Batches, make_batches
+from leyden.core.trainer.run_folder.algorithm_state import AlgorithmState
 from leyden.core.trainer.run_folder.checkpoint_writer import CheckpointWriter
 from leyden.core.trainer.run_folder.model_selection import VersionScores
 from leyden.core.trainer.run_folder.versions import Evaluation
@@ -354,11 +355,30 @@ class RunContext(Context):
         found = {side: await self._measure(name, label, sampled=sampled, side=side) for side in measured}
         return {side: found.get(side) or found[measured[0]] for side in self.config.sides}
 
-    async def _measure(self, name: str, label: str, *, sampled: bool, side: str | None = None) -> Evaluation:
+    async def _measure(
+        self, name: str, label: str, *, sampled: bool, side: str | None = None, resources_id: str | None = None
+    ) -> Evaluation:
         with self.journal.phase("evaluate"):
-            collected = await self.collector.evaluate(name, label, sampled=sampled, version=self.step, side=side)
+            collected = await self.collector.evaluate(
+                name, label, sampled=sampled, version=self.step, side=side, resources_id=resources_id
+            )
         self.journal.count(collected)
         return self.journal.evaluation(name, collected, tasks=len(collected.groups))
+
+    async def measure(self, name: str, label: str, resources_id: str | None = None) -> Evaluation:
+        """Return what the served weights earn on a held-out set, with the agent's own sampling.
+
+        `resources_id` is the version of the resources; None: the published one. Nothing is recorded of the version.
+        """
+        return await self._measure(name, label, sampled=False, resources_id=resources_id)
+
+    def divide_groups(self, resources_ids: Sequence[str]) -> None:
+        """Let the training rollouts of each task run with these versions in turn."""
+        self.collector.divided = tuple(resources_ids)
+
+    async def evaluate_combinations(self, models: "Mapping[str, PolicyModel]") -> None:
+        """Evaluate initial and final weights with initial and final prompts, and put the table into the report."""
+        await evaluate_combinations(self, self._stored_versions(), models)
 
     # --- Numbers
 

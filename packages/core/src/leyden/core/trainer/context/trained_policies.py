@@ -36,6 +36,20 @@ class TrainedPolicies:
         """Return the policy of this name in its current state; loads it if that was not done."""
         return self._models.get(name) or self.load(name)
 
+    def initial(self, name: str) -> "PolicyModel":
+        """Return a copy of the policy of this name as the run began; the policy in its current state stays as it is.
+
+        The gradients of its last update are freed, so that the copy needs no further memory. Adapters need no copy.
+        """
+        from leyden.core.policy.model import PolicyModel
+
+        current = self.loaded(name)
+        if current.adapters is not None:
+            return current.frozen_copy()
+        for parameter in current.parameters():
+            parameter.grad = None
+        return PolicyModel.load(self._config.policies[name], device=self._config.device)
+
     def prepare(self, models: "Mapping[str, PolicyModel]") -> None:
         """Make `models`, freshly loaded and unchanged, the next ones that `load` returns."""
         self._prepared = dict(models)

@@ -19,7 +19,7 @@ from leyden.core.masking import mask_text
 from leyden.core.policy.checkpoints.atomic import remove_unfinished, replaced_folder, whole_folder
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
-from leyden.core.trainer.export.rows import RECORDS, ROWS, RolloutOutcome, Table, record_rows
+from leyden.core.trainer.export.rows import RECORDS, ROWS, RolloutOutcome, Table, has_candidates, record_rows
 from leyden.core.trainer.export.table_files import FORMATS, Format, RowFile, check_installed, open_files
 from leyden.core.trainer.rollouts.offline import locate, run_of
 from leyden.core.trainer.why.reading import run_facts_of
@@ -28,7 +28,7 @@ from leyden.core.trainer.why.trained_or_reason import RunFacts, explain
 MANIFEST = "export.json"
 """File name that marks a folder as an export, which may be replaced."""
 TABLES: tuple[Table, ...] = tuple(ROWS)
-"""Tables exported by default. Those in `RECORDS` may be requested too."""
+"""Tables exported by default, with `candidates` if there are some. Those in `RECORDS` may be requested too."""
 PAGE = 1000
 """Number of rollouts per query. Spans are queried for each rollout."""
 
@@ -55,7 +55,7 @@ async def export_run(
     to: str | Path,
     *,
     format: Format = "parquet",
-    what: Sequence[Table] = TABLES,
+    what: Sequence[Table] | None = None,
     replace: bool = False,
     runs: str | Path = "runs",
     progress: Progress | None = None,
@@ -63,13 +63,13 @@ async def export_run(
     """Write the tables `what` of a run or store into the folder `to`, and return a description of the export.
 
     `source` is a run's name in `runs`, a run's folder, or the URI of a store. `TABLES` are about its rollouts,
-    `RECORDS` about its runs. The folder is written completely or not at all. Raises UsageError for an existing folder,
-    unless `replace` is set and the folder is an older export. Also raises it for arguments or a source that cannot be
-    used, and for a store without rollouts.
+    `RECORDS` about its runs. None is `TABLES`, with `candidates` if a run searched for prompts. The folder is written
+    completely or not at all. Raises UsageError for an existing folder, unless `replace` is set and the folder is an
+    older export. Also raises it for arguments or a source that cannot be used, and for a store without rollouts.
     """
     if format not in FORMATS:
         raise UsageError(f"unknown format {format!r}; use one of {', '.join(FORMATS)}")
-    tables = _chosen(what)
+    tables = _chosen(TABLES if what is None else what)
     check_installed(format)
     target = Path(to)
     making = _folder(target, replace)
@@ -78,6 +78,8 @@ async def export_run(
     store = await open_store(uri, clock=lambda: 0.0)
     try:
         remove_unfinished(target.parent)
+        if what is None and await has_candidates(store):
+            tables.append("candidates")
         of_rollouts: list[Table] = [table for table in tables if table in TABLES]
         total = await _count(store, source) if of_rollouts else 0
         with making as folder, ExitStack() as closing:

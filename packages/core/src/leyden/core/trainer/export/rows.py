@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from leyden.core.algorithm.prompts.search import Candidate
 from leyden.core.data import semconv
 from leyden.core.data.encoding.tokens import LogProbs, TokenIds, unpack_ids, unpack_log_probs
 from leyden.core.data.production import CAPTURE, COMPLETE, INCOMPLETE
 from leyden.core.data.reasons import NOT_RECORDED_WHY
 from leyden.core.data.rollout import Attempt, AttemptedRollout, Rollout
-from leyden.core.data.run import Run
+from leyden.core.data.run import CANDIDATE_NOTE, Run
 from leyden.core.data.span import Attributes, Span
 from leyden.core.data.transition import Trajectory
 from leyden.core.store.base import LightningStore
@@ -28,7 +29,7 @@ from leyden.core.trajectory.select import Selector
 Row = Mapping[str, Any]
 Kind = Literal["text", "integer", "number", "ids", "numbers"]
 """Type of a column. `ids` are lists of 32-bit integers, `numbers` lists of 32-bit floats."""
-Table = Literal["rollouts", "spans", "transitions", "runs", "metrics", "policy_versions"]
+Table = Literal["rollouts", "spans", "transitions", "candidates", "runs", "metrics", "policy_versions"]
 
 COLUMNS: dict[Table, dict[str, Kind]] = {
     "rollouts": {
@@ -112,6 +113,24 @@ COLUMNS: dict[Table, dict[str, Kind]] = {
         "reward_dimensions": "text",
         "trained_in": "ids",
         "not_trained": "text",
+    },
+    "candidates": {
+        "run_id": "text",
+        "number": "integer",
+        "resources_id": "text",
+        "origin": "text",
+        "parents": "ids",
+        "step": "integer",
+        "changed": "text",
+        "texts": "text",
+        "reason": "text",
+        "rollouts": "text",
+        "before": "number",
+        "after": "number",
+        "score": "number",
+        "scores": "text",
+        "rejected": "text",
+        "best": "integer",
     },
     "runs": {
         "run_id": "text",
@@ -349,7 +368,7 @@ def _log_probs(attributes: Attributes, name: str) -> "LogProbs | None":
     return unpack_log_probs(value) if isinstance(value, bytes) and len(value) % 4 == 0 else None
 
 
-RECORDS: tuple[Table, ...] = ("runs", "metrics", "policy_versions")
+RECORDS: tuple[Table, ...] = ("runs", "metrics", "policy_versions", "candidates")
 """Tables about the runs in a store, as opposed to its rollouts."""
 PAGE = 1000
 """Number of rows per query."""
@@ -361,6 +380,10 @@ async def record_rows(store: LightningStore, table: Table) -> AsyncGenerator[Row
         async for row in _version_rows(store):
             yield row
         return
+    if table == "candidates":
+        async for row in _candidate_rows(store):
+            yield row
+        return
     offset = 0
     while page := (await store.query_runs(limit=PAGE, offset=offset)).items:
         for run in page:
@@ -370,6 +393,59 @@ async def record_rows(store: LightningStore, table: Table) -> AsyncGenerator[Row
                 async for row in _metrics_rows(store, run):
                     yield row
         offset += len(page)
+
+
+async def has_candidates(store: LightningStore) -> bool:
+    """Whether a run in the store searched for prompts."""
+    async for _ in _candidate_rows(store):
+        return True
+    return False
+
+
+async def _candidate_rows(store: LightningStore) -> AsyncGenerator[Row]:
+    """Yield a row for each candidate of each search for prompts, from the last note about it."""
+    offset = 0
+    while page := (await store.query_runs(limit=PAGE, offset=offset)).items:
+        for run in page:
+            if run.config.get("endpoint") is not None:  # only runs without a policy search for prompts
+                for row in await _candidates_of(store, run):
+                    yield row
+        offset += len(page)
+
+
+async def _candidates_of(store: LightningStore, run: Run) -> list[Row]:
+    found: dict[int, Candidate] = {}
+    best, offset = 0, 0
+    while page := (await store.query_metrics(run.run_id, limit=PAGE, offset=offset)).items:
+        for step in page:
+            best = int(step.values.get("best", best))
+            for name, note in step.notes.items():
+                if name.startswith(CANDIDATE_NOTE):
+                    candidate = msgspec.json.decode(note, type=Candidate)
+                    found[candidate.number] = candidate
+        offset += len(page)
+    return [_candidate_row(run, one, is_best=one.number == best) for _, one in sorted(found.items())]
+
+
+def _candidate_row(run: Run, one: Candidate, *, is_best: bool) -> Row:
+    return {
+        "run_id": run.run_id,
+        "number": one.number,
+        "resources_id": one.resources_id or None,
+        "origin": one.origin,
+        "parents": list(one.parents),
+        "step": one.step,
+        "changed": _json(one.changed),
+        "texts": _json(one.texts),
+        "reason": one.reason or None,
+        "rollouts": _json(one.rollouts),
+        "before": one.before,
+        "after": one.after,
+        "score": one.score,
+        "scores": _json(one.scores),
+        "rejected": one.rejected or None,
+        "best": int(is_best),
+    }
 
 
 async def _metrics_rows(store: LightningStore, run: Run) -> AsyncGenerator[Row]:

@@ -34,7 +34,7 @@ def tree_table(search: PromptSearch, progress: SearchProgress, *, rejected: bool
             as_it_is(f"{prefix}{one.number}"),
             " and ".join(map(str, one.parents)),
             _number(one.score),
-            "" if one.before is None else f"{_number(one.before)} → {_number(one.after)}",
+            _compared_with_parent(one),
             str(one.step) if one.parents else "",
             str(spent.get(one.number, "")),
             as_it_is(", ".join(one.changed) if one.parents else "start"),
@@ -125,7 +125,8 @@ def _facts(search: PromptSearch, one: Candidate) -> Iterator[str]:
         yield f"  made in step {one.step}: {how.get(one.origin, 'components of two candidates')}"
         yield f"  changed: {', '.join(one.changed) or 'nothing'}"
     if one.before is not None:
-        yield f"  mean score on the tasks it was made from: {_number(one.before)} → {_number(one.after)}"
+        whose = "its parent's " if one.after is None else ""
+        yield f"  {whose}mean score on the tasks it was made from: {_compared_with_parent(one)}"
     if one.score is not None:
         yield f"  mean score on the {len(one.scores)} tasks that select candidates: {_number(one.score)}"
     if one.reason:
@@ -133,6 +134,13 @@ def _facts(search: PromptSearch, one: Candidate) -> Iterator[str]:
         yield from (f"    {line}" for line in one.reason.splitlines())
     if remark := _remark(search, one):
         yield f"  {remark}"
+
+
+def _compared_with_parent(one: Candidate) -> str:
+    """Return the parent's score on the tasks that a candidate was made from, and its own if it ran on them."""
+    if one.before is None:
+        return ""
+    return _number(one.before) + ("" if one.after is None else f" → {_number(one.after)}")
 
 
 def _compared(one: Candidate, parent: Candidate, start: Candidate) -> list[tuple[str, Candidate]]:

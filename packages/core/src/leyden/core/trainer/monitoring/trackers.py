@@ -41,8 +41,7 @@ class Tracker(ABC):
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record those metrics that are numbers."""
 
-    @abstractmethod
-    def log_text(self, step: int, name: str, text: str) -> None:
+    def log_text(self, step: int, name: str, text: str) -> None:  # noqa: B027 -- a tool may have no place for texts
         """Record a text, such as a prompt, that takes the place of the one with the same name."""
 
     @abstractmethod
@@ -171,13 +170,15 @@ class MLflowTracker(Tracker):
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Write the numbers in one call."""
         now = int(time.time() * 1000)
-        named = {_mlflow_name(key): value for key, value in numbers(metrics).items()}
+        named = {re.sub(r"[^\w\-. :/]", "_", key): value for key, value in numbers(metrics).items()}
         values = [self._metric(key, value, now, step) for key, value in named.items()]
         self._client.log_batch(self._id, metrics=values)
 
     def log_text(self, step: int, name: str, text: str) -> None:
         """Write the text as an artifact, which replaces the one of an earlier step."""
-        self._client.log_text(self._id, text, f"{_mlflow_name(name)}.txt")
+        folder, _, own = name.partition("/")
+        file = re.sub(r"[^\w.-]", "_", own)
+        self._client.log_text(self._id, text, f"{folder}/{file}.txt")
 
     def close(self, *, failed: bool = False) -> None:
         """Record whether the session failed or finished."""
@@ -194,11 +195,6 @@ class MLflowTracker(Tracker):
             with suppress(failure):  # a value that exceeds a server's limit must not stop the training
                 self._client.log_param(run, key, value)
         return run
-
-
-def _mlflow_name(name: str) -> str:
-    """Return `name` with underscores for the characters that MLflow refuses."""
-    return re.sub(r"[^\w\-. :/]", "_", name)
 
 
 TRACKERS: dict[str, type[Tracker]] = {

@@ -71,6 +71,8 @@ class Evidence:
     """Reports of the runners on how they isolate rollouts."""
     rehearsal: Rehearsal = field(default_factory=Rehearsal)
     difference: Difference | None = None
+    trains_prompts: bool = False
+    """Whether the algorithm also changes prompts, so that equal rewards may be a beginning."""
     agents_output: str = "read the output of the agents"
     """Clause that states where the agents' output can be read."""
     why_command: str = "leyden why RUN"

@@ -67,7 +67,8 @@ def check_options(config: RunConfig, rehearsal: Rehearsal | None = None) -> Chec
     A configuration itself refuses options that other options disable, before this check. This check finds options of an
     algorithm that it did not read until the end of its first step, and policies that no route reaches.
     """
-    unrouted = sorted(config.frozen.keys() - {route.to for route in _routes(config)})
+    called = make_algorithm(config.algorithm, config.algorithm_config).called_policies if config.frozen else ()
+    unrouted = sorted(config.frozen.keys() - {route.to for route in _routes(config)} - {*called})
     if unrouted:
         seen = f"--frozen {', '.join(unrouted)} would be loaded but never called: no route leads to it"
         return failure("options", seen, f"give --route PATTERNS,to={unrouted[0]}, or leave it out")

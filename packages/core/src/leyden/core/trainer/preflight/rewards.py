@@ -34,7 +34,8 @@ def check_spread(evidence: Evidence) -> CheckResult:
 
     Equal rewards may be chance. If one rollout in twenty earns another reward than the rest, n rollouts all earn the
     same with probability 0.95^n: 37 % for 20, 0.7 % for 96. Below 1 % the result is a failure, else a warning. It is
-    also a warning if the algorithm nevertheless learned, for example from rewards of other tasks.
+    also a warning if the algorithm nevertheless learned, for example from rewards of other tasks, or if it trains
+    prompts, too.
     """
     rewards = [[t.reward for t in group.trajectories if t.reward is not None] for group in evidence.groups]
     judged = [group for group in rewards if len(group) > 1]
@@ -49,6 +50,8 @@ def check_spread(evidence: Evidence) -> CheckResult:
         return warning("spread", f"{seen}, though the algorithm takes a step from them", _WHERE)
     chance = EqualRewardChance(sum(map(len, judged)))
     seen += f" (probability by chance: {100 * chance.probability:.2g} %, if 1 rollout in 20 earned another reward)"
+    if evidence.trains_prompts:
+        return warning("spread", seen, f"updates learn nothing until new prompts change this; {_WHERE}")
     verdict = failure if chance.probability <= CERTAIN else warning
     return verdict("spread", seen, _WHERE)
 

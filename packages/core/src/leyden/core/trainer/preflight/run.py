@@ -109,6 +109,7 @@ async def preflight(context: "RunContext", before: Sequence[CheckResult]) -> Che
         why_command=context.journal.folder.command("why"),
     )
     option_reads = OptionReads(config.algorithm, config.algorithm_config)
+    evidence.trains_prompts = option_reads.algorithm.trains_prompts
     await rehearse(option_reads.algorithm.rehearsed(), context, evidence)
     if evidence.rehearsal.metrics is not None:
         evidence.rehearsal.unread = option_reads.unread

@@ -140,6 +140,8 @@ class Collector:
         self.agents_output = agents_output
         self.resources_id: str | None = None
         """Version of the resources that rollouts run with; None: the latest in the store."""
+        self.divided: tuple[str, ...] = ()
+        """Versions of the resources that the training rollouts of each task run with in turn; empty: `resources_id`."""
         self.lineage = ""
         """Prefix of rollout ids. A rollback changes it, so that repeated steps run new rollouts."""
         self.idle = IdleTimer()
@@ -169,6 +171,7 @@ class Collector:
                 task,
                 "train",
                 {"task": f"{index}/{place}", "row": row, **self._answered_by(first + place + copy)},
+                self._in_turn(first + place + copy),
             )
             for place, (row, task) in enumerate(chosen)
             for copy in range(self.config.group_size)
@@ -190,6 +193,7 @@ class Collector:
                 task,
                 "train",
                 {"task": f"g{number}", "row": row, **self._answered_by(number + copy)},
+                self._in_turn(number + copy),
             )
             for copy in range(self.config.group_size)
         ]
@@ -221,16 +225,32 @@ class Collector:
         ]
 
     async def evaluate(
-        self, name: str, label: str, *, sampled: bool, version: int, side: str | None = None
+        self,
+        name: str,
+        label: str,
+        *,
+        sampled: bool,
+        version: int,
+        side: str | None = None,
+        resources_id: str | None = None,
     ) -> Collected:
-        """Run each task of a held-out set once. In a run with sides, the policy of `side` answers."""
+        """Run each task of a held-out set once. In a run with sides, the policy of `side` answers.
+
+        `resources_id` is the version of the resources that the agent runs with; None: the published one.
+        """
         how = "policy" if sampled else "agent"
         # The first acting side gets the rollout ids of a run that trains it alone. Where random draws follow the ids,
         # both runs then draw the same.
         named = "" if side in (None, *self.config.acting[:1]) else f"-{side}"
         metadata = {"sampling": how} if side is None else {"sampling": how, ANSWERED_BY: side}
         requests = [
-            self._request(f"val-{name}-{label}-v{version}-{how}-{row}{named}", task, "val", {"task": row, **metadata})
+            self._request(
+                f"val-{name}-{label}-v{version}-{how}-{row}{named}",
+                task,
+                "val",
+                {"task": row, **metadata},
+                resources_id,
+            )
             for row, task in enumerate(self.held_out[name])
         ]
         label_parts = [f"held out, {label}", *([] if side is None else [side]), *(["sampled"] if sampled else [])]
@@ -245,6 +265,10 @@ class Collector:
         """
         acting = self.config.acting
         return {ANSWERED_BY: acting[turn % len(acting)]} if acting else {}
+
+    def _in_turn(self, turn: int) -> str | None:
+        """Return the version of the resources of a training rollout, with the same order of turns as for sides."""
+        return self.divided[turn % len(self.divided)] if self.divided else None
 
     async def requested(self, step: int, requests: Sequence[RolloutRequest]) -> tuple[Collected, list[RolloutResult]]:
         """Run the rollouts that an algorithm requests in `step`, and return their results in the order of `requests`.

@@ -41,10 +41,13 @@ def read_variant(given: Sequence[str], runs: Path, option: str) -> NamedResource
 
 
 def prompts_of_version(runs: Path, named: str) -> tuple[Models, ModelVersion]:
-    """Return the version that `RUN` or `RUN:VERSION` names; raises RunError if it has no prompts."""
-    models, version = find_version(runs, named)
+    """Return the version that `RUN` or `RUN:VERSION` names; raises UsageError if it has no prompts, or is none."""
+    try:
+        models, version = find_version(runs, named)
+    except RunError as error:
+        raise UsageError(f"there is no prompt file {named}, and as a run: {error}") from None
     if not version.resources:
-        raise RunError(f"version {version.version} of run {version.run!r} has no prompts")
+        raise UsageError(f"version {version.version} of run {version.run!r} has no prompts")
     return models, version
 
 
@@ -59,10 +62,7 @@ def _read(named: str, runs: Path) -> NamedResources:
         return {name: template}
     if is_prompt_file(named):
         return {EDITS: read_prompts(named)}
-    try:
-        return prompts_of_version(runs, named)[1].resources
-    except RunError as error:
-        raise UsageError(f"there is no such file, and as a run: {error}") from None
+    return prompts_of_version(runs, named)[1].resources
 
 
 def _check(template: PromptTemplate) -> None:

@@ -11,7 +11,7 @@ from leyden.core.algorithm.registry import algorithm_class
 from leyden.core.errors import LeydenError, RunError, UsageError
 from leyden.core.policy.checkpoints.retention import latest_checkpoint, read_progress
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.context.algorithm_state import AlgorithmState
+from leyden.core.trainer.run_folder.algorithm_state import AlgorithmState
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import ChangedPrompt, RunReport, SearchResult
 
@@ -109,12 +109,14 @@ def spent_at(search: PromptSearch) -> dict[int, int]:
     """Return how many rollouts were spent when each candidate had its last score, by the candidate's number.
 
     That is its score on the validation tasks, or the one for which it was rejected. A candidate that never ran is left
-    out.
+    out, such as one that was rejected because its texts are those of another.
     """
     missing = {one.number: set(one.scores) for one in search.candidates}
     by_version: dict[str, list[Candidate]] = {}
     for one in search.candidates:
-        by_version.setdefault(one.resources_id, []).append(one)
+        same_texts = by_version.setdefault(one.resources_id, [])
+        if not (one.rejected and same_texts):
+            same_texts.append(one)
     spent: dict[int, int] = {}
     for count, evaluation in enumerate(search.evaluations, 1):
         key = f"{evaluation.held_out or 'train'}/{evaluation.row}"

@@ -20,7 +20,7 @@ OTHERS = "for other reasons"
 LABEL_CHARACTERS = 72
 OF_POLICIES = (
     *("sampled_before", "sampled_after", "transitions", "policies", "excluded_calls", "dropped_groups", "stored"),
-    *("tokens_trained", "sides"),
+    *("tokens_trained", "sides", "combinations"),
 )
 """Fields of a report without meaning in a run without a policy."""
 SHOWN_FAILURES = 3
@@ -48,6 +48,17 @@ class HeldOutResult(msgspec.Struct, kw_only=True):
     def described(self, field: str) -> str:
         """Return the mean reward in `field` as text for display."""
         return reward_text(getattr(self, field), is_share=self.is_share)
+
+
+class CombinationResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean reward on one held-out set of each combination of weights and prompts, with the agent's own sampling."""
+
+    initial_weights_initial_prompts: float | None
+    initial_weights_final_prompts: float | None
+    final_weights_initial_prompts: float | None
+    final_weights_final_prompts: float | None
+    is_share: bool = True
+    """Whether every task earned 0 or 1, so that the mean rewards are shares of solved tasks."""
 
 
 class KeptVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +185,9 @@ class RunReport(msgspec.Struct, kw_only=True):
     sides: dict[str, dict[str, HeldOutResult]] = {}
     """Results by side and held-out set, in a run with sides. `held_out` then holds those of the acting side, or of the
     best of several."""
+    combinations: dict[str, CombinationResult] = {}
+    """Results by held-out set of a run that trains weights and prompts: the weights and prompts of its beginning and of
+    its last version, each with each."""
     kept: KeptVersion | None = None
     """None while the run is not finished."""
     stopped_early: str | None = None
@@ -252,6 +266,27 @@ def closing_table(report: RunReport) -> "Table":
         table.caption = as_it_is("\n".join(remarks), CAPTION)
     table.caption_justify = "left"
     return table
+
+
+def combination_tables(report: RunReport) -> "list[Table]":
+    """Return a table of weights and prompts for each held-out set; none for a run that trained only one of them."""
+    from rich.table import Table
+
+    tables: list[Table] = []
+    for name, found in report.combinations.items():
+        what = "success" if found.is_share else "mean reward"
+        table = Table(title=as_it_is(f"{what} on {name}", TITLE), title_justify="left", show_header=True)
+        table.add_column("")
+        table.add_column("initial prompts", justify="right")
+        table.add_column("final prompts", justify="right")
+        for label, first, last in (
+            ("initial weights", found.initial_weights_initial_prompts, found.initial_weights_final_prompts),
+            ("final weights", found.final_weights_initial_prompts, found.final_weights_final_prompts),
+        ):
+            texts = (reward_text(mean, is_share=found.is_share) for mean in (first, last))
+            table.add_row(label, *texts)
+        tables.append(table)
+    return tables
 
 
 def _measured(report: RunReport) -> list[tuple[str, HeldOutResult]]:

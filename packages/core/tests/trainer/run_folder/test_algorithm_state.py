@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from leyden.core.trainer.context.algorithm_state import AlgorithmState
+from leyden.core.trainer.run_folder.algorithm_state import AlgorithmState
 from leyden.core.trainer.run_folder.folder import RunFolder
 
 

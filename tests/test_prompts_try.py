@@ -1,0 +1,48 @@
+"""`leyden prompts try` with an agent of LangGraph and the policy that knows only the agent's own prompts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leyden.core.cli.main import run
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples/calculator_langgraph"
+COUNT = 8
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+
+
+def trial_of(capsys: pytest.CaptureFixture[str], *more: str, code: int = 0) -> tuple[dict[str, Any], str]:
+    given = ["--tasks", str(EXAMPLE / "val.jsonl"), "-n", str(COUNT), "--policy", str(EXAMPLE / "policy")]
+    given += ["--reward", f"{EXAMPLE}/reward.py:score", "--json"]
+    assert run(["prompts", "try", f"{EXAMPLE}/agent.py:agent", *given, *more]) == code
+    shown = capsys.readouterr()
+    return json.loads(shown.out), shown.err
+
+
+def test_another_text_of_the_tool_confuses_the_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    trial, err = trial_of(capsys, "--b", f"{EXAMPLE}/tool_text.yaml")
+    assert not err
+    assert trial["reward"]["tasks"] == COUNT
+    assert trial["reward"]["difference"] < 0 and trial["reward"]["wins"] == 0
+    assert trial["cost_unknown"] == "a policy answers"
+    for variant in (trial["a"], trial["b"]):
+        assert (variant["rollouts"], variant["failed"], variant["cost"]) == (COUNT, 0, None)
+        assert COUNT <= variant["calls"] < variant["output_tokens"] < variant["input_tokens"]
+    replaced = trial["b"]["replaced"]["calculator_agent.model.tool.calculator"]
+    assert replaced == trial["b"]["edited_calls"] == trial["b"]["calls"]
+    assert trial["a"]["edited_calls"] == 0
+    answers = [(pair["output_a"], pair["task"]["answer"]) for pair in trial["pairs"] if pair["a"] == 1.0]
+    assert answers and all(output == f"Answer: {number}" for output, number in answers)
+
+
+def test_a_text_that_the_agent_does_not_send_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "stale.yaml"
+    text = (EXAMPLE / "tool_text.yaml").read_text()
+    file.write_text(text.replace("text: Evaluate an", "text: Compute an", 1))
+    trial, err = trial_of(capsys, "--a", str(file), code=1)
+    assert trial["reward"]["ties"] == COUNT, "both variants are the agent with its own prompts"
+    assert "A: the component 'calculator_agent.model.tool.calculator' was never replaced" in err
