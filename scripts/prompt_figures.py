@@ -85,17 +85,26 @@ def endpoints(options: argparse.Namespace, kinds: set[str]) -> Generator[dict[st
         if "scripted" in kinds:
             urls["scripted"] = closing.enter_context(chat_endpoint(local_model.answer)).url
         if "policy" in kinds:
-            urls["policy"] = closing.enter_context(gateway(options.policy))
+            urls["policy"] = closing.enter_context(gateway(options))
         yield urls
 
 
 @contextmanager
-def gateway(policy: Path) -> Generator[str]:
-    """Serve a policy with `leyden gateway`, and yield its base URL, in which the token of a captured rollout stands.
+def gateway(options: argparse.Namespace) -> Generator[str]:
+    """Serve a policy with `leyden gateway`, and yield its base URL; all calls belong to one captured rollout.
 
-    The gateway answers only captured rollouts, so all calls belong to one.
+    The gateway answers only calls with the token of such a rollout, which becomes the key of all endpoints.
     """
-    command = [sys.executable, "-m", "leyden.core.cli", "gateway", "--policy", str(policy), "--store", "memory://"]
+    command = [
+        sys.executable,
+        "-m",
+        "leyden.core.cli",
+        "gateway",
+        "--policy",
+        str(options.policy),
+        "--store",
+        "memory://",
+    ]
     variables = os.environ | {"LEYDEN_CAPTURE_TOKEN": KEY}
     with subprocess.Popen(
         [*command, "--port", "0", "--json"], stdout=subprocess.PIPE, text=True, env=variables
@@ -107,7 +116,8 @@ def gateway(policy: Path) -> Generator[str]:
         with urlopen(begin) as answer:
             begun = msgspec.msgpack.decode(answer.read(), type=CaptureBegun)
         try:
-            yield f"{root}/a/{begun.token}/v1"
+            options.key = begun.token
+            yield f"{root}/v1"
         finally:
             served.terminate()
 
@@ -136,7 +146,7 @@ def kind_of(setup: Setup) -> str:
 def leyden(options: argparse.Namespace, name: str, *words: str, seed: int = 0) -> None:
     """Run a command of Leyden; what it prints is in a file of the folder."""
     command = [sys.executable, "-m", "leyden.core.cli", *words]
-    variables = os.environ | {"OPENAI_API_KEY": KEY, "REFLECTION_SEED": str(seed), "OMP_NUM_THREADS": "1"}
+    variables = os.environ | {"OPENAI_API_KEY": options.key, "REFLECTION_SEED": str(seed), "OMP_NUM_THREADS": "1"}
     with (options.folder / f"{name}.log").open("w") as log:
         subprocess.run(command, cwd=ROOT, check=True, env=variables, stdout=log, stderr=log)
 
@@ -196,7 +206,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--policy", type=Path, help="Hugging Face folder of the agents and models called `policy`")
     options = parser.parse_args()
-    options.folder = options.folder.resolve()
+    options.folder, options.key = options.folder.resolve(), KEY
     options.folder.mkdir(parents=True, exist_ok=True)
     kinds = {name: {setup.answers, setup.reflects} for name, setup in SETUPS.items()}
     names = options.agents or [name for name in SETUPS if options.policy or "policy" not in kinds[name]]

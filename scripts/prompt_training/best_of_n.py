@@ -28,7 +28,7 @@ class BestOfN(PromptAlgorithm):
     Config = BestOfNOptions
 
     async def search(self, session: PromptSession) -> None:
-        """Take the only step of the search."""
+        """Take the only step of the search; rollouts that are left are spent on the best two, as in every search."""
         rollouts = self.options.budget.rollouts
         if rollouts is None:
             raise UsageError("best_of_n needs budget.rollouts")
@@ -41,8 +41,7 @@ class BestOfN(PromptAlgorithm):
         session.note_scores(session.start, found[0])
         for texts, scored in zip(tried[1:], found[1:], strict=True):
             session.note_scores(await session.add(texts, origin="reflection", parents=[0]), scored)
-        session.search.ended, session.search.ended_in = f"{count} prompts were evaluated", 1
-        await session.end_step(session.best(), {"candidates": len(session.search.candidates)})
+        await session.end_early(f"{len(tried)} prompts were evaluated", {"candidates": len(session.search.candidates)})
 
     async def _written(self, session: PromptSession, count: int) -> list[Texts]:
         """Return up to so many new prompts: those of the answers that can be used."""

@@ -27,7 +27,8 @@ class ChatEndpoint:
 def chat_endpoint(text: str | Callable[[dict[str, Any]], str]) -> Generator[ChatEndpoint]:
     """Answer every chat completion with `text` inside the block, under the requested model's name.
 
-    `text` may be a function of the request's body, which is called on a thread of the server.
+    `text` may be a function of the request's body, which is called on a thread of the server. Other paths get status
+    404.
     """
     endpoint = ChatEndpoint()
 
@@ -37,10 +38,16 @@ def chat_endpoint(text: str | Callable[[dict[str, Any]], str]) -> Generator[Chat
 
         def do_POST(self) -> None:
             """Record the request, and answer it."""
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            content = self.rfile.read(int(self.headers["content-length"]))
+            if not self.path.endswith("/chat/completions"):
+                return self._send(404, {"error": {"message": f"There is no {self.path}.", "code": 404}})
+            body = json.loads(content)
             endpoint.seen.append({"body": body, "key": self.headers["authorization"]})
-            data = json.dumps(_completion(body["model"], text if isinstance(text, str) else text(body))).encode()
-            self.send_response(200)
+            self._send(200, _completion(body["model"], text if isinstance(text, str) else text(body)))
+
+        def _send(self, status: int, answer: dict[str, Any]) -> None:
+            data = json.dumps(answer).encode()
+            self.send_response(status)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(data)))
             self.end_headers()
