@@ -64,7 +64,9 @@ def prompt_file(edits: PromptEdits, notes: Sequence[str] = ()) -> str:
     import yaml
 
     def text_node(dumper: Any, text: str) -> Any:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+        # PyYAML escapes these line separators in double quotes only, and reads them as spaces elsewhere
+        style = '"' if any(one in text for one in "\x85\u2028\u2029\ufeff") else "|" if "\n" in text else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
     dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
     dumper.add_representer(str, text_node)
