@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from leyden.core.algorithm.side_by_side import Side, SideBySide, SideBySideConfig
     from leyden.core.algorithm.stages import Stage, Stages, StagesConfig
     from leyden.core.algorithm.verl.algorithm import VERL, VERLConfig
-    from leyden.core.data.dataset import Dataset
     from leyden.core.data.prompts.edits import PromptComponent, PromptEdits
     from leyden.core.data.resources import LLM, NamedResources, PromptTemplate, ResourcesUpdate
     from leyden.core.data.rollout import Attempt, AttemptedRollout, EnqueueRollout, Rollout, RolloutConfig, Task
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
         operation,
     )
     from leyden.core.tracing.production.capture import capture
+    from leyden.core.trainer.dataset import Dataset
     from leyden.core.trainer.export.export import Exported, export_run
     from leyden.core.trainer.monitoring.logs import setup_logging
     from leyden.core.trainer.preflight.report import CheckReport
@@ -68,7 +68,7 @@ _HOME = {
     "Context": "algorithm.base",
     "DPO": "algorithm.dpo",
     "DPOConfig": "algorithm.dpo",
-    "Dataset": "data.dataset",
+    "Dataset": "trainer.dataset",
     "Engine": "engine.base",
     "EnqueueRollout": "data.rollout",
     "Exported": "trainer.export.export",

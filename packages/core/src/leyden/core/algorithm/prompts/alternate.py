@@ -177,9 +177,10 @@ class Alternate(Algorithm):
         models = {name: context.load_policy(name) for name in context.policies}
         updaters = self._learner.make_updaters(models, updates, context.seed)
         await context.restore(updaters)
-        model = context.language_model(self._prompts.options.reflection)
+        opened: list[LanguageModel] = []
         try:
-            turns = _Turns(context, self._prompts, model, self._iterations, self._kept)
+            opened.extend(context.language_model(options) for options in self._prompts.options.models())
+            turns = _Turns(context, self._prompts, opened, self._iterations, self._kept)
             if context.step == 0:
                 await context.evaluate("before")
             async with context.collecting(self.pace()):
@@ -190,7 +191,8 @@ class Alternate(Algorithm):
                         context.divide_groups(await turns.versions(self._at_once))
                         await self._update(context, turns, updaters)
         finally:
-            await model.close()
+            for model in opened:
+                await model.close()
         await context.evaluate("after")
         await context.evaluate_combinations(models)
 
@@ -227,9 +229,14 @@ class _Turns:
     """The prompt rounds of a session, with their record. Raises UsageError if the run cannot have any."""
 
     def __init__(
-        self, context: Context, algorithm: PromptAlgorithm, model: LanguageModel, iterations: int, kept: int
+        self,
+        context: Context,
+        algorithm: PromptAlgorithm,
+        opened: Sequence[LanguageModel],
+        iterations: int,
+        kept: int,
     ) -> None:
-        self._context, self._algorithm, self._model = context, algorithm, model
+        self._context, self._algorithm, self._opened = context, algorithm, opened
         self._iterations, self._kept = iterations, kept
         given = context.state
         self.state = AlternateState() if given is None else msgspec.convert(given, AlternateState)
@@ -315,7 +322,7 @@ class _Turns:
 
     def _session(self, own: Round, options: PromptAlgorithmOptions) -> tuple[PromptSession, RoundContext]:
         inner = RoundContext(self._context, own, self._iterations, self.save)
-        return PromptSession(inner, options, self._model), inner
+        return PromptSession(inner, options, self._opened), inner
 
 
 async def _evaluate_again(session: PromptSession, start: Sequence[Mapping[str, str]]) -> None:

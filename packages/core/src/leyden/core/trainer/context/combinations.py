@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from leyden.core.trainer.context.resource_versions import ResourceVersions, version_id
 from leyden.core.trainer.run_folder.report import CombinationResult
@@ -10,14 +10,31 @@ from leyden.core.trainer.run_folder.versions import Evaluation
 
 if TYPE_CHECKING:
     from leyden.core.policy.model import PolicyModel
-    from leyden.core.trainer.context.run_context import RunContext
+    from leyden.core.trainer.config import RunConfig
+    from leyden.core.trainer.context.run_journal import RunJournal
+    from leyden.core.trainer.context.trained_policies import TrainedPolicies
+    from leyden.core.trainer.serving.serving import Serving
 
 Scores = dict[str, Evaluation]
 """What was earned, by held-out set."""
 
 
+class TrainedRun(Protocol):
+    """What is read of a run's context."""
+
+    config: "RunConfig"
+    serving: "Serving"
+    models: "TrainedPolicies"
+    journal: "RunJournal"
+    step: int
+
+    async def measure(self, name: str, label: str, resources_id: str | None, /) -> Evaluation:
+        """Run the tasks of a held-out set with a version of the resources; None: the published one."""
+        ...
+
+
 async def evaluate_combinations(
-    context: "RunContext", versions: ResourceVersions, models: "Mapping[str, PolicyModel]"
+    context: TrainedRun, versions: ResourceVersions, models: "Mapping[str, PolicyModel]"
 ) -> None:
     """Evaluate what `evaluate("before")` and `evaluate("after")` did not, and put all results into the report.
 
@@ -41,11 +58,11 @@ async def evaluate_combinations(
     _report(context, with_initial_weights, with_initial_prompts)
 
 
-async def _evaluate(context: "RunContext", label: str, resources_id: str | None) -> Scores:
+async def _evaluate(context: TrainedRun, label: str, resources_id: str | None) -> Scores:
     return {one.name: await context.measure(one.name, label, resources_id) for one in context.config.held_out}
 
 
-def _report(context: "RunContext", with_initial_weights: Scores, with_initial_prompts: Scores) -> None:
+def _report(context: TrainedRun, with_initial_weights: Scores, with_initial_prompts: Scores) -> None:
     report = context.journal.report
     for name, own in report.held_out.items():
         prompts, weights = with_initial_weights.get(name), with_initial_prompts.get(name)
