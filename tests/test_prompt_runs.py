@@ -208,7 +208,9 @@ def test_trainer_takes_prompt_and_endpoint_among_its_resources(
         assert not path.is_file() or b"sk-given-in-python" not in path.read_bytes(), path
 
 
-def test_trainer_names_what_is_missing() -> None:
+def test_trainer_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
     trainer = agl.Trainer(algorithm=ScriptedPrompts(ScriptedPromptsConfig()))
     with pytest.raises(agl.UsageError, match="scripted_prompts trains no weights: Trainer\\(initial_resources="):
         trainer.fit(agl.rollout(a_function), train_dataset=[{"question": "why"}])

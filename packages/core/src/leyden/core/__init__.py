@@ -19,10 +19,17 @@ if TYPE_CHECKING:
     from leyden.core.algorithm.side_by_side import Side, SideBySide, SideBySideConfig
     from leyden.core.algorithm.stages import Stage, Stages, StagesConfig
     from leyden.core.algorithm.verl.algorithm import VERL, VERLConfig
-    from leyden.core.data.dataset import Dataset
     from leyden.core.data.prompts.edits import PromptComponent, PromptEdits
     from leyden.core.data.resources import LLM, NamedResources, PromptTemplate, ResourcesUpdate
-    from leyden.core.data.rollout import Attempt, AttemptedRollout, EnqueueRollout, Rollout, RolloutConfig, Task
+    from leyden.core.data.rollout import (
+        Attempt,
+        AttemptedRollout,
+        Dataset,
+        EnqueueRollout,
+        Rollout,
+        RolloutConfig,
+        Task,
+    )
     from leyden.core.data.sampling import Sampling
     from leyden.core.data.span import Span
     from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
@@ -68,7 +75,7 @@ _HOME = {
     "Context": "algorithm.base",
     "DPO": "algorithm.dpo",
     "DPOConfig": "algorithm.dpo",
-    "Dataset": "data.dataset",
+    "Dataset": "data.rollout",
     "Engine": "engine.base",
     "EnqueueRollout": "data.rollout",
     "Exported": "trainer.export.export",
