@@ -1,6 +1,7 @@
 import json
 
 from leyden.core.data import semconv
+from leyden.core.data.span import Attributes
 from leyden.core.testing.factories import span
 from leyden.core.trajectory.trace_to_messages import TraceToMessages
 
@@ -10,7 +11,7 @@ TOOLS = [{"type": "function", "function": {"name": "find"}}]
 
 
 def test_each_recorded_call_is_a_conversation() -> None:
-    recorded = {
+    recorded: Attributes = {
         semconv.CALL_ID: "c",
         semconv.INPUT_MESSAGES: json.dumps(READ),
         semconv.OUTPUT_MESSAGES: json.dumps(ANSWERED),

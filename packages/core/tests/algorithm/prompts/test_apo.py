@@ -73,6 +73,10 @@ def letters(resources: Mapping[str, Resource], _task: Task) -> float:
     return prompt.template.count("a") / 10
 
 
+def worthless(_resources: Mapping[str, Resource], _task: Task) -> float:
+    return 0.0
+
+
 def gradients_of(context: ScriptedPromptContext) -> list[str]:
     return [one[0]["content"] for one in context.reflections if "## Rollouts" in one[0]["content"]]
 
@@ -187,12 +191,12 @@ async def test_several_components_change_in_turn() -> None:
 
     resources = {name: PromptTemplate(template=f"{name}: {{question}}") for name in ("one", "two", "three")}
     context = await run(
-        APOConfig(**SMALL, initial_validation=False), reflect, resources=resources, reward=lambda *_: 0.0, steps=3
+        APOConfig(**SMALL, initial_validation=False), reflect, resources=resources, reward=worthless, steps=3
     )
     changed = {step: [one.changed for one in candidates(context) if one.step == step] for step in (1, 2, 3)}
     assert {one for names in changed.values() for one in names} == {("one",), ("two",), ("three",)}
     assert changed[1] == [("one",), ("two",)], "a branch changes one component, and equal edits are one candidate"
-    only = await run(APOConfig(**SMALL, components=["t*"]), reflect, resources=resources, reward=lambda *_: 0.0)
+    only = await run(APOConfig(**SMALL, components=["t*"]), reflect, resources=resources, reward=worthless)
     assert {one.changed for one in candidates(only)} == {(), ("two",), ("three",)}
 
 
