@@ -354,14 +354,20 @@ def test_a_run_records_the_templates_and_not_their_files(tmp_path: Any) -> None:
 # --- Budget and crashes
 
 
-@pytest.mark.parametrize("rollouts", [1, 6, 7, 13, 20, 31, 50])
+@pytest.mark.parametrize("rollouts", [6, 7, 13, 20, 31, 50])
 async def test_a_budget_of_rollouts_is_spent_exactly(rollouts: int) -> None:
     context = await run(APOConfig(**SMALL, budget=BudgetOptions(rollouts=rollouts)), steps=50)
     spent = len(context.requests)
     assert spent == len(read_search(context.state).evaluations) == context.lines[-1]["spent_rollouts"]
-    assert spent == (0 if rollouts < 6 else rollouts), "no candidate has scores to compare before the first six"
+    assert spent == rollouts
     assert context.shown[-1].startswith("the search ends: ")
     assert context.steps == context.step < 50
+
+
+async def test_a_budget_that_is_too_small_for_the_first_rollouts_is_refused() -> None:
+    says = "the budget is too small to begin: 0 of 5 rollouts are spent, and the next batch has 6"
+    with pytest.raises(UsageError, match=says):
+        await run(APOConfig(**SMALL, budget=BudgetOptions(rollouts=5)))
 
 
 async def test_a_budget_of_tokens_ends_the_search() -> None:

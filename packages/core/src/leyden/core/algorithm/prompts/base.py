@@ -164,7 +164,12 @@ class PromptSession:
         self.runner.forget_results()
 
     async def end_early(self, reason: str, metrics: Mapping[str, Any]) -> None:
-        """End the search: compare the best candidates with what is left of the budget, and publish the winner."""
+        """End the search: compare the best candidates with what is left of the budget, and publish the winner.
+
+        Raises UsageError if the budget does not suffice for the first rollouts.
+        """
+        if not self.search.evaluations:
+            raise UsageError(f"the budget is too small to begin: {reason}")
         self.step = self.context.step + 1
         self.search.ended, self.search.ended_in = reason, self.step
         best = await self._final_comparison()
