@@ -286,6 +286,17 @@ def test_a_check_without_a_policy_says_nothing_about_weights(
     assert not [word for word in ("memory", "gradient", "policy", "weights", "log-prob") if word in said], said
 
 
+@pytest.mark.parametrize("algorithm", ["apo", "gepa"])
+def test_a_check_needs_no_held_out_tasks(
+    algorithm: str, endpoint: ChatEndpoint, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("check", "agent.py:agent", "--endpoint", endpoint.url, "--tasks", "tasks.jsonl")
+    settings = ("--prompt", "prompt=prompt.txt", "--algorithm", algorithm, "--set", "validation=val")
+    said = printed(capsys, *command, *settings)
+    assert "2 rollouts" in said
+    assert {call["body"]["model"] for call in endpoint.seen} == {"m"}, "no reflection is paid for"
+
+
 @pytest.mark.long
 def test_a_providers_model_answers_and_no_torch_is_loaded(tmp_path: Path) -> None:
     key = random_of("the key of an endpoint")

@@ -215,6 +215,10 @@ class PromptAlgorithm(Algorithm):
         super().__init__(config)
         self.options = config
 
+    def without_held_out(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings without `validation`: a check selects by a part of the training tasks."""
+        return {name: value for name, value in given.items() if name != "validation"}
+
     async def run(self, context: Context) -> None:
         """Search for better prompts until the steps are taken or the budget is spent."""
         await context.restore()
