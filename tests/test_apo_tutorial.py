@@ -19,6 +19,7 @@ from leyden.core.testing.servers.chat_endpoint import ChatEndpoint, chat_endpoin
 
 AGENT = """
 import json
+import os
 from typing import TypedDict, cast
 
 from openai import OpenAI
@@ -67,6 +68,7 @@ def grade(client: OpenAI, message: str | None, expected: str) -> float:
 
 @rollout
 def room_selector(task: RoomTask, prompt_template: PromptTemplate) -> float:
+    assert "LEYDEN_REFLECTION_KEY" not in os.environ
     client = OpenAI()
     messages = [
         {"role": "system", "content": "You are a scheduling assistant."},
@@ -120,7 +122,7 @@ def main() -> None:
         adapter=TraceToMessages(),
     )
     dataset_train, dataset_val = load_train_val_dataset()
-    trainer.fit(agent=room_selector, train_dataset=dataset_train, val_dataset=dataset_val)
+    trainer.fit(agent=SELECTOR, train_dataset=dataset_train, val_dataset=dataset_val)
 
 
 if __name__ == "__main__":
@@ -152,14 +154,16 @@ def provider() -> Generator[ChatEndpoint]:
         yield server
 
 
-def run_tutorial(folder: Path, provider: ChatEndpoint, client: str) -> "subprocess.CompletedProcess[str]":
+def run_tutorial(
+    folder: Path, provider: ChatEndpoint, client: str = "", agent: str = "room_selector"
+) -> "subprocess.CompletedProcess[str]":
     tasks = [
         {"id": str(n), "task_input": {"time": f"{n + 8}:00", "attendees": "5"}, "expected_choice": "Vega"}
         for n in range(8)
     ]
     (folder / "room_tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
     (folder / "room_selector.py").write_text(AGENT)
-    (folder / "room_selector_apo.py").write_text(SCRIPT.replace("CLIENT", client))
+    (folder / "room_selector_apo.py").write_text(SCRIPT.replace("CLIENT", client).replace("SELECTOR", agent))
     return subprocess.run(
         [sys.executable, "room_selector_apo.py"],
         cwd=folder,
@@ -172,9 +176,18 @@ def run_tutorial(folder: Path, provider: ChatEndpoint, client: str) -> "subproce
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("client", ["", f'api_key="{CLIENTS_KEY}"'])
-async def test_the_tutorial_runs_with_its_imports_changed(client: str, provider: ChatEndpoint, tmp_path: Path) -> None:
-    done = run_tutorial(tmp_path, provider, client)
+@pytest.mark.parametrize(
+    ("client", "agent"),
+    [
+        ("", "room_selector"),
+        (f'api_key="{CLIENTS_KEY}"', "room_selector"),
+        (f'api_key="{CLIENTS_KEY}"', '"room_selector.py:room_selector"'),
+    ],
+)
+async def test_the_tutorial_runs_with_its_imports_changed(
+    client: str, agent: str, provider: ChatEndpoint, tmp_path: Path
+) -> None:
+    done = run_tutorial(tmp_path, provider, client, agent)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{provider.url} answers the agent" in done.stderr
     assert "_poml_trace has no effect" in done.stderr

@@ -209,7 +209,9 @@ def test_trainer_takes_prompt_and_endpoint_among_its_resources(
         assert not path.is_file() or b"sk-given-in-python" not in path.read_bytes(), path
 
 
-def test_trainer_names_what_is_missing() -> None:
+def test_trainer_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
     trainer = agl.Trainer(algorithm=ScriptedPrompts(ScriptedPromptsConfig()))
     with pytest.raises(agl.UsageError, match="scripted_prompts trains no weights: Trainer\\(initial_resources="):
         trainer.fit(agl.rollout(a_function), train_dataset=[{"question": "why"}])
@@ -368,6 +370,17 @@ def test_a_check_without_a_policy_says_nothing_about_weights(
     names = ("options", "rollouts", "isolation", "calls", "rewards", "spread")
     assert all(name in said for name in names)
     assert not [word for word in ("memory", "gradient", "policy", "weights", "log-prob") if word in said], said
+
+
+@pytest.mark.parametrize("algorithm", ["apo", "gepa"])
+def test_a_check_needs_no_held_out_tasks(
+    algorithm: str, endpoint: ChatEndpoint, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("check", "agent.py:agent", "--endpoint", endpoint.url, "--tasks", "tasks.jsonl")
+    settings = ("--prompt", "prompt=prompt.txt", "--algorithm", algorithm, "--set", "validation=val")
+    said = printed(capsys, *command, *settings)
+    assert "2 rollouts" in said
+    assert {call["body"]["model"] for call in endpoint.seen} == {"m"}, "no reflection is paid for"
 
 
 @pytest.mark.long

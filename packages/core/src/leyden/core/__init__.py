@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from leyden.core.algorithm.verl.algorithm import VERL, VERLConfig
     from leyden.core.data.prompts.edits import PromptComponent, PromptEdits
     from leyden.core.data.resources import LLM, NamedResources, PromptTemplate, ResourcesUpdate
-    from leyden.core.data.rollout import Attempt, AttemptedRollout, EnqueueRollout, Rollout, RolloutConfig, Task
+    from leyden.core.data.rollout import (
+        Attempt,
+        AttemptedRollout,
+        Dataset,
+        EnqueueRollout,
+        Rollout,
+        RolloutConfig,
+        Task,
+    )
     from leyden.core.data.sampling import Sampling
     from leyden.core.data.span import Span
     from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
@@ -46,7 +54,6 @@ if TYPE_CHECKING:
         operation,
     )
     from leyden.core.tracing.production.capture import capture
-    from leyden.core.trainer.dataset import Dataset
     from leyden.core.trainer.export.export import Exported, export_run
     from leyden.core.trainer.monitoring.logs import setup_logging
     from leyden.core.trainer.preflight.report import CheckReport
@@ -68,7 +75,7 @@ _HOME = {
     "Context": "algorithm.base",
     "DPO": "algorithm.dpo",
     "DPOConfig": "algorithm.dpo",
-    "Dataset": "trainer.dataset",
+    "Dataset": "data.rollout",
     "Engine": "engine.base",
     "EnqueueRollout": "data.rollout",
     "Exported": "trainer.export.export",

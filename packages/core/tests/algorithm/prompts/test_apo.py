@@ -73,6 +73,10 @@ def letters(resources: Mapping[str, Resource], _task: Task) -> float:
     return prompt.template.count("a") / 10
 
 
+def worthless(_resources: Mapping[str, Resource], _task: Task) -> float:
+    return 0.0
+
+
 def gradients_of(context: ScriptedPromptContext) -> list[str]:
     return [one[0]["content"] for one in context.reflections if "## Rollouts" in one[0]["content"]]
 
@@ -187,12 +191,12 @@ async def test_several_components_change_in_turn() -> None:
 
     resources = {name: PromptTemplate(template=f"{name}: {{question}}") for name in ("one", "two", "three")}
     context = await run(
-        APOConfig(**SMALL, initial_validation=False), reflect, resources=resources, reward=lambda *_: 0.0, steps=3
+        APOConfig(**SMALL, initial_validation=False), reflect, resources=resources, reward=worthless, steps=3
     )
     changed = {step: [one.changed for one in candidates(context) if one.step == step] for step in (1, 2, 3)}
     assert {one for names in changed.values() for one in names} == {("one",), ("two",), ("three",)}
     assert changed[1] == [("one",), ("two",)], "a branch changes one component, and equal edits are one candidate"
-    only = await run(APOConfig(**SMALL, components=["t*"]), reflect, resources=resources, reward=lambda *_: 0.0)
+    only = await run(APOConfig(**SMALL, components=["t*"]), reflect, resources=resources, reward=worthless)
     assert {one.changed for one in candidates(only)} == {(), ("two",), ("three",)}
 
 
@@ -350,14 +354,20 @@ def test_a_run_records_the_templates_and_not_their_files(tmp_path: Any) -> None:
 # --- Budget and crashes
 
 
-@pytest.mark.parametrize("rollouts", [1, 6, 7, 13, 20, 31, 50])
+@pytest.mark.parametrize("rollouts", [6, 7, 13, 20, 31, 50])
 async def test_a_budget_of_rollouts_is_spent_exactly(rollouts: int) -> None:
     context = await run(APOConfig(**SMALL, budget=BudgetOptions(rollouts=rollouts)), steps=50)
     spent = len(context.requests)
     assert spent == len(read_search(context.state).evaluations) == context.lines[-1]["spent_rollouts"]
-    assert spent == (0 if rollouts < 6 else rollouts), "no candidate has scores to compare before the first six"
+    assert spent == rollouts
     assert context.shown[-1].startswith("the search ends: ")
     assert context.steps == context.step < 50
+
+
+async def test_a_budget_that_is_too_small_for_the_first_rollouts_is_refused() -> None:
+    says = "the budget is too small to begin: 0 of 5 rollouts are spent, and the next batch has 6"
+    with pytest.raises(UsageError, match=says):
+        await run(APOConfig(**SMALL, budget=BudgetOptions(rollouts=5)))
 
 
 async def test_a_budget_of_tokens_ends_the_search() -> None:

@@ -141,9 +141,10 @@ async def test_two_finalists_with_one_text_spend_the_budget_too() -> None:
 
 async def test_without_a_budget_the_best_is_published_at_once() -> None:
     session = session_of()
+    await session.runner.evaluate([(session.start.texts, session.validation)])
     await session.end_early("because", {})
-    assert scripted(session).requests == []
-    assert scripted(session).lines == [{"spent_rollouts": 0, "spent_tokens": 0}]
+    assert len(scripted(session).requests) == 2
+    assert scripted(session).lines == [{"spent_rollouts": 2, "spent_tokens": 0}]
 
 
 # --- The algorithm

@@ -1,3 +1,5 @@
+from collections.abc import Mapping
+
 import pytest
 from prompt_sessions import session_of
 
@@ -5,11 +7,16 @@ from leyden.core.algorithm.prompts.base import PromptAlgorithmOptions, PromptSes
 from leyden.core.algorithm.prompts.budget import BudgetOptions, BudgetSpent
 from leyden.core.algorithm.prompts.evaluation import TaskRow
 from leyden.core.algorithm.task_rollouts import RolloutRequest
-from leyden.core.data.resources import PromptTemplate
+from leyden.core.data.resources import PromptTemplate, Resource
+from leyden.core.data.rollout import Task
 from leyden.core.errors import TrainingError
 from leyden.core.testing.prompts.scripted_context import ScriptedPromptContext
 
 START, BETTER = {"prompt": "{q}"}, {"prompt": "{q}, please"}
+
+
+def no_reward(_resources: Mapping[str, Resource], _task: Task) -> None:
+    return None
 
 
 def requests_of(session: PromptSession) -> list[RolloutRequest]:
@@ -57,7 +64,7 @@ async def test_what_does_not_fit_the_budget_does_not_begin() -> None:
 
 
 async def test_a_rollout_without_a_reward_ends_the_run() -> None:
-    context = ScriptedPromptContext(["a", "b"], {"prompt": PromptTemplate(template="{q}")}, lambda *_: None)
+    context = ScriptedPromptContext(["a", "b"], {"prompt": PromptTemplate(template="{q}")}, no_reward)
     session = PromptSession(context, PromptAlgorithmOptions(), [])
     with pytest.raises(TrainingError, match="cannot be scored: it has no reward"):
         await session.runner.evaluate([(START, session.training)])

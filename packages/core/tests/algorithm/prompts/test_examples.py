@@ -26,10 +26,14 @@ SYSTEM = PromptComponent(name="writer.system", agent="writer", node="draft", rol
 
 
 def call(
-    answer: Any = "SELECT 1", *more: dict[str, Any], agent: str = "writer", node: str = "draft", **attributes: Any
+    answer: str | dict[str, Any] = "SELECT 1",
+    *more: dict[str, Any],
+    agent: str = "writer",
+    node: str = "draft",
+    **attributes: Any,
 ) -> Span:
     messages = [{"role": "system", "content": "Write SQL."}, {"role": "user", "content": "How many?"}, *more]
-    found = answer if isinstance(answer, dict) else {"role": "assistant", "content": answer}
+    found: dict[str, Any] = answer if isinstance(answer, dict) else {"role": "assistant", "content": answer}
     return span(
         attributes={
             semconv.INPUT_MESSAGES: json.dumps(messages),

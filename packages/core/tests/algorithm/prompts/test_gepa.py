@@ -130,7 +130,10 @@ def test_options_that_cannot_work_are_refused(settings: dict[str, Any], says: st
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gepa, "find_spec", lambda _name: None)
+    def not_found(_name: str) -> None:
+        return None
+
+    monkeypatch.setattr(gepa, "find_spec", not_found)
     with pytest.raises(UsageError, match=r"needs the library gepa, which is not installed: pip install 'leyden-core"):
         gepa.library()
 

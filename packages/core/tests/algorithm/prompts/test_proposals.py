@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 
-from prompt_sessions import session_of
+from prompt_sessions import hinted, session_of
 
 from leyden.core.algorithm.language_model import Message
 from leyden.core.algorithm.prompts.base import PromptAlgorithmOptions, PromptSession
@@ -13,7 +13,7 @@ DRAFT = Draft(name="prompt", texts={"prompt": "{q}"}, request="Improve it.")
 
 def session_with(reflect: ScriptedReflection) -> PromptSession:
     resources = dict(session_of().context.resources)
-    context = ScriptedPromptContext(["a", "b"], resources, lambda *_: 0.0, reflect=reflect)
+    context = ScriptedPromptContext(["a", "b"], resources, hinted, reflect=reflect)
     options = PromptAlgorithmOptions()
     return PromptSession(context, options, [context.language_model(options.reflection)])
 

@@ -137,7 +137,7 @@ def batch(policy: str) -> list[TrajectoryGroup]:
 
 def test_every_option_of_every_algorithm_is_listed_here() -> None:
     # What VERL is given goes to processes of its own, and is refused there where it would be ignored.
-    # A check of a run without a policy ends with its first rollouts, before all options can have been read.
+    # The options of algorithms that train prompts are in tests/algorithm/prompts/test_options.py.
     kinds = {name: algorithm_class(name) for name in ALGORITHMS if name != "verl"}
     trained_here = {name: kind for name, kind in kinds.items() if kind.needs_policy}
     assert GIVEN.keys() == trained_here.keys()

@@ -6,14 +6,21 @@ from leyden.core.data.resources import LLM
 from leyden.core.errors import UsageError
 from leyden.core.testing.prompts.scripted import ScriptedPrompts
 from leyden.core.trainer.config import RunConfig, endpoint_name
-from leyden.core.trainer.serving.endpoint import KEY, ModelEndpoint, check_model, read_model_endpoint
+from leyden.core.trainer.serving.endpoint import (
+    KEY,
+    OPENAI,
+    ModelEndpoint,
+    check_model,
+    openai_endpoint,
+    read_model_endpoint,
+)
 
 URL = "https://models.example/v1"
 
 
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI_API_KEY", KEY):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", KEY):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -84,3 +91,13 @@ def test_a_run_has_a_policy_or_an_endpoint() -> None:
         RunConfig(name="r", policy="p", endpoint=endpoint)
     with pytest.raises(UsageError, match="remove --deterministic, --frozen"):
         RunConfig(name="r", endpoint=endpoint, deterministic=True, frozen={"f": "p"})
+
+
+def test_the_endpoint_of_openais_clients_is_known_if_they_could_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert openai_endpoint() is None
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+    assert openai_endpoint() == ModelEndpoint(url=OPENAI)
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{URL}/")
+    assert openai_endpoint() == ModelEndpoint(url=URL)
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert openai_endpoint() == ModelEndpoint(url=URL), "a server of one's own may need no key"

@@ -326,6 +326,10 @@ class Algorithm(ABC):
         """Return the given settings as `config.yaml` records them: a resumed run must not depend on other files."""
         return dict(given)
 
+    def without_held_out(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the given settings for a check, which has no held-out tasks."""
+        return dict(given)
+
     @abstractmethod
     async def run(self, context: Context) -> None:
         """Train until `context.step` reaches `context.steps`."""

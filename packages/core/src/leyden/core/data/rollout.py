@@ -4,9 +4,12 @@ A rollout is one task for an agent; an attempt is one try at it. The store check
 here. No other code defines allowed changes.
 """
 
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
+
+T_co = TypeVar("T_co", covariant=True)
 
 RolloutStatus = Literal["queuing", "preparing", "running", "succeeded", "failed", "requeuing", "cancelled"]
 AttemptStatus = Literal["preparing", "running", "succeeded", "failed", "timeout", "unresponsive"]
@@ -14,6 +17,17 @@ RolloutMode = Literal["train", "val", "test"]
 
 Task = Any
 """One row of a dataset: any value that JSON can hold, usually a dict."""
+
+
+class Dataset(Protocol[T_co]):
+    """Tasks by their row number, as `Trainer.fit` takes them; a list is one."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, row: int, /) -> T_co: ...
+
+    def __iter__(self) -> Iterator[T_co]: ...
+
 
 ROLLOUT_MOVES: dict[RolloutStatus, frozenset[RolloutStatus]] = {
     "queuing": frozenset({"preparing", "running", "succeeded", "failed", "cancelled"}),

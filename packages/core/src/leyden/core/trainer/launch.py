@@ -185,7 +185,14 @@ def check_run(runs: Path, config: RunConfig, tasks: list[Task], run_check: Check
         raise UsageError(f"{config.algorithm} learns from spans: it makes no rollouts that could be checked")
     wanted = math.ceil(ENOUGH_ROLLOUTS / MOST_BATCHES / config.group_size)
     fewer = min(config.tasks_per_step, max(TASKS_OF_A_CHECK, wanted))
-    smaller: dict[str, Any] = {"tasks_per_step": fewer, "held_out": (), "eval_every": 0, "patience": None}
+    settings = make_algorithm(config.algorithm, config.algorithm_config).without_held_out(config.algorithm_config)
+    smaller: dict[str, Any] = {
+        "tasks_per_step": fewer,
+        "held_out": (),
+        "eval_every": 0,
+        "patience": None,
+        "algorithm_config": settings,
+    }
     config = msgspec.structs.replace(
         with_sides(config), name=_free_name(runs, f"{config.name[:MOST_NAME]}-check"), **smaller
     )

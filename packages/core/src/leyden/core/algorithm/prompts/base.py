@@ -165,7 +165,12 @@ class PromptSession:
         self.runner.forget_results()
 
     async def end_early(self, reason: str, metrics: Mapping[str, Any]) -> None:
-        """End the search: compare the best candidates with what is left of the budget, and publish the winner."""
+        """End the search: compare the best candidates with what is left of the budget, and publish the winner.
+
+        Raises UsageError if the budget does not suffice for the first rollouts.
+        """
+        if not self.search.evaluations:
+            raise UsageError(f"the budget is too small to begin: {reason}")
         self.step = self.context.step + 1
         self.search.ended, self.search.ended_in = reason, self.step
         best = await self._final_comparison()
@@ -233,6 +238,10 @@ class PromptAlgorithm(Algorithm):
 
     def check_installed(self) -> None:
         """Raise UsageError if a library that the algorithm needs is not installed."""
+
+    def without_held_out(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings without `validation`: a check selects by a part of the training tasks."""
+        return {name: value for name, value in given.items() if name != "validation"}
 
     async def run(self, context: Context) -> None:
         """Search for better prompts until the steps are taken or the budget is spent."""

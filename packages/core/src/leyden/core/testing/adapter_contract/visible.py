@@ -48,7 +48,7 @@ class Visible:
             return [name, self.of(str(value)), self._fields(body.items()), self.of(cause)]
         if hasattr(value, "model_dump"):  # a model of Pydantic, also with fields that it does not declare
             extra: dict[str, Any] = getattr(value, "model_extra", None) or {}
-            declared: dict[str, Any] = getattr(type(value), "model_fields", {})
+            declared: dict[str, Any] = getattr(cast("Any", type(value)), "model_fields", {})
             fields: dict[str, Any] = {key: getattr(value, key) for key in declared}
             return [name, self._fields((fields | extra).items())]
         if dataclasses.is_dataclass(value):
