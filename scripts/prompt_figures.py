@@ -171,7 +171,7 @@ def run(options: argparse.Namespace, name: str, algorithm: str, seed: int, urls:
         settings["reflection.function"] = f"{AGENTS}/reflection.py:propose"
     else:
         settings |= {"reflection.endpoint": urls[setup.reflects], "reflection.max_tokens": "100"}
-        settings |= {"reflection.temperature": "1", "reflection.model": "policy"}
+        settings |= {"reflection.temperature": "0.4", "reflection.model": "policy"}
     steps = settings.pop("steps")
     words = ["train", *agent, "--val", held_out, "--reward", f"{AGENTS}/reward.py:{kind_of(setup)}"]
     words += ["--algorithm", f"{AGENTS}/best_of_n.py:BestOfN" if algorithm == "best_of_n" else algorithm]

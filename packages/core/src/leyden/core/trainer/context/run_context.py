@@ -98,7 +98,7 @@ class RunContext(Context):
         latest = latest_checkpoint(self._checkpoints)
         if latest is None:
             self.journal.start()
-            self.state = self._state.restore(0, "", None)
+            self.state = self.first_state()
         else:
             progress = self._load(latest, updaters)
             self.step, self._position = progress["step"], progress["position"]
@@ -213,6 +213,10 @@ class RunContext(Context):
     def show(self, line: str) -> None:
         """Show a line above the progress bar."""
         self.journal.display.show(line)
+
+    def first_state(self) -> Any:
+        """Return the state that the algorithm saved before its first step, also in the check; None without any."""
+        return self._state.restore(0, "", None)
 
     def save_state(self, state: Any) -> None:
         """Write the algorithm's state to disk."""

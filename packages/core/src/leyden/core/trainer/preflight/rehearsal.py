@@ -77,7 +77,9 @@ class TrialContext(Context):
         return model
 
     async def restore(self, updaters: "Mapping[str, Updater]" = NO_POLICY) -> None:
-        """Do nothing: there is no checkpoint."""
+        """Restore what the algorithm saved in a check that was killed; there is no checkpoint."""
+        if not self.policies:
+            self.state = self.real.first_state()
 
     @asynccontextmanager
     async def collecting(self, pace: LoopKind) -> AsyncGenerator[None]:
