@@ -21,7 +21,7 @@ REFLECTION = (
     *("--set", f"prompts.config.reflection.function={HERE}/reflection.py:reflect"),
     *("--set", "prompts.config.minibatch=6"),
 )
-TURNS = ("--set", "updates=3", "--set", "iterations=4", *REFLECTION, "--learning-rate", "1e-3")
+TURNS = ("--set", "iterations=4", *REFLECTION, "--learning-rate", "1e-3")
 WAYS: dict[str, tuple[str, ...]] = {
     "prompts alone": (*("--algorithm", f"{HERE}/prompts_alone.py:PromptsAlone", "--set", "iterations=4", *REFLECTION),),
     "weights alone": ("--algorithm", "lightning_rl", "--learning-rate", "1e-3"),
@@ -38,8 +38,11 @@ def run(folder: Path, way: str, seed: int, options: argparse.Namespace) -> dict[
         command = [sys.executable, "-m", "leyden.core.cli", "train", f"{HERE}/agent.py:agent", *WAYS[way]]
         command += ["--policy", str(folder / "policy"), "--prompt", f"prompt={folder / 'start.txt'}"]
         command += ["--tasks", str(folder / "train.jsonl"), "--val", str(folder / "val.jsonl")]
-        command += ["--tasks-per-step", "4", "--steps", str(options.steps), "--seed", str(seed), "--eval-every", "1"]
+        command += ["--tasks-per-step", "4", "--steps", str(options.steps), "--seed", str(seed)]
         command += ["--no-sampled-eval", "--no-check", "--isolation", "shared", "--runs", str(runs), "--name", name]
+        command += ["--eval-every", str(options.eval_every)]
+        if "turns" in way:
+            command += ["--set", f"updates={options.updates}"]
         if way == "weights alone":
             command += ["--set", f"max_empty_batches={options.steps}"]
         done = subprocess.run([*command, "--quiet"], cwd=ROOT, check=False, capture_output=True, text=True)
@@ -49,7 +52,7 @@ def run(folder: Path, way: str, seed: int, options: argparse.Namespace) -> dict[
 
 
 def figures(folder: Path, name: str, steps: int) -> dict[str, Any]:
-    """Return when a run's version first earned anything on the held-out tasks, and what it earned in the end."""
+    """Return when an evaluated version first earned anything on the held-out tasks, and what was earned in the end."""
     run_folder, ended = folder / "runs" / name, folder / f"{name}.ended"
     lines = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
     rollouts, first, curve = 0, None, [0.0]
@@ -78,6 +81,8 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=9)
+    parser.add_argument("--updates", type=int, default=3, help="updates between two prompt rounds")
+    parser.add_argument("--eval-every", type=int, default=1, help="steps between evaluations; 0: before and after only")
     parser.add_argument("--tasks", type=int, default=24, help="training tasks; half of them select prompts")
     parser.add_argument("--held-out", type=int, default=20, help="held-out tasks")
     options = parser.parse_args()

@@ -36,7 +36,7 @@ def agent(task: dict[str, Any], llm: agl.LLM, prompt_template: agl.PromptTemplat
     answer: Message = {}
     for _ in range(ROUNDS):
         answer = complete(llm, messages)
-        calls = answer.get("tool_calls") or []
+        calls: list[Message] = answer.get("tool_calls") or []
         if not calls:
             break
         messages += [answer, *({"role": "tool", "tool_call_id": call["id"], "content": result(call)} for call in calls)]

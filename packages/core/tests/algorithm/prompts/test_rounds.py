@@ -41,7 +41,8 @@ async def test_an_iteration_of_a_round_has_rollouts_of_its_own_within_the_step_o
 
 
 async def test_a_round_goes_on_after_the_iterations_that_were_written_down() -> None:
-    real, own, saved = real_context(), Round(step=1), []
+    real, own = real_context(), Round(step=1)
+    saved: list[dict[str, Any]] = []
     inner = RoundContext(real, own, 3, lambda: saved.append(msgspec.to_builtins(own)))
     inner.save_state({"candidates": []})
     await inner.publish()

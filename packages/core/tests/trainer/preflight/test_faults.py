@@ -92,7 +92,7 @@ def test_a_constant_reward_is_a_warning_where_new_prompts_may_change_it(check_ru
     assert report.result("spread").change.startswith("updates learn nothing until new prompts change this")
 
 
-def test_a_frozen_policy_that_writes_prompts_needs_no_route(check_run: CheckRun) -> None:
+def test_a_frozen_policy_that_writes_prompts_needs_no_route(check_run: Any) -> None:
     teacher = {"config": {"reflection": {"model": "teacher"}}}
     report = check_run(
         algorithm="alternate", algorithm_config={"prompts": teacher}, frozen={"teacher": str(check_run.policy)}

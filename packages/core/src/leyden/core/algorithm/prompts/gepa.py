@@ -109,6 +109,7 @@ class _Optimizer:
         self._numbers: dict[int, int] = {}
         """Number of the candidate in the record, by the library's index."""
         self._merged: Mapping[str, str] = {}
+        self._warned = False
         self.failure: Exception | None = None
         """Why the search stopped before its steps were taken."""
 
@@ -201,6 +202,13 @@ class _Optimizer:
         dimensions = [dict(one.dimensions) for one in scored]
         if self._config.frontier != "instance" and not all(dimensions):
             raise UsageError(f"frontier={self._config.frontier} needs rewards that are dicts of named dimensions")
+        best = max((one.score for one in scored), default=0.0)
+        if best > self._config.perfect_score and not self._warned:
+            self._warned = True
+            limit = self._config.perfect_score
+            log.warning(
+                "a rollout scored %g, above perfect_score=%g: parents with that score are not changed", best, limit
+            )
         return adapter.EvaluationBatch(
             outputs=[one.rollout_id for one in scored],
             scores=[one.score for one in scored],

@@ -23,7 +23,7 @@ from leyden.core.errors import UsageError
 from leyden.core.gateway.upstream.prices import PriceList
 from leyden.core.policy.checkpoints.retention import latest_checkpoint, read_progress, step_of
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.context.combinations import evaluate_combinations
+from leyden.core.trainer.context.combinations import CombinationEvaluation
 from leyden.core.trainer.context.resource_versions import ResourceVersions
 from leyden.core.trainer.context.run_journal import RunJournal, pace
 from leyden.core.trainer.context.trained_policies import TrainedPolicies
@@ -369,11 +369,7 @@ class RunContext(Context):
         self.journal.count(collected)
         return self.journal.evaluation(name, collected, tasks=len(collected.groups))
 
-    async def measure(self, name: str, label: str, resources_id: str | None = None) -> Evaluation:
-        """Return what the served weights earn on a held-out set, with the agent's own sampling.
-
-        `resources_id` is the version of the resources; None: the published one. Nothing is recorded of the version.
-        """
+    async def _measure_with(self, name: str, label: str, resources_id: str | None = None) -> Evaluation:
         return await self._measure(name, label, sampled=False, resources_id=resources_id)
 
     def divide_groups(self, resources_ids: Sequence[str]) -> None:
@@ -382,7 +378,14 @@ class RunContext(Context):
 
     async def evaluate_combinations(self, models: "Mapping[str, PolicyModel]") -> None:
         """Evaluate initial and final weights with initial and final prompts, and put the table into the report."""
-        await evaluate_combinations(self, self._stored_versions(), models)
+        evaluation = CombinationEvaluation(
+            held_out=tuple(one.name for one in self.config.held_out),
+            measure=self._measure_with,
+            serving=self.serving,
+            initial=self.models.initial,
+            versions=self._stored_versions(),
+        )
+        await evaluation.run(models, self.step, self.journal.report)
 
     # --- Numbers
 
