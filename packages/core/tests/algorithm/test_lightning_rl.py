@@ -115,7 +115,7 @@ def test_algorithms_come_by_name_with_typed_configuration() -> None:
 @pytest.mark.parametrize(
     ("name", "config", "says"),
     [
-        ("lightningrl", {}, "use one of dpo, lightning_rl, sft"),
+        ("lightningrl", {}, "use one of alternate, dpo, gepa, lightning_rl, sft"),
         ("lightning_rl", {"learning_rat": 1.0}, "learning_rat"),
         ("lightning_rl", {"epochs": "two"}, "epochs"),
         ("lightning_rl", {"credit": "fair"}, "unknown credit assignment 'fair'"),

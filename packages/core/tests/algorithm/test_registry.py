@@ -38,7 +38,7 @@ def test_a_built_in_name_cannot_be_taken_over() -> None:
         (
             "mine",
             "unknown algorithm 'mine'; "
-            "use one of broken, dpo, lightning_rl, odd, plugged, sft, side_by_side, stages, verl, or",
+            "use one of alternate, broken, dpo, gepa, lightning_rl, odd, plugged, sft, side_by_side, stages, verl, or",
         ),
         ("odd", "unknown algorithm 'odd'"),
         ("broken", "algorithm 'broken' cannot be loaded: No module named 'no_such_package_here'"),
