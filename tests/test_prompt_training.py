@@ -95,7 +95,9 @@ def rows(path: Path, tasks: list[dict[str, Any]]) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [name for name, setup in SETUPS.items() if setup.answers == "scripted"])
+@pytest.mark.parametrize(
+    "name", [name for name, setup in SETUPS.items() if setup.answers == setup.reflects == "scripted"]
+)
 def test_the_components_of_each_agent_are_found_and_trained(name: str, tmp_path: Path) -> None:
     """The local model answers, and a script writes new texts: the reward rises within a small budget."""
     setup = SETUPS[name]
