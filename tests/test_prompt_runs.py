@@ -148,6 +148,7 @@ def test_settings_may_come_from_a_run_file(
         (("--prompt", "other"), "--prompt takes name=file, each name once, not 'other'"),
         (("--prompt", "other=missing.txt"), "prompt missing.txt cannot be read: No such file or directory"),
         (("--api-key-env", "NOT_SET_ANYWHERE"), "--api-key-env NOT_SET_ANYWHERE: this environment variable is not"),
+        (("--algorithm", "gepa"), "--tasks-per-step has no effect: gepa chooses its tasks itself; remove it"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(

@@ -213,6 +213,8 @@ class RunOptions:
         fields = self._fields()
         kind = algorithm_class(fields["algorithm"])
         check_model(kind, policy=bool(fields["policy"]), endpoint=bool(fields["endpoint"]))
+        if not kind.takes_batches and self.gives("tasks_per_step"):
+            raise UsageError(f"--tasks-per-step has no effect: {kind.name} chooses its tasks itself; remove it")
         algorithm = make_algorithm(fields["algorithm"], fields["algorithm_config"])
         fields["policy"] = fields["policy"] or algorithm.named_policy
         collects, tasks, held_out = algorithm.needs_rollouts, fields["tasks"], fields["held_out"]

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from leyden.core.algorithm.prompts.search import PromptSearch
+from leyden.core.algorithm.registry import algorithm_class
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.store.open import open_store
 from leyden.core.testing.prompts.hints import hinted_tasks, judged
@@ -157,7 +158,8 @@ class PromptAlgorithmContract:
         new = [
             *("agent.py:agent", "--endpoint", endpoint.url, "--tasks", "tasks.jsonl", "--val", "val.jsonl"),
             *("--algorithm", self.algorithm, "--prompt", "prompt=prompt.txt", "--name", "run"),
-            *("--steps", str(steps or self.steps), "--tasks-per-step", str(TASKS), "--concurrency", "2"),
+            *("--steps", str(steps or self.steps), "--concurrency", "2"),
+            *(("--tasks-per-step", str(TASKS)) if algorithm_class(self.algorithm).takes_batches else ()),
             *(part for setting in settings for part in ("--set", setting)),
         ]
         (folder / "prompt.txt").write_text(self.START)
