@@ -121,6 +121,7 @@ def test_the_components_of_each_agent_are_found_and_trained(name: str, tmp_path:
     assert {one.name for one in kept.changed} <= set(setup.components)
 
 
+@pytest.mark.long
 def test_a_provider_reflects_on_the_rollouts_of_a_program_without_a_framework(tmp_path: Path) -> None:
     """The provider's model gets the feedback of the rewards, in its own format, and its text is kept."""
     key = random_of("reflection", 40)

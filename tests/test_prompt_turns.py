@@ -49,10 +49,10 @@ if __name__ == "__main__":
     open("pid", "w").write(str(os.getpid()))
     main()
 """
-KILLS = 6
+KILLS = 5
 STEPS = 5
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 
 @contextmanager

@@ -284,7 +284,10 @@ class Measuring:
         self.script = script
         self.evaluated: list[tuple[str | None, bool]] = []
 
-    async def evaluate(self, name: str, label: str, *, sampled: bool, version: int, side: str | None) -> Collected:
+    async def evaluate(
+        self, name: str, label: str, *, sampled: bool, version: int, side: str | None, **more: Any
+    ) -> Collected:
+        assert more == {"resources_id": None}
         self.evaluated.append((side, sampled))
         share = self.script[side, sampled]
         rewards = [None if math.isnan(share) else float(row < 8 * share) for row in range(8)]

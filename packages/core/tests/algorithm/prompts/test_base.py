@@ -122,12 +122,9 @@ async def test_what_is_left_of_the_budget_compares_the_best_two() -> None:
     assert (session.search.ended, session.search.ended_in, context.steps) == ("because", 1, 1)
     assert context.shown[-1] == "the search ends: because"
     assert context.versions[-1]["prompt"] == PromptTemplate(template="{q}!!")
-    assert context.lines[-1] == {
-        "reward": pytest.approx(0.05),
-        "candidates": 3,
-        "spent_rollouts": 20,
-        "spent_tokens": 0,
-    }
+    expected = {"reward": pytest.approx(0.05), "candidates": 3, "best": 2, "spent_rollouts": 20, "left_rollouts": 0}
+    assert expected.items() <= context.lines[-1].items()
+    assert context.lines[-1]["notes"]["ended"] == "because"
 
 
 async def test_two_finalists_with_one_text_spend_the_budget_too() -> None:
@@ -144,7 +141,8 @@ async def test_without_a_budget_the_best_is_published_at_once() -> None:
     await session.runner.evaluate([(session.start.texts, session.validation)])
     await session.end_early("because", {})
     assert len(scripted(session).requests) == 2
-    assert scripted(session).lines == [{"spent_rollouts": 2, "spent_tokens": 0}]
+    (line,) = scripted(session).lines
+    assert (line["spent_rollouts"], line["best"], "left_rollouts" in line) == (2, 0, False)
 
 
 # --- The algorithm

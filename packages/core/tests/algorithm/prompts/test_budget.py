@@ -5,7 +5,7 @@ from leyden.core.algorithm.prompts.search import Evaluation, PromptSearch, Refle
 from leyden.core.errors import UsageError
 
 
-def evaluation(number: int, tokens: tuple[int, int] = (0, 0)) -> Evaluation:
+def evaluation(number: int, tokens: tuple[int, int] = (0, 0), cost: float | None = 0.0) -> Evaluation:
     return Evaluation(
         row=number,
         held_out=None,
@@ -16,11 +16,12 @@ def evaluation(number: int, tokens: tuple[int, int] = (0, 0)) -> Evaluation:
         rollout_id=f"ro-{number}",
         input_tokens=tokens[0],
         output_tokens=tokens[1],
+        cost=cost,
     )
 
 
-def budget(search: PromptSearch, options: BudgetOptions, price: tuple[float, float] | None = (1.0, 2.0)) -> Budget:
-    return Budget(options, search, price, reflection_is_priced=True)
+def budget(search: PromptSearch, options: BudgetOptions) -> Budget:
+    return Budget(options, search, reflection_is_priced=True)
 
 
 def test_rollouts_are_limited_exactly() -> None:
@@ -51,30 +52,37 @@ def test_tokens_are_those_of_the_agent_and_the_reflection_model() -> None:
         budget(search, BudgetOptions(tokens=190)).check()
 
 
-def test_dollars_are_computed_from_prices_per_million_tokens() -> None:
+def test_dollars_are_those_of_rollouts_and_reflections() -> None:
     search = PromptSearch(
-        evaluations=[evaluation(0, (300_000, 100_000))],
+        evaluations=[evaluation(0, (300_000, 100_000), 0.5)],
         reflections={"1.0": Reflection(text="a", cost=0.25)},
     )
     spent = budget(search, BudgetOptions(dollars=0.76))
-    assert spent.dollars == pytest.approx(1.0 * 0.3 + 2.0 * 0.1 + 0.25)
+    assert spent.dollars == pytest.approx(0.75)
     spent.check()
-    own_price = budget(search, BudgetOptions(dollars=0.76, agent_price=(2.0, 2.0)))
-    assert own_price.dollars == pytest.approx(1.05)
-    with pytest.raises(BudgetSpent, match=r"\$1.05 of \$0.76 are spent"):
-        own_price.check()
-    assert spent.metrics() == {"spent_rollouts": 1, "spent_tokens": 400_000, "spent_dollars": pytest.approx(0.75)}
+    with pytest.raises(BudgetSpent, match=r"\$0.75 of \$0.75 are spent"):
+        budget(search, BudgetOptions(dollars=0.75)).check()
+    expected = {"spent_rollouts": 1, "spent_tokens": 400_000, "spent_dollars": pytest.approx(0.75)}
+    assert expected.items() <= spent.metrics().items()
+
+
+def test_a_rollout_costs_its_own_price_or_the_listed_one() -> None:
+    own = budget(PromptSearch(), BudgetOptions(dollars=1.0, agent_price=(1.0, 2.0)))
+    assert own.agent_cost(300_000, 100_000, None) == pytest.approx(1.0 * 0.3 + 2.0 * 0.1)
+    assert own.agent_cost(300_000, 100_000, 9.0) == pytest.approx(0.5)
+    listed = budget(PromptSearch(), BudgetOptions())
+    assert listed.agent_cost(1, 1, 0.125) == 0.125
+    assert listed.agent_cost(1, 1, None) is None
 
 
 def test_dollars_are_unknown_without_prices() -> None:
     search = PromptSearch(reflections={"1.0": Reflection(text="a", cost=None)})
     assert budget(search, BudgetOptions()).dollars is None
-    assert budget(PromptSearch(), BudgetOptions(), None).dollars is None
-    assert budget(PromptSearch(), BudgetOptions(), None).metrics() == {"spent_rollouts": 0, "spent_tokens": 0}
+    assert budget(PromptSearch(evaluations=[evaluation(0, cost=None)]), BudgetOptions()).dollars is None
     with pytest.raises(UsageError, match=r"set budget\.agent_price to"):
-        budget(PromptSearch(), BudgetOptions(dollars=1.0), None)
+        budget(PromptSearch(), BudgetOptions(dollars=1.0)).agent_cost(1, 1, None)
     with pytest.raises(UsageError, match=r"set reflection\.price to"):
-        Budget(BudgetOptions(dollars=1.0), PromptSearch(), (1.0, 1.0), reflection_is_priced=False)
+        Budget(BudgetOptions(dollars=1.0), PromptSearch(), reflection_is_priced=False)
 
 
 @pytest.mark.parametrize("options", [{"rollouts": 0}, {"tokens": -1}, {"dollars": 0.0}, {"agent_price": (1.0, -1.0)}])

@@ -135,7 +135,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(gepa, "find_spec", not_found)
     with pytest.raises(UsageError, match=r"needs the library gepa, which is not installed: pip install 'leyden-core"):
-        gepa.library()
+        make_algorithm("gepa", {}).check_steps(1)
 
 
 async def test_a_failure_of_a_rollout_ends_the_run_with_its_own_error() -> None:
