@@ -15,6 +15,7 @@ from provider_servers import provider_server
 
 import leyden.core as agl
 from leyden.core.cli import main as cli
+from leyden.core.data import semconv
 from leyden.core.testing.prompts.contract import AGENT, PromptAlgorithmContract, run_folder
 from leyden.core.testing.prompts.hints import SENTENCES
 from leyden.core.testing.prompts.scripted import ScriptedPrompts, ScriptedPromptsConfig
@@ -140,7 +141,7 @@ def test_settings_may_come_from_a_run_file(
     ("change", "says"),
     [
         (("--algorithm", "lightning_rl"), "lightning_rl trains the weights of a policy, and an endpoint has none"),
-        (("--policy", "policy"), "scripted_prompts trains no weights: give the --endpoint that answers the agent"),
+        (("--policy", "policy"), "scripted_prompts trains no weights: a --policy or an --endpoint answers the agent"),
         (("--device", "cuda"), "no policy is served or trained in a run with an --endpoint; remove --device"),
         (("--group-size", "4"), "remove --group-size"),
         (("--temperature", "0.5"), "remove --temperature"),
@@ -361,6 +362,46 @@ def test_weights_and_prompts_are_one_version(files: Path, capsys: pytest.Capture
     assert Path("out/model.safetensors").exists()
     printed(capsys, "train", "--resume", "both", "--quiet")
     assert Path("runs/both/prompts/prompt.txt").read_text() == "2 {question}"
+
+
+def test_a_policy_answers_and_is_not_trained(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It also reflects, as `own`. The agents' own sampling applies: every call of these agents has temperature 0."""
+    Path("policed.py").write_text(POLICED.replace('"messages"', '"temperature": 0, "max_tokens": 8, "messages"'))
+    policy = str(ROOT / "examples/calculator_langgraph/policy")
+    rest = ("--tasks", "tasks.jsonl", "--prompt", "prompt=prompt.txt", "--steps", "2", "--name", "own")
+    search = ("--algorithm", "gepa", "--set", "reflection.max_tokens=16", "--set", "perfect_score=9")
+    printed(capsys, "train", "policed.py:agent", "--policy", policy, *rest, *search, "--quiet", "--threads", "1")
+    report = json.loads(Path("runs/own/report.json").read_text())
+    assert report["endpoint"] == policy
+    assert report["search"]["reflections"] >= 1
+    assert not Path("runs/own/policy").exists()
+    why = printed(capsys, "why", "own")
+    assert f"model calls, to {policy}" in why
+    assert "Calls without an answer" not in why
+    printed(capsys, "export", "own", "--format", "jsonl", "--what", "spans", "--to", "rows", "--quiet")
+    rows = [json.loads(line) for line in Path("rows/spans.jsonl").read_text().splitlines()]
+    attributes = [
+        json.loads(row["attributes"]) if isinstance(row["attributes"], str) else row["attributes"] for row in rows
+    ]
+    used = [one[semconv.SAMPLING_USED] for one in attributes if semconv.SAMPLING_USED in one]
+    assert used
+    assert {json.loads(one)["temperature"] for one in used} == {0}
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--endpoint", "http://127.0.0.1:9/v1"), "a --policy or an --endpoint answers the agent, not both"),
+        (("--policy", "b=policy"), "one policy answers the agent: give one, without a name"),
+        (("--group-size", "4"), "remove --group-size"),
+    ],
+)
+def test_what_cannot_answer_beside_a_policy_is_refused(
+    more: tuple[str, ...], says: str, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = () if "b=policy" in more else ("--policy", "policy")
+    rest = ("--tasks", "tasks.jsonl", "--prompt", "prompt=prompt.txt", "--algorithm", "gepa")
+    assert says in printed(capsys, "train", "agent.py:agent", *given, *rest, *more, code=2)
 
 
 def test_a_check_without_a_policy_says_nothing_about_weights(

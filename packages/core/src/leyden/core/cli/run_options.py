@@ -208,10 +208,12 @@ class RunOptions:
         from leyden.core.cli.run_file import run_config
         from leyden.core.trainer.config import check_name
         from leyden.core.trainer.rollouts.tasks import load_tasks
-        from leyden.core.trainer.serving.endpoint import check_model
+        from leyden.core.trainer.serving.endpoint import check_model, untrained
 
         fields = self._fields()
         kind = algorithm_class(fields["algorithm"])
+        if (own := untrained(fields["policy"], fields["endpoint"], kind)) is not None:
+            fields["policy"], fields["endpoint"] = None, msgspec.to_builtins(own)
         check_model(kind, policy=bool(fields["policy"]), endpoint=bool(fields["endpoint"]))
         if not kind.takes_batches and self.gives("tasks_per_step"):
             raise UsageError(f"--tasks-per-step has no effect: {kind.name} chooses its tasks itself; remove it")
@@ -222,7 +224,7 @@ class RunOptions:
             "AGENT": fields["agent"] is not None or not (collects or held_out),
             "--tasks": tasks or not collects,
             "--policy": fields["policy"] or fields["endpoint"] or not algorithm.needs_policy,
-            "--endpoint": fields["policy"] or fields["endpoint"] or algorithm.needs_policy,
+            "--endpoint or --policy": fields["policy"] or fields["endpoint"] or algorithm.needs_policy,
         }
         missing = [name for name, is_given in needed.items() if not is_given]
         if missing:

@@ -256,13 +256,13 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise UsageError("a run has a --policy, which it trains, or an --endpoint, which answers in its place")
         without_effect = {
             "deterministic": self.deterministic,
-            "device": self.device != "cpu",
+            "device": self.device != "cpu" and self.endpoint.policy is None,
             "engine": self.engine != "embedded",
             "engine-log": self.engine_log,
             "frozen": bool(self.frozen),
             "group-size": self.group_size != GROUP_SIZE,
             "temperature": self.sampling != Sampling(),
-            "threads": self.threads is not None,
+            "threads": self.threads is not None and self.endpoint.policy is None,
             "update": self.update != "swap",
         }
         if given := [f"--{name}" for name, is_given in without_effect.items() if is_given]:
@@ -346,7 +346,7 @@ def check_name(name: str) -> str:
 def endpoint_name(config: RunConfig) -> str | None:
     """Return the model or base URL that answers the agents of a run without a policy; None for other runs."""
     endpoint = config.endpoint
-    return None if endpoint is None else " ".join(filter(None, (endpoint.model, endpoint.url)))
+    return None if endpoint is None else endpoint.name
 
 
 def check_prompt_name(name: str) -> None:

@@ -176,7 +176,7 @@ async def _open_context(
 
 def _model_name(config: RunConfig) -> str:
     """Return the model name that agents get with their LLM resource."""
-    return config.endpoint.model if config.endpoint is not None else Path(config.policies[config.usual]).name
+    return config.endpoint.model_name if config.endpoint is not None else Path(config.policies[config.usual]).name
 
 
 async def _run(algorithm: Algorithm, context: RunContext | ExternalLoopRun) -> None:

@@ -33,7 +33,7 @@ from leyden.core.trainer.preflight.report import CheckReport
 from leyden.core.trainer.rollouts.selection import Selection, read_selection
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
-from leyden.core.trainer.serving.endpoint import KEY, ModelEndpoint, openai_endpoint
+from leyden.core.trainer.serving.endpoint import KEY, ModelEndpoint, openai_endpoint, untrained
 from leyden.core.trainer.serving.given_keys import give_keys
 from leyden.core.trainer.serving.provider import read_provider
 from leyden.core.trajectory.trace_to_messages import TraceToMessages
@@ -292,12 +292,13 @@ class Trainer:
         policy = self.algorithm.named_policy if self.policy is None else self.policy
         if policy is None and self.algorithm.needs_policy:
             raise UsageError("Trainer(policy=...) names the Hugging Face model to train: a folder or a hub name")
+        own = untrained(policy, self._llm(), type(self.algorithm))
         return RunConfig(
             name=check_name(self.name or f"run-{time.strftime('%m%d-%H%M%S')}"),
             experiment=self.experiment,
             agent=_described(agent),
-            policy=policy,
-            endpoint=None if policy is not None else self._endpoint(),
+            policy=None if own is not None else policy,
+            endpoint=own or (None if policy is not None else self._endpoint()),
             prompts=prompts_of(self.initial_resources),
             prompt_edits=edits_of(self.initial_resources),
             reward=_named(reward),

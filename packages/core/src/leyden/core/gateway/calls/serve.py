@@ -242,7 +242,8 @@ async def _accept(
     if record.images:
         record.as_sent = with_digests(request, record.images)
     requested = with_known_ids(request.sampling, policy.engine.model.vocab_size)
-    sampling = sampling_for(record.origin.rollout, requested, policy.sampling)
+    own = None if policy.follows_agents else policy.sampling
+    sampling = requested if own is None else sampling_for(record.origin.rollout, requested, own)
     if request.answer_format is not None or request.forced is not None:
         grammar = await work.run_on_thread(lambda: _grammar(policy, request))
         sampling = msgspec.structs.replace(sampling, grammar=grammar)

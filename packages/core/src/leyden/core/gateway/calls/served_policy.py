@@ -29,6 +29,8 @@ class ServedPolicy:
     sampling: Sampling = field(default_factory=Sampling)
     trained: bool = True
     """False for a frozen version: its calls are recorded, but never trained on."""
+    follows_agents: bool = False
+    """Whether the agents' own sampling parameters apply in training, too, because nothing is trained on the calls."""
     call_seeds: CallSeeds | None = None
     """Source of the seeds and ids of calls in a deterministic run; None in any other run."""
 

@@ -207,7 +207,8 @@ class RunContext(Context):
         """Return what a model call cost, by the price list of the endpoint's provider."""
         if self._prices is None:
             endpoint = self.config.endpoint
-            self._prices = PriceList(None if endpoint is None else LLM(endpoint=endpoint.url, model=endpoint.model))
+            priced = None if endpoint is None or endpoint.policy is not None else endpoint
+            self._prices = PriceList(None if priced is None else LLM(endpoint=priced.url, model=priced.model))
         return self._prices.call_cost(call)
 
     def show(self, line: str) -> None:

@@ -1,6 +1,7 @@
 """Endpoint of a run without a policy: the model that answers its agents."""
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,16 +22,35 @@ KEY = "LEYDEN_ENDPOINT_KEY"
 
 
 class ModelEndpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An OpenAI-compatible endpoint and its replicas, or a provider's model. The key itself is never recorded."""
+    """An OpenAI-compatible endpoint and its replicas, a provider's model, or a policy that the run serves itself.
 
-    url: str
-    """Base URL, or a provider's model, as `anthropic/MODEL`."""
+    The key itself is never recorded.
+    """
+
+    url: str = ""
+    """Base URL, or a provider's model, as `anthropic/MODEL`. Empty with `policy`."""
+    policy: str | None = None
+    """Folder or hub name of a model that the run serves with its own engine, and does not train."""
     replicas: tuple[str, ...] = ()
     """Base URLs of further servers of the same model."""
     model: str = ""
     """Model that answers all calls; empty: the agents' own model names are sent."""
     key_env: str | None = None
     """Environment variable with the key; None: OPENAI_API_KEY, or the provider's own."""
+
+    def __post_init__(self) -> None:
+        if bool(self.url) == (self.policy is not None):
+            raise UsageError("an endpoint is a URL, a provider's model, or a policy; give one of them")
+
+    @property
+    def name(self) -> str:
+        """Model and base URL, or the policy."""
+        return self.policy or " ".join(filter(None, (self.model, self.url)))
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model that agents are given; empty: they use their own names."""
+        return self.model if self.policy is None else Path(self.policy).name
 
     @classmethod
     def of(cls, llm: LLM) -> "ModelEndpoint":
@@ -79,9 +99,25 @@ def check_model(algorithm: type[Algorithm], *, policy: bool, endpoint: bool) -> 
         )
     if policy and not algorithm.needs_policy:
         raise UsageError(
-            f"{algorithm.name} trains no weights: give the --endpoint that answers the agent, in place of --policy "
-            "(vLLM, or another OpenAI-compatible server, makes an endpoint of a policy)"
+            f"{algorithm.name} trains no weights: give the model that answers the agent as an endpoint, in place of a "
+            "policy"
         )
+
+
+def untrained(policy: object, endpoint: object, algorithm: type[Algorithm]) -> ModelEndpoint | None:
+    """Return the policy as an endpoint, if the algorithm trains no weights; None if there is no such policy.
+
+    Raises UsageError for a policy beside an endpoint, and for several policies.
+    """
+    if algorithm.needs_policy or not policy:
+        return None
+    if endpoint:
+        raise UsageError(f"{algorithm.name} trains no weights: a --policy or an --endpoint answers the agent, not both")
+    if not isinstance(policy, str):
+        raise UsageError(
+            f"{algorithm.name} trains no weights, and one policy answers the agent: give one, without a name"
+        )
+    return ModelEndpoint(policy=policy)
 
 
 def read_model_endpoint(urls: list[str], model: str | None, key_env: str | None) -> ModelEndpoint | None:

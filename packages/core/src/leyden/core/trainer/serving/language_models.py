@@ -63,7 +63,7 @@ def open_language_model(
     if options.endpoint != OWN:
         own = ModelEndpoint(url=options.endpoint, model=options.model, key_env=options.key_env)
         return _endpoint_model(own, options, None)
-    if endpoint is not None:
+    if endpoint is not None and endpoint.policy is None:
         named = msgspec.structs.replace(endpoint, model=options.model or endpoint.model)
         return _endpoint_model(named, options, key)
     return PolicyAsModel(_policy_of(options, policies), options)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from leyden.core.data.rollout import Task
+from leyden.core.data.route import POLICY
 from leyden.core.engine.base import Engine, EngineRecord
 from leyden.core.errors import EngineError, UsageError
 from leyden.core.runner.user_code.loading import importing
@@ -211,9 +212,14 @@ async def serve_endpoint(
     async with AsyncExitStack() as closing:
         store = await open_store(folder.store_uri)
         closing.push_async_callback(store.close)
+        served: dict[str, ServedPolicy] = {}
+        if (source := config.endpoint.policy) is not None:
+            serving_policy = embedded_policy(source, device=config.device, config=engine_config(config))
+            policy = await closing.enter_async_context(serving_policy)
+            served[POLICY] = replace(policy, name=POLICY, trained=False, follows_agents=True)
         opening = open_gateway(
             store,
-            config.endpoint.open(key),
+            served[POLICY] if served else config.endpoint.open(key),
             others=provider_upstreams(config),
             limits=GatewayLimits(records=SpanWriterLimits(within=config.record_within)),
             other_metrics={"run": RunMetrics(folder, config).measure},
@@ -223,7 +229,7 @@ async def serve_endpoint(
         address, gateway = await closing.enter_async_context(opening)
         address = replace(address, routes=config.routes)
         check_agents = await closing.enter_async_context(agents(address))
-        serving = Serving(store, address, {}, gateway)
+        serving = Serving(store, address, {}, gateway, served=served)
         serving.endpoint_key = key
         yield serving, check_agents
 

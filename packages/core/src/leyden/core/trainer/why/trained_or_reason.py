@@ -15,6 +15,7 @@ from leyden.core.data.production import INCOMPLETE
 from leyden.core.data.reasons import (
     EARLIER_ATTEMPT,
     FAILED,
+    FROZEN,
     HELD_OUT,
     INTERRUPTED,
     LOST_WEIGHTS,
@@ -224,7 +225,7 @@ def _calls(
             own = None if learning is None else learning.why_not(span.span_id)
             why = None if steps else own or unfit or reason
         if facts.endpoint is not None:  # calls are answered, or were lost with their client
-            steps, why = [], None if why in (UPSTREAM, EARLIER_ATTEMPT) else why
+            steps, why = [], None if why in (UPSTREAM, FROZEN, EARLIER_ATTEMPT) else why
         found.append(
             CallExplanation(
                 span_id=span.span_id,
