@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from zoo_harness.agent_file import BadAgentFile, ZooAgent, read_agent
 from zoo_harness.checks import author_problems, dev_problems, same_problems
-from zoo_harness.observing import plain
+from zoo_harness.observing import plain, without_uuids
 from zoo_harness.script import Script, Turn
 from zoo_harness.trial import GROUP, Seen, SeenRollout, Trial
 from zoo_harness.wire import turns_of
@@ -242,3 +242,7 @@ def test_values_are_compared_by_class_and_content() -> None:
     assert plain("writer_070078f4-e0a7-4beb-a796-16f5f9a11f9a") == "writer_UUID"
     assert plain({"a": (1, "call_abc"), "id": 3}) == {"a": [1, "ID"]}
     assert plain(type("Text", (str,), {})("t")) != plain("t")
+
+
+def test_a_group_of_a_uuid_is_no_word_of_a_task() -> None:
+    assert without_uuids("id 1b4e28ba-7743-4d3b-8a2e-0123456789ab of 7743 francs") == "id UUID of 7743 francs"

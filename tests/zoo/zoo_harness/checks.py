@@ -12,7 +12,7 @@ from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.span import Span
 from leyden.core.trajectory.calls import is_recorded_call
 from zoo_harness.agent_file import AgentFile
-from zoo_harness.observing import VOLATILE, same_text
+from zoo_harness.observing import VOLATILE, same_text, without_uuids
 from zoo_harness.trial import GROUP, Seen, SeenRollout, Trial
 
 _LONGEST = 900
@@ -225,6 +225,5 @@ def _foreign_words(trial: Trial, seen: SeenRollout) -> list[str]:
     )
     foreign = set[str]().union(*tasks) - own
     held = json.dumps(seen.requests) + " ".join(str(value) for span in seen.spans for value in span.attributes.values())
-    return [
-        f"it holds the word {word!r} of another task" for word in sorted(foreign & set(re.findall(r"\w{4,}", held)))
-    ]
+    words = set(re.findall(r"\w{4,}", without_uuids(held)))
+    return [f"it holds the word {word!r} of another task" for word in sorted(foreign & words)]
