@@ -77,7 +77,7 @@ def trial(a: list[list[RecordedRollout]], b: list[list[RecordedRollout]], cost: 
         for repeat, one in enumerate(repeats)
     }
 
-    def price(models: tuple[str, ...], read: int, written: int) -> float | None:
+    def price(_call: Span) -> float | None:
         return cost
 
     return compare_variants([{"q": 1}] * len(a), len(a[0]), {"a": {}, "b": CHANGED}, recorded, price)

@@ -179,15 +179,11 @@ class PromptSession:
 
     def best(self) -> Candidate:
         """Return the candidate with the best mean score on the validation tasks; the earliest of several."""
-        scored = [one for one in self.search.candidates if one.score is not None and not one.rejected]
-        return max(scored, key=lambda one: (one.score or 0.0, -one.number), default=self.start)
+        return next(iter(self._ranked()), self.start)
 
     async def _final_comparison(self) -> Candidate:
         """Spend the rollouts that are left on the best candidates, in pairs, and return the better one."""
-        ranked = sorted(
-            (one for one in self.search.candidates if one.score is not None and not one.rejected),
-            key=lambda one: (-(one.score or 0.0), one.number),
-        )[:FINALISTS]
+        ranked = self._ranked()[:FINALISTS]
         if not self.budget.rollouts_left or not ranked:
             return self.best()
         totals: dict[int, list[float]] = {one.number: list(one.scores.values()) for one in ranked}
@@ -202,6 +198,11 @@ class PromptSession:
                 for one, scored in zip(ranked, found, strict=True):
                     totals[one.number] += [single.score for single in scored]
         return max(ranked, key=lambda one: (fmean(totals[one.number]), -one.number))
+
+    def _ranked(self) -> list[Candidate]:
+        """Return the kept candidates with a score on the validation tasks, the best first."""
+        scored = [one for one in self.search.candidates if one.score is not None and not one.rejected]
+        return sorted(scored, key=lambda one: (-(one.score or 0.0), one.number))
 
     def _new_notes(self) -> dict[str, str]:
         """Return the notes that changed since the last step: candidates, the best texts, and why the search ended."""
@@ -293,11 +294,6 @@ def split_tasks(context: Context, options: PromptAlgorithmOptions) -> tuple[list
 def to_json(candidate: Candidate) -> str:
     """Return a candidate as JSON."""
     return msgspec.json.encode(candidate).decode()
-
-
-def mean(scored: Sequence[Scored]) -> float:
-    """Return the mean score; 0 for no rollouts."""
-    return fmean([one.score for one in scored] or [0.0])
 
 
 def described(candidate: Candidate) -> str:

@@ -28,8 +28,8 @@ VariantName = Literal["a", "b"]
 VARIANTS: tuple[VariantName, VariantName] = ("a", "b")
 Prompts = Mapping[str, Resource]
 """Prompts of a variant: `PromptEdits` and `PromptTemplate` resources by name; empty for the agent's own prompts."""
-CallCost = Callable[[tuple[str, ...], int, int], float | None]
-"""Function from the names of a call's model, its input tokens and its output tokens to its price in US dollars."""
+CallCost = Callable[[Span], float | None]
+"""Function from a recorded call to its price in US dollars; None if it is not known."""
 
 
 class PairedDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,7 +261,7 @@ def _use(
             failures.add(text, result.rollout.rollout_id)
     calls = [call for result in results for call in result.calls]
     counted = [(call, tokens) for call in calls if (tokens := _tokens(call)) is not None]
-    costs = [cost(_models(call), *tokens) for call, tokens in counted]
+    costs = [cost(call) for call, _ in counted]
     uncounted = sum(call.status.code != "error" for call in calls) - sum(
         call.status.code != "error" for call, _ in counted
     )
@@ -288,10 +288,6 @@ def _tokens(call: Span) -> tuple[int, int] | None:
     counts = [call.attributes.get(name) for name in (semconv.INPUT_TOKENS, semconv.OUTPUT_TOKENS)]
     read, written = (count if isinstance(count, int) else None for count in counts)
     return None if read is None or written is None else (read, written)
-
-
-def _models(call: Span) -> tuple[str, ...]:
-    return tuple(filter(None, (call.text(semconv.RESPONSE_MODEL), call.text(semconv.REQUEST_MODEL))))
 
 
 def _changed(resources: Prompts) -> list[str]:

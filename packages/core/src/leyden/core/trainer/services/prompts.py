@@ -85,7 +85,7 @@ def try_prompts(
 
     recorded = dict(zip(order, dry_rollouts(plan, agent, rollouts, reward, watch), strict=True))
     prices = PriceList(next((one for one in plan.resources.values() if isinstance(one, LLM)), None))
-    trial = compare_variants(tasks, repeats, variants, recorded, prices.cost)
+    trial = compare_variants(tasks, repeats, variants, recorded, prices.call_cost)
     if trial.a.cost is None or trial.b.cost is None:
         why = prices.unknown or "the price list does not have the model, or a call has no count of its tokens"
         trial = msgspec.structs.replace(trial, cost_unknown=why)
