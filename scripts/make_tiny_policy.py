@@ -1,8 +1,8 @@
 """Makes an example's policy from a seed: a Qwen3 model small enough to be trained on a CPU in minutes.
 
-It learns from traces of the unmodified example agent driven by a scripted expert, so that it knows the agent's prompts,
-its tool and how to copy numbers. The expert chooses the wrong operation or skips the tool at known rates, which is
-what reinforcement learning then has to put right. One thread, so that the same seed gives the same weights.
+It learns from traces of the unmodified example agent driven by a scripted expert, so that it knows the agent's prompts
+and tools, and how to copy. The expert makes wrong decisions at known rates, which reinforcement learning then has to
+correct. With one thread, the same seed gives the same weights.
 """
 
 # torch and transformers leave parts of their signatures untyped.
@@ -12,29 +12,29 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
-from tiny_policy import example
+from tiny_policy.experts import Expert, calculator, expert_names, load_expert
 from tiny_policy.likeness import Likeness
 from tiny_policy.text import END_ID, PAD_ID, build_examples, build_tokenizer
-from tiny_policy.traces import NO_CONFUSION, Confusion, Decision, Trace, draw_decisions, record
-from tiny_policy.training import RECIPE, Shape, Stage, build_model, train
+from tiny_policy.traces import Trace, record
+from tiny_policy.training import Stage, build_model, train
 
-TRACES = 12000
 RUN = 200
 """Dialogues that are really run where the others are made in their likeness."""
 
 
-def scaled(steps: int | None) -> tuple[Stage, ...]:
-    """The recipe, its stages shrunk or stretched in proportion to make `steps` in all."""
+def scaled(recipe: Sequence[Stage], steps: int | None) -> tuple[Stage, ...]:
+    """Return the recipe, its stages shrunk or stretched in proportion to make `steps` in all."""
     if steps is None:
-        return RECIPE
-    share = steps / sum(stage.steps for stage in RECIPE)
-    return tuple(replace(stage, steps=max(1, round(stage.steps * share))) for stage in RECIPE)
+        return tuple(recipe)
+    share = steps / sum(stage.steps for stage in recipe)
+    return tuple(replace(stage, steps=max(1, round(stage.steps * share))) for stage in recipe)
 
 
 def show_progress(step: int, loss: float, seconds: float, steps: int) -> None:
@@ -55,29 +55,29 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
-def recorded_traces(decisions: dict[str, Decision], agent: str) -> list[Trace]:
-    """Run the shipped example's agent on every question; another one on some, the others in their likeness."""
-    if agent == example.AGENT:
-        return record(decisions)
+def recorded_traces(expert: Expert, seed: int, agent: str, *, erring: bool) -> list[Trace]:
+    """Run the agent on every task; for another agent of the calculator, on some, with all others in their likeness."""
+    if agent == expert.agent:
+        return record(expert.draw(seed, expert.traces, erring=erring), agent)
+    confusion = calculator.Confusion() if erring else calculator.NO_CONFUSION
+    decisions = calculator.draw_decisions(seed, expert.traces, confusion)
     run = dict(list(decisions.items())[:RUN])
-    likeness = Likeness(run, record(run, agent))
+    likeness = Likeness(run, record(calculator.plans_of(run), agent))
     return [likeness.trace(question, decision) for question, decision in decisions.items()]
 
 
-def make(
-    seed: int, out: Path, confusion: Confusion, recipe: tuple[Stage, ...], traces: int, agent: str = example.AGENT
-) -> None:
-    """Record, train and save; everything random comes from `seed`."""
+def make(expert: Expert, seed: int, out: Path, agent: str | None = None, *, erring: bool = True) -> None:
+    """Record, train and save; everything random comes from `seed`. `agent` is another agent of the same tasks."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     started = time.perf_counter()
-    recorded = recorded_traces(draw_decisions(seed, traces, confusion), agent)
-    tokenizer = build_tokenizer(recorded)
+    recorded = recorded_traces(expert, seed, agent or expert.agent, erring=erring)
+    tokenizer = build_tokenizer(recorded, expert.vocabulary)
     examples = build_examples(tokenizer, recorded)
     print(f"{len(recorded)} traces, {len(tokenizer)} tokens, {time.perf_counter() - started:.0f} s", file=sys.stderr)
-    model = build_model(len(tokenizer), Shape(), seed)
-    steps = sum(stage.steps for stage in recipe)
-    train(model, examples, recipe, seed, lambda step, loss, seconds: show_progress(step, loss, seconds, steps))
+    model = build_model(len(tokenizer), expert.shape, seed)
+    steps = sum(stage.steps for stage in expert.recipe)
+    train(model, examples, expert.recipe, seed, lambda step, loss, seconds: show_progress(step, loss, seconds, steps))
     model.generation_config = GenerationConfig(do_sample=True, eos_token_id=END_ID, pad_token_id=PAD_ID)
     model.save_pretrained(out)
     save_tokenizer(tokenizer, out)
@@ -88,15 +88,20 @@ def make(
 def main() -> None:
     """Read the options and make one policy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--expert", choices=expert_names(), default="calculator", help="the example, %(default)s")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--agent", default=example.AGENT, help="an agent with the same task, default %(default)s")
-    parser.add_argument("--out", type=Path, default=example.FOLDER / "policy")
-    parser.add_argument("--steps", type=int, help=f"optimizer steps, default {sum(stage.steps for stage in RECIPE)}")
-    parser.add_argument("--traces", type=int, default=TRACES, help="dialogues to learn from, default %(default)s")
+    parser.add_argument("--agent", help="another agent of the calculator's tasks")
+    parser.add_argument("--out", type=Path, help="default: the shipped policy's folder")
+    parser.add_argument("--steps", type=int, help="optimizer steps, default: those of the expert's recipe")
+    parser.add_argument("--traces", type=int, help="rollouts to learn from, default: the expert's number")
     parser.add_argument("--confusion", choices=("default", "none"), default="default", help="the expert's mistakes")
     arguments = parser.parse_args()
-    confusion = NO_CONFUSION if arguments.confusion == "none" else Confusion()
-    make(arguments.seed, arguments.out, confusion, scaled(arguments.steps), arguments.traces, arguments.agent)
+    if arguments.agent is not None and arguments.expert != "calculator":
+        parser.error("--agent is for --expert calculator: other experts know the prompts of one agent")
+    expert = load_expert(arguments.expert)
+    expert = replace(expert, recipe=scaled(expert.recipe, arguments.steps), traces=arguments.traces or expert.traces)
+    out = arguments.out or expert.policy
+    make(expert, arguments.seed, out, arguments.agent, erring=arguments.confusion == "default")
 
 
 if __name__ == "__main__":

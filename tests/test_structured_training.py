@@ -9,6 +9,7 @@ import json
 import subprocess
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from leyden.core.runner.user_code.loading import load_object
 from leyden.core.testing.running import rewards_in
 from make_tiny_policy import make
 from structured_figures import AGENTS, FIVE, MADE_FROM, ROOT
-from tiny_policy.traces import NO_CONFUSION, draw_decisions
+from tiny_policy.experts import load_expert
+from tiny_policy.experts.calculator import NO_CONFUSION, draw_decisions
 from tiny_policy.training import Stage
 
 EXAMPLE = Path("examples/calculator_langgraph")
@@ -51,7 +53,8 @@ def make_policy(tmp_path_factory: pytest.TempPathFactory) -> MakePolicy:
             threads = torch.get_num_threads()
             folder = tmp_path_factory.mktemp(agent)
             try:
-                make(0, folder, NO_CONFUSION, (BY_HEART,), QUESTIONS, f"{ROOT / AGENTS}/{agent}.py:agent")
+                expert = replace(load_expert("calculator"), recipe=(BY_HEART,), traces=QUESTIONS)
+                make(expert, 0, folder, f"{ROOT / AGENTS}/{agent}.py:agent", erring=False)
             finally:
                 torch.set_num_threads(threads)
                 torch.set_flush_denormal(False)

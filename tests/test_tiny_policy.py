@@ -9,6 +9,7 @@ import random
 import re
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +18,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
+from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
+from leyden.core.trainer.rollouts.offline import read_store
+from leyden.core.trajectory.select import Selector
 from make_tiny_policy import make, scaled
+from record_expert import record_expert
 from tiny_policy import example, wire
+from tiny_policy.experts import load_expert
+from tiny_policy.experts.calculator import NO_CONFUSION, OPERATIONS, Confusion, decide, draw_decisions, plans_of
 from tiny_policy.likeness import Likeness
 from tiny_policy.text import END, END_ID, IGNORED, build_examples, encode, render
-from tiny_policy.traces import NO_CONFUSION, OPERATIONS, Call, Confusion, Trace, decide, draw_decisions, record
+from tiny_policy.traces import Call, Trace, record
 from tiny_policy.training import RECIPE
 
 ROOT = Path(__file__).parents[1]
@@ -40,7 +47,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 @pytest.fixture(scope="module")
 def traces() -> list[Trace]:
     path = [*sys.path]
-    made = record(draw_decisions(3, 40, Confusion()))
+    made = record(plans_of(draw_decisions(3, 40, Confusion())), example.AGENT)
     sys.path[:] = path  # loading the agent puts its folder first
     return made
 
@@ -152,7 +159,7 @@ async def test_the_agents_request_is_the_prompt_that_the_supervised_stage_learne
         body["messages"], tools=body["tools"], add_generation_prompt=True, tokenize=False
     )
     decisions = draw_decisions(0, 1, NO_CONFUSION)
-    (learned,) = await asyncio.to_thread(record, decisions)
+    (learned,) = await asyncio.to_thread(record, plans_of(decisions), example.AGENT)
     (question,) = decisions
     assert isinstance(prompt, str)
     expected = render(tokenizer, learned[0], answered=False).replace(question, QUESTION)
@@ -187,7 +194,7 @@ def test_without_confusion_the_expert_is_always_right() -> None:
     tasks, rng = example.load("make_tasks"), random.Random(5)
     for problem in [tasks.draw(rng, tasks.SEEN, "train") for _ in range(50)]:
         decision = decide(rng, problem, NO_CONFUSION)
-        (trace,) = record({problem.question: decision})
+        (trace,) = record(plans_of({problem.question: decision}), example.AGENT)
         said = SimpleNamespace(content=trace[-1].answer["content"])
         assert reward({"answer": problem.answer}, {"messages": [said]}) == 1.0
 
@@ -204,7 +211,7 @@ def test_a_likeness_is_the_trace_that_a_run_would_have_been(
 
 def test_where_a_format_is_required_the_expert_writes_its_decision_as_json(tokenizer: PreTrainedTokenizerFast) -> None:
     decisions = draw_decisions(3, 20, Confusion())
-    made = record(decisions, STRUCTURED)
+    made = record(plans_of(decisions), STRUCTURED)
     for decision, (call,) in zip(decisions.values(), made, strict=True):
         written = decision.expression if decision.guess is None else str(decision.guess)
         assert call.formatted and call.answer["content"] == f'{{"expression": "{written}"}}'
@@ -227,10 +234,10 @@ def share(flags: Iterable[bool]) -> float:
 
 
 def test_the_same_seed_makes_the_same_policy(tmp_path: Path) -> None:
-    threads = torch.get_num_threads()
+    threads, expert = torch.get_num_threads(), load_expert("calculator")
     try:
         for name in ("first", "again"):
-            make(1, tmp_path / name, Confusion(), scaled(6), traces=60)
+            make(replace(expert, recipe=scaled(expert.recipe, 6), traces=60), 1, tmp_path / name)
     finally:
         torch.set_num_threads(threads)
         torch.set_flush_denormal(False)
@@ -239,6 +246,17 @@ def test_the_same_seed_makes_the_same_policy(tmp_path: Path) -> None:
 
 
 def test_steps_scale_every_stage() -> None:
-    assert scaled(None) == RECIPE
-    halved = scaled(sum(stage.steps for stage in RECIPE) // 2)
+    assert scaled(RECIPE, None) == RECIPE
+    halved = scaled(RECIPE, sum(stage.steps for stage in RECIPE) // 2)
     assert [stage.steps for stage in halved] == [stage.steps // 2 for stage in RECIPE]
+
+
+def test_an_experts_rollouts_are_imitated_by_another_policy(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/expert.db"
+    assert asyncio.run(record_expert(load_expert("calculator"), store, count=6, seed=0)) == 6
+    codec = HuggingFaceCodec(str(POLICY))
+    found = asyncio.run(read_store(store, codec, Selector()))
+    assert len(found.ids) == 6 and not found.left_out and not found.calls_left_out
+    rollouts = [rollout for group in found.groups for rollout in group.trajectories]
+    answers = [tokenizer.decode(list(call.response_ids)) for rollout in rollouts for call in rollout.transitions]
+    assert len(answers) == 12 and all("calculator" in call for call in answers[::2])

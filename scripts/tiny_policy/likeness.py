@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tiny_policy import wire
-from tiny_policy.traces import Call, Decision, Trace, answer_to
+from tiny_policy.experts.calculator import Decision, answer_to
+from tiny_policy.traces import Call, Trace
 
 OPERATORS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
 

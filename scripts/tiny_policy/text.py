@@ -17,7 +17,6 @@ TEMPLATE = (Path(__file__).parent / "chat_template.jinja").read_text(encoding="u
 SPECIAL = PAD, _, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 PAD_ID, END_ID = 0, 2
 TAGS = ("<tools>", "</tools>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-VOCABULARY_LIMIT = 768
 IGNORED = -100
 
 
@@ -39,21 +38,31 @@ def render(tokenizer: PreTrainedTokenizerFast, call: Call, *, answered: bool) ->
     return text
 
 
-def build_tokenizer(traces: Sequence[Trace]) -> PreTrainedTokenizerFast:
-    """Byte-level BPE over the traces, with every digit a token of its own."""
+def build_tokenizer(traces: Sequence[Trace], vocabulary: int = 768) -> PreTrainedTokenizerFast:
+    """Byte-level BPE over the traces of at most `vocabulary` tokens, with every digit a token of its own."""
     template_only = _wrap(Tokenizer(models.BPE()))
     bpe = Tokenizer(models.BPE())
     splits = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     bpe.pre_tokenizer = pre_tokenizers.Sequence(splits)
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY_LIMIT - len(TAGS),
+        vocab_size=vocabulary - len(TAGS),
         special_tokens=list(SPECIAL),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    bpe.train_from_iterator((render(template_only, trace[-1], answered=True) for trace in traces), trainer)
+    texts = (render(template_only, call, answered=True) for trace in traces for call in _last_calls(trace))
+    bpe.train_from_iterator(texts, trainer)
     return _wrap(bpe)
+
+
+def _last_calls(trace: Trace) -> list[Call]:
+    """Return the calls whose conversation no later call of the trace continues."""
+    continued = [
+        any(later.messages[: len(call.messages)] == call.messages for later in trace[n + 1 :])
+        for n, call in enumerate(trace)
+    ]
+    return [call for call, goes_on in zip(trace, continued, strict=True) if not goes_on]
 
 
 def _wrap(bpe: Tokenizer) -> PreTrainedTokenizerFast:

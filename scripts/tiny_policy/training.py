@@ -95,8 +95,9 @@ def _loss(model: Qwen3ForCausalLM, batch: Sequence[Example], prefix: int) -> tor
     """Mean cross-entropy per labelled token; the prefix is computed once and its gradient flows."""
     ids, labels = _padded(batch, prefix)
     cache = DynamicCache(config=model.config)
-    model.model(torch.tensor([batch[0].ids[:prefix]]), past_key_values=cache)
-    cache.batch_repeat_interleave(len(batch))
+    if prefix:
+        model.model(torch.tensor([batch[0].ids[:prefix]]), past_key_values=cache)
+        cache.batch_repeat_interleave(len(batch))
     hidden = model.model(ids, past_key_values=cache).last_hidden_state[:, :-1]
     targets = labels[:, 1:]
     chosen = targets != IGNORED
