@@ -56,6 +56,7 @@ ALL = RunConfig(
     checkpoint_every=4,
     keep_checkpoints=6,
     threads=2,
+    engine_precision="bfloat16",
     tracker=("tensorboard",),
     algorithm_config={"learning_rate": 0.25, "kl_loss": 0.5},
     routes=(Route(to="b", agent="judge"), Route(to="a")),

@@ -9,6 +9,7 @@ from leyden.core.data.route import parse_routes
 from leyden.core.data.sampling import Sampling
 from leyden.core.errors import RunError, UsageError
 from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name, load_config, save_config
+from leyden.core.trainer.serving.endpoint import ModelEndpoint
 
 FULL = RunConfig(
     name="full",
@@ -71,6 +72,14 @@ def test_truncation_needs_the_engine_that_records_it(fields: dict[str, Any]) -> 
     truncated = msgspec.structs.replace(FULL, sampling=Sampling(**fields))
     with pytest.raises(UsageError, match="only the embedded engine records truncation"):
         msgspec.structs.replace(truncated, engine="vllm", deterministic=False)
+
+
+def test_only_the_embedded_engine_has_a_precision() -> None:
+    rounded = RunConfig(name="x", agent="a", policy="p", engine_precision="bfloat16")
+    with pytest.raises(UsageError, match="--engine-precision applies only to the embedded engine"):
+        msgspec.structs.replace(rounded, engine="vllm")
+    with pytest.raises(UsageError, match="remove --engine-precision"):
+        RunConfig(name="x", agent="a", endpoint=ModelEndpoint(url="http://127.0.0.1:1/v1"), engine_precision="bfloat16")
 
 
 def test_evaluations_between_steps_need_held_out_tasks() -> None:

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from leyden.core.data.route import POLICY
-from leyden.core.engine.embedded.engine import EmbeddedEngine
+from leyden.core.engine.base import EnginePrecision
+from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
 from leyden.core.errors import EngineError
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions
+from leyden.core.policy.probe import shake
 from leyden.core.policy.update.config import UpdateConfig
 from leyden.core.policy.update.updater import Updater
 from leyden.core.testing.policies import synthetic_rollouts, tiny_policy
@@ -21,8 +23,8 @@ NOTHING: Any = None
 
 
 @asynccontextmanager
-async def serving(gateway: Any = NOTHING) -> AsyncGenerator[Serving]:
-    engine = EmbeddedEngine(tiny_policy().module, name="tiny")
+async def serving(gateway: Any = NOTHING, precision: EnginePrecision = "float32") -> AsyncGenerator[Serving]:
+    engine = EmbeddedEngine(tiny_policy().module, name="tiny", config=EmbeddedConfig(precision=precision))
     await engine.start()
     try:
         yield Serving(NOTHING, NOTHING, {POLICY: Served(engine, IDS)}, gateway)
@@ -51,3 +53,17 @@ async def test_old_weights_are_noticed(precision: Any, lora: LoraOptions | None)
     async with serving() as served:
         with pytest.raises(EngineError, match="the engine does not serve the trained weights"):
             await served.check(POLICY, trained(precision=precision, lora=lora))
+
+
+async def test_an_engine_in_bfloat16_serves_what_was_trained_up_to_rounding() -> None:
+    async with serving(precision="bfloat16") as served:
+        gaps = await served.serve({POLICY: trained()}, 1)
+        assert 1e-5 < gaps[POLICY] < 0.15
+
+
+async def test_an_engine_in_bfloat16_that_serves_another_model_is_noticed() -> None:
+    other = trained()
+    shake(other, 1.0)
+    async with serving(precision="bfloat16") as served:
+        with pytest.raises(EngineError, match="the engine does not serve the trained weights"):
+            await served.check(POLICY, other)

@@ -17,6 +17,7 @@ from leyden.core.data.bounds import check_bound
 from leyden.core.data.encoding.provider_model import read_provider_model
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import Task
+from leyden.core.engine.base import EnginePrecision
 from leyden.core.errors import UsageError
 from leyden.core.masking import mask_text
 from leyden.core.runner.user_code.loading import AgentReference
@@ -331,6 +332,13 @@ def read_engine(value: str) -> Literal["embedded", "vllm"]:
     """Read which engine serves the policies; raises UsageError for an unknown value."""
     if value not in ("embedded", "vllm"):
         raise UsageError(f"--engine must be embedded or vllm, not {value!r}")
+    return value
+
+
+def read_engine_precision(value: str) -> EnginePrecision:
+    """Read the precision of the served weights; raises UsageError for an unknown value."""
+    if value not in ("float32", "bfloat16"):
+        raise UsageError(f"--engine-precision must be float32 or bfloat16, not {value!r}")
     return value
 
 

@@ -35,6 +35,7 @@ from leyden.core.cli.options import (
     held_out_name,
     read_attribute_match,
     read_engine,
+    read_engine_precision,
     read_env,
     read_frozen,
     read_held_out,
@@ -153,6 +154,9 @@ class RunOptions:
     vllm: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Option of vLLM's server.")] = None
     device: DeviceOption = "cpu"
     threads: Annotated[int | None, typer.Option(help="Torch threads of the engine. [default: by size]")] = None
+    engine_precision: Annotated[
+        str, typer.Option(help="Precision of the served weights: float32, or bfloat16, which is faster.")
+    ] = "float32"
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Same seed, same rollouts and weights, bit for bit; slower.")
     ] = False
@@ -318,6 +322,7 @@ class RunOptions:
             "engine": read_engine(self.engine),
             "device": self.device,
             "threads": self.threads,
+            "engine_precision": read_engine_precision(self.engine_precision),
             "deterministic": self.deterministic,
             "tracker": tuple(self.tracker or ()),
             "algorithm": self._algorithm(),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from leyden.core.data.encoding.token_sets import TokenBits  # loads numpy, which a gateway alone does not need
 
 FinishReason = Literal["stop", "length", "abort"]
+EnginePrecision = Literal["float32", "bfloat16"]
+"""Precision in which an engine keeps the weights that it serves."""
 
 MOST_TOP_LOGPROBS = 20
 """The largest `GenerateRequest.top_logprobs` that an engine accepts."""
@@ -111,6 +113,11 @@ class Engine(ABC):
     @abstractmethod
     async def update_weights(self, weights: Mapping[str, object], version: int) -> None:
         """Serve a copy of `weights` (parameter name to tensor) as `version` from the next decode step on."""
+
+    @property
+    def precision(self) -> EnginePrecision:
+        """Precision in which the served weights are kept."""
+        return "float32"
 
     @property
     def records_truncation(self) -> bool:

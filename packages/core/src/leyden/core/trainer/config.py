@@ -15,6 +15,7 @@ from leyden.core.data.prompts.edits import PromptEdits
 from leyden.core.data.resources import PromptTemplate
 from leyden.core.data.route import POLICY, PROVIDER, Route
 from leyden.core.data.sampling import Sampling
+from leyden.core.engine.base import EnginePrecision
 from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.errors import RunError, UsageError, first_line
 from leyden.core.gateway.calls.span_writer import SpanWriterLimits
@@ -122,6 +123,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Device of policy and engine: `cpu`, or `cuda` for one GPU."""
     threads: int | None = None
     """Number of torch threads of the engine; None chooses it by the size of the policy."""
+    engine_precision: EnginePrecision = "float32"
+    """Precision in which the embedded engine keeps the weights that it serves. The trainer's weights are float32."""
     deterministic: bool = False
     """Whether the same seed gives the same rollouts and weights, bit for bit. The engine then decodes one call at a
     time."""
@@ -259,6 +262,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             "device": self.device != "cpu" and self.endpoint.policy is None,
             "engine": self.engine != "embedded",
             "engine-log": self.engine_log,
+            "engine-precision": self.engine_precision != "float32" and self.endpoint.policy is None,
             "frozen": bool(self.frozen),
             "group-size": self.group_size != GROUP_SIZE,
             "temperature": self.sampling != Sampling(),
@@ -320,6 +324,11 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if self.vllm.transfer == "ipc" and self.device == "cpu":
             raise UsageError("vllm.transfer=ipc shares a GPU's memory, but device is cpu")
         self._check_sleep()
+        if self.engine_precision != "float32":
+            raise UsageError(
+                "--engine-precision applies only to the embedded engine; with --engine vllm, remove it: the server "
+                "computes in float32"
+            )
         if self.threads is not None:
             raise UsageError(
                 f"--threads applies only to the embedded engine; with --engine vllm, remove --threads {self.threads}"

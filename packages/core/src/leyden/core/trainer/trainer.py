@@ -12,6 +12,7 @@ from leyden.core.data.resources import LLM, NamedResources, edits_of, prompts_of
 from leyden.core.data.rollout import Task
 from leyden.core.data.route import parse_routes
 from leyden.core.data.sampling import Sampling
+from leyden.core.engine.base import EnginePrecision
 from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.errors import UsageError
 from leyden.core.policy.device import check_device
@@ -112,6 +113,7 @@ class Trainer:
         vllm: VllmOptions | None = None,
         device: str | None = None,
         threads: int | None = None,
+        engine_precision: EnginePrecision = "float32",
         checkpoint_every: int = 1,
         keep_checkpoints: int = 2,
         eval_every: int = 0,
@@ -145,6 +147,7 @@ class Trainer:
         self.engine: Literal["embedded", "vllm"] = engine
         self.vllm = vllm or VllmOptions()
         self.device, self.threads = device, threads
+        self.engine_precision: EnginePrecision = engine_precision
         self.checkpoint_every, self.keep_checkpoints = checkpoint_every, keep_checkpoints
         self.eval_every, self.patience = eval_every, patience
         self.tracker = tracker_names(tracker)
@@ -328,6 +331,7 @@ class Trainer:
             vllm=self.vllm,
             device=self.device or "cpu",
             threads=self.threads,
+            engine_precision=self.engine_precision,
             checkpoint_every=self.checkpoint_every,
             keep_checkpoints=self.keep_checkpoints,
             held_out=tuple(EvaluationSet(name=name, source="val_dataset") for name in held_out),

@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 from leyden.core.data.encoding.images import FIRST_IMAGE_ID, PromptImage
-from leyden.core.engine.base import Engine, EngineRecord, GenerateRequest, ModelInfo, TokenChunk
+from leyden.core.engine.base import Engine, EnginePrecision, EngineRecord, GenerateRequest, ModelInfo, TokenChunk
 from leyden.core.engine.embedded.admission import Admission
-from leyden.core.engine.embedded.cache import PrefixCache, SlotCache
-from leyden.core.engine.embedded.check import check_forward, check_images
+from leyden.core.engine.embedded.cache import CacheShape, PrefixCache, SlotCache
+from leyden.core.engine.embedded.check import Expected, check_forward, check_images
 from leyden.core.engine.embedded.decode_thread import DecodeCall, DecodeThread
 from leyden.core.engine.embedded.decoder import DecodedSequence, Decoder
 from leyden.core.engine.embedded.fused_forward import FusedForward
@@ -32,7 +32,7 @@ from leyden.core.engine.embedded.generic_forward import (
 )
 from leyden.core.engine.embedded.grammar_masks import RowGrammar
 from leyden.core.engine.embedded.image_embeddings import ImageEmbeddings, ReadImage
-from leyden.core.engine.embedded.weights import Weights, cache_shape, context_length, own_copy
+from leyden.core.engine.embedded.weights import Weights, cache_shape, context_length, own_copy, round_weights
 from leyden.core.engine.record import report
 from leyden.core.engine.request_validation import answer_limit, check_request
 from leyden.core.errors import EngineError, GrammarError, ImageError, LeydenError, UnusableGrammar, UsageError
@@ -70,6 +70,9 @@ class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Seed of calls that have none, combined with their number in order of arrival."""
     lean: bool = True
     """Whether to use the faster forward pass if there is one for the model."""
+    precision: EnginePrecision = "float32"
+    """Precision in which weights are kept. `bfloat16` halves what each decoding step reads. Matrix products then round
+    their inputs and results to bfloat16; with the faster forward pass, everything else stays in float32."""
 
     def __post_init__(self) -> None:
         """Raise UsageError for values out of range."""
@@ -129,6 +132,11 @@ class EmbeddedEngine(Engine):
     def version(self) -> int:
         """Version of the weights that the next decode step will use."""
         return self._thread.version
+
+    @property
+    def precision(self) -> EnginePrecision:
+        """Precision in which the served weights are kept."""
+        return self._config.precision
 
     @property
     def records_truncation(self) -> bool:
@@ -292,23 +300,41 @@ class EmbeddedEngine(Engine):
         return self._image_ids[key]
 
     def _checked_forward(self) -> tuple[Forward, SlotCache, PrefixCache]:
+        """Choose the fastest forward pass whose results are the model's own, and round its weights if configured."""
         model, shape = self._served, cache_shape(self._served)
         self._embeddings = None if self._processor is None else ImageEmbeddings(model)
+        expected = Expected.of(model)
         lean = self._config.lean and FusedForward.serves(model)
         reason = ""
-        for make in ([FusedForward] if lean else []) + [GenericForward]:
-            cache, prefixes = SlotCache(shape), PrefixCache(shape, self._config.prefix_cache_tokens)
+        for make in (FusedForward, GenericForward) if lean else (GenericForward,):
             try:
-                forward = make(model) if make is FusedForward else GenericForward(model, self._embeddings)
-                check_forward(model, forward, cache, prefixes)
-                if self._embeddings is not None and self._processor is not None:
-                    check_images(model, Decoder(forward, cache, prefixes, self._embeddings), self._processor)
+                exact = self._checked(make, shape, expected, "float32")
             except (EngineError, RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
                 reason = str(error)
                 logger.warning("%s cannot run %s: %s", make.__name__, type(model).__name__, reason)
-            else:
-                return forward, cache, prefixes
+                continue
+            if self._config.precision == "float32":
+                return exact
+            round_weights(model, matrices_only=make is FusedForward)
+            shape = shape if make is FusedForward else cache_shape(model)
+            return self._checked(make, shape, expected, self._config.precision)
         raise EngineError(f"{type(model).__name__} cannot be served exactly by the embedded engine: {reason}")
+
+    def _checked(
+        self,
+        make: type[FusedForward] | type[GenericForward],
+        shape: CacheShape,
+        expected: Expected,
+        precision: EnginePrecision,
+    ) -> tuple[Forward, SlotCache, PrefixCache]:
+        """Return a forward pass over the served weights, and its caches; EngineError if it gives other results."""
+        model, cache = self._served, SlotCache(shape)
+        prefixes = PrefixCache(shape, self._config.prefix_cache_tokens)
+        forward = FusedForward(model) if make is FusedForward else GenericForward(model, self._embeddings)
+        check_forward(expected, forward, cache, prefixes, precision)
+        if self._embeddings is not None and self._processor is not None:
+            check_images(model, Decoder(forward, cache, prefixes, self._embeddings), self._processor)
+        return forward, cache, prefixes
 
 
 def _image_processor(model: nn.Module, source: str | None) -> ImageProcessor | None:

@@ -48,6 +48,15 @@ def own_copy(model: nn.Module) -> nn.Module:
     return own
 
 
+def round_weights(model: nn.Module, *, matrices_only: bool) -> None:
+    """Round the weights of `model` to bfloat16, or only its matrices; tied weights stay tied."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1 or not matrices_only:
+            parameter.data = parameter.data.bfloat16()
+    if not matrices_only:
+        model.bfloat16()
+
+
 def context_length(model: nn.Module) -> int:
     """Return the maximum context length of `model`; EngineError if it is unknown or the model cannot be batched."""
     config = cast(Any, model).config.get_text_config()

@@ -28,7 +28,7 @@ from leyden.core.trainer.preflight.evidence import Evidence, Rehearsal
 from leyden.core.trainer.preflight.rewards import check_rewards
 from leyden.core.trainer.rollouts.collector import Collected
 from leyden.core.trainer.rollouts.recorded import read_rollout
-from leyden.core.trainer.serving.serving import SERVED_GAP
+from leyden.core.trainer.serving.serving import SERVED_GAP, prompt_gap
 
 if TYPE_CHECKING:
     from leyden.core.policy.model import PolicyModel
@@ -229,8 +229,9 @@ class TrialContext(Context):
         """Perturb a model that is too close to the weights served before; return the final distance."""
         from leyden.core.policy.probe import shake
 
+        precision = self.real.serving.policies[name].engine.precision
         for attempt in range(MOST_PERTURBATIONS):
-            if moved >= FAR * SERVED_GAP["float32"]:
+            if moved >= FAR * SERVED_GAP[precision]:
                 break
             await asyncio.to_thread(shake, model, 0.01 * 2**attempt)
             moved = await self._distance(name, model, old)
@@ -239,9 +240,9 @@ class TrialContext(Context):
     async def _distance(self, name: str, model: "PolicyModel", old: Sequence[float]) -> float:
         from leyden.core.policy.logprobs import score
 
-        ids = self.real.serving.policies[name].check_ids
-        now = await asyncio.to_thread(score, model.in_precision("float32"), ids)
-        return max(abs(a - b) for a, b in zip(now, old, strict=True))
+        policy = self.real.serving.policies[name]
+        now = await asyncio.to_thread(score, model.in_precision("float32"), policy.check_ids)
+        return prompt_gap(now, old, policy.engine.precision)
 
     async def _serve(self, models: "Mapping[str, PolicyModel]") -> dict[str, float]:
         try:

@@ -28,7 +28,7 @@ from leyden.core.trainer.preflight.report import CheckReport, CheckResult, save_
 from leyden.core.trainer.preflight.rewards import check_rewards, check_spread, check_spread_of_tasks
 from leyden.core.trainer.preflight.task_leaks import check_isolation
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.serving.serving import SERVED_GAP
+from leyden.core.trainer.serving.serving import SERVED_GAP, Served
 
 if TYPE_CHECKING:
     from leyden.core.policy.model import PolicyModel
@@ -114,7 +114,8 @@ async def preflight(context: "RunContext", before: Sequence[CheckResult]) -> Che
     if evidence.rehearsal.metrics is not None:
         evidence.rehearsal.unread = option_reads.unread
     if evidence.transitions:
-        evidence.difference = await asyncio.to_thread(_difference, context.models.prepared(), evidence)
+        models, served = context.models.prepared(), context.serving.policies
+        evidence.difference = await asyncio.to_thread(_difference, models, served, evidence)
     memory = [result for result in before if result.name == "memory"]
     results = [*memory, check_options(config, evidence.rehearsal)]
     return CheckReport(
@@ -141,7 +142,7 @@ def is_due(folder: RunFolder, config: RunConfig) -> bool:
     return config.check and not folder.check_file.exists() and not folder.checkpoints.exists()
 
 
-def _difference(models: "Mapping[str, PolicyModel]", evidence: Evidence) -> Difference:
+def _difference(models: "Mapping[str, PolicyModel]", served: "Mapping[str, Served]", evidence: Evidence) -> Difference:
     """Return the difference of the policy with the largest mean difference."""
     from leyden.core.policy.probe import recomputed
 
@@ -149,7 +150,7 @@ def _difference(models: "Mapping[str, PolicyModel]", evidence: Evidence) -> Diff
     for name, calls in split_by_policy(evidence.transitions, models, lambda call: call).items():
         some = calls[:: -(-len(calls) // MOST_CALLS)]
         apart_N = np.abs(recomputed(models[name], some))
-        limit = SERVED_GAP[models[name].precision]
+        limit = max(SERVED_GAP[models[name].precision], SERVED_GAP[served[name].engine.precision])
         mean, largest = float(apart_N.mean()), float(apart_N.max())
         found.append(Difference(mean=mean, largest=largest, tokens=len(apart_N), limit=limit))
     return max(found, key=lambda difference: difference.mean)

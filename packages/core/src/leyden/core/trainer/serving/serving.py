@@ -13,7 +13,7 @@ import msgspec
 
 from leyden.core.data.rollout import Task
 from leyden.core.data.route import POLICY
-from leyden.core.engine.base import Engine, EngineRecord
+from leyden.core.engine.base import Engine, EnginePrecision, EngineRecord
 from leyden.core.errors import EngineError, UsageError
 from leyden.core.runner.user_code.loading import importing
 from leyden.core.store.base import LightningStore
@@ -27,10 +27,6 @@ from leyden.core.trainer.serving.vllm import server_options, vllm_policy
 
 if TYPE_CHECKING:
     from leyden.core.engine.embedded.engine import EmbeddedConfig
-    from leyden.core.trainer.config import RunConfig
-
-if TYPE_CHECKING:
-    from leyden.core.engine.embedded.engine import EmbeddedConfig
     from leyden.core.gateway.app import Gateway
     from leyden.core.gateway.calls.served_policy import ServedPolicy
     from leyden.core.gateway.codec import Codec
@@ -40,8 +36,8 @@ if TYPE_CHECKING:
     from leyden.core.trainer.serving.external_replicas import ExternalReplicas
 
 SERVED_GAP = {"float32": 1e-4, "bfloat16": 0.15}
-"""Largest log-probability difference that rounding explains, by the precision of the trainer. The engine computes in
-float32."""
+"""Log-probability difference that rounding explains, by the lower precision of trainer and engine: the largest of a
+prompt in float32, the mean in bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,18 +124,18 @@ class Serving:
         return min((served.engine.model.context_length for served in self.policies.values()), default=0)
 
     async def check(self, name: str, model: "PolicyModel") -> float:
-        """Return the largest difference between served and trained log-probabilities of the fixed prompt.
+        """Return the difference between served and trained log-probabilities of the fixed prompt.
 
-        Both are computed in float32, whatever precision the trainer uses, because the weights are compared. Raises
-        EngineError when rounding cannot explain the difference.
+        The trained ones are computed in float32, whatever precision the trainer uses, because the weights are compared.
+        Raises EngineError when rounding cannot explain the difference. An engine in bfloat16 hides small differences.
         """
         from leyden.core.policy.logprobs import score
 
         policy = self.policies[name]
         served = await policy.engine.score(policy.check_ids)
         trained = await asyncio.to_thread(score, model.in_precision("float32"), policy.check_ids)
-        gap = max(abs(s - t) for s, t in zip(served, trained, strict=True))
-        limit = SERVED_GAP["float32"]
+        precision = policy.engine.precision
+        gap, limit = prompt_gap(served, trained, precision), SERVED_GAP[precision]
         if not gap <= limit:
             of = f"version {policy.engine.version}" + (f" of {name}" if len(self.policies) > 1 else "")
             raise EngineError(
@@ -147,6 +143,12 @@ class Serving:
                 f"(rounding explains at most {limit:g}); the run stops before it learns from them"
             )
         return gap
+
+
+def prompt_gap(one: Sequence[float], other: Sequence[float], precision: EnginePrecision) -> float:
+    """Return how far the log-probabilities of a prompt are apart, as `SERVED_GAP` limits it for an engine."""
+    apart = [abs(a - b) for a, b in zip(one, other, strict=True)]
+    return max(apart) if precision == "float32" else sum(apart) / len(apart)
 
 
 @asynccontextmanager
@@ -347,6 +349,7 @@ def engine_config(config: "RunConfig") -> "EmbeddedConfig":
     """
     from leyden.core.engine.embedded.engine import EmbeddedConfig
 
+    how = EmbeddedConfig(threads=config.threads, seed=config.seed, precision=config.engine_precision)
     if not config.deterministic:
-        return EmbeddedConfig(threads=config.threads, seed=config.seed)
-    return EmbeddedConfig(threads=1, seed=config.seed, max_batch=1, prefix_cache_tokens=0, batch_wait_seconds=0.0)
+        return how
+    return msgspec.structs.replace(how, threads=1, max_batch=1, prefix_cache_tokens=0, batch_wait_seconds=0.0)
