@@ -1,15 +1,18 @@
-"""New tokens per second of the embedded engine, Hugging Face `generate`, and a plain loop with transformers' own cache.
+"""New tokens per second of the embedded engine, transformers' `generate` and continuous batching, and a plain loop.
 
-All in one run, on one thread, with a random Qwen3 of 340 thousand parameters and prompts that mostly share a prefix, as
-an agent's do. The loop has prompts of one length and no sampling parameters: a floor for what the engine adds.
-`--model 0.5b` has the sizes of Qwen2.5-0.5B and random weights, for a GPU.
+All in one run and on the same threads, with prompts that mostly share a prefix, as an agent's do. The model is a random
+Qwen3 of 340 thousand parameters on one thread, or that of `--policy`, such as SmolLM2-135M. The loop has prompts of one
+length and no sampling parameters: a floor for what the engine adds. `--model 0.5b` has the sizes of Qwen2.5-0.5B and
+random weights, for a GPU. The log-probabilities of each engine's answers are compared with transformers' own.
 
     python benchmarks/engine.py --json engine.json
+    python benchmarks/engine.py --policy policies/smollm2-135m --threads 2 --batches 1 8 32
     python benchmarks/engine.py --device cuda --model 0.5b
 """
 
 import argparse
 import asyncio
+import copy
 import json
 import random
 import time
@@ -17,15 +20,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
+import msgspec
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from leyden.core.data.sampling import Sampling
-from leyden.core.engine.base import GenerateRequest
+from leyden.core.engine.base import EngineRecord, GenerateRequest
 from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
 from leyden.core.policy.device import DEVICES, check_device
 
 VOCABULARY, SHARED, NEW = 623, 96, 24
+"""Ids of prompts are below `VOCABULARY`, which every model here has."""
 
 Run: TypeAlias = Callable[[list[list[int]]], None]
 
@@ -52,8 +64,10 @@ MODELS: dict[str, dict[str, int]] = {
 }
 
 
-def make_model(name: str, device: str) -> Qwen3ForCausalLM:
-    """Return a model with random weights on `device`."""
+def make_model(name: str, device: str, policy: Path | None) -> PreTrainedModel:
+    """Return the model of a folder, or one with random weights, on `device`."""
+    if policy is not None:
+        return cast(Any, AutoModelForCausalLM).from_pretrained(policy, dtype=torch.float32).to(device).eval()
     sizes: dict[str, Any] = MODELS[name]
     config = Qwen3Config(max_position_embeddings=1024, tie_word_embeddings=True, initializer_range=0.08, **sizes)
     with torch.device(device):
@@ -75,14 +89,15 @@ def make_prompts(count: int, seed: int) -> list[list[int]]:
 class EngineBench:
     """The embedded engine, kept running between rounds."""
 
-    def __init__(self, model: Qwen3ForCausalLM, *, lean: bool, prefix_cache_tokens: int = 16384) -> None:
+    def __init__(self, model: PreTrainedModel, config: EmbeddedConfig) -> None:
         self._loop = asyncio.new_event_loop()
-        config = EmbeddedConfig(lean=lean, threads=1, prefix_cache_tokens=prefix_cache_tokens)
-        self._engine = EmbeddedEngine(model, name="tiny", config=config)
+        self._records: list[EngineRecord] = []
+        self._engine = EmbeddedEngine(model, name="tiny", config=config, on_finish=self._records.append)
         self._loop.run_until_complete(self._engine.start())
 
     def __call__(self, prompts: list[list[int]]) -> None:
         """Answer all `prompts` at once."""
+        self._records.clear()
 
         async def one(prompt: list[int]) -> None:
             request = GenerateRequest(request_id="x", prompt_ids=prompt, sampling=Sampling(max_tokens=NEW))
@@ -95,6 +110,19 @@ class EngineBench:
             await asyncio.gather(*(one(prompt) for prompt in prompts))
 
         self._loop.run_until_complete(every())
+
+    @torch.inference_mode()
+    def apart(self, model: PreTrainedModel) -> float:
+        """Return how far the last round's log-probabilities are from the model's own, as root mean square."""
+        squares: list[torch.Tensor] = []
+        for record in self._records[:8]:
+            ids = torch.tensor([record.prompt_ids + record.response_ids], device=model.device)
+            logprobs = (
+                cast(Any, model)(input_ids=ids).logits[0, len(record.prompt_ids) - 1 : -1].float().log_softmax(-1)
+            )
+            own = logprobs.gather(1, torch.tensor(record.response_ids, device=model.device)[:, None])[:, 0]
+            squares.append((own.cpu() - torch.tensor(record.logprobs)) ** 2)
+        return float(torch.cat(squares).mean().sqrt())
 
     def close(self) -> None:
         """Stop the engine."""
@@ -110,7 +138,7 @@ def left_padded(prompts: list[list[int]], device: torch.device) -> tuple[torch.T
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
-def hf_generate(model: Qwen3ForCausalLM) -> Run:
+def hf_generate(model: PreTrainedModel) -> Run:
     """Return Hugging Face's own batched generation."""
 
     def run(prompts: list[list[int]]) -> None:
@@ -122,7 +150,21 @@ def hf_generate(model: Qwen3ForCausalLM) -> Run:
     return run
 
 
-def plain_loop(model: Qwen3ForCausalLM) -> Run:
+def hf_continuous(model: PreTrainedModel) -> Run:
+    """Return Hugging Face's continuous batching, with its cache of prefixes."""
+    config = GenerationConfig(max_new_tokens=NEW, min_new_tokens=NEW, do_sample=True, top_k=0, pad_token_id=0)
+    pool = ContinuousBatchingConfig(num_blocks=512, max_batch_tokens=4096)
+
+    def run(prompts: list[list[int]]) -> None:
+        answers = cast(Any, model).generate_batch(
+            prompts, config, continuous_batching_config=pool, progress_bar=False, persistent_manager=True
+        )
+        assert all(len(answer.generated_tokens) == NEW for answer in answers.values())
+
+    return run
+
+
+def plain_loop(model: PreTrainedModel) -> Run:
     """Return a bare loop over the model's forward: prompts cut to one length, so no mask and no padding."""
 
     @torch.inference_mode()
@@ -158,33 +200,45 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--model", choices=MODELS, default="tiny")
     parser.add_argument("--device", choices=DEVICES, default="cpu")
+    parser.add_argument("--policy", type=Path, help="folder of a policy, in place of random weights")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 64])
+    parser.add_argument("--continuous", action="store_true", help="also measure transformers' continuous batching")
     arguments = parser.parse_args()
     check_device(arguments.device)
-    torch.set_num_threads(1)
+    torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
-    model = make_model(arguments.model, arguments.device)
-    engines = {
-        "engine": EngineBench(model, lean=True),
-        "engine, generic": EngineBench(model, lean=False),
-        "engine, no prefixes": EngineBench(model, lean=True, prefix_cache_tokens=0),
+    model = make_model(arguments.model, arguments.device, arguments.policy)
+    config = EmbeddedConfig(threads=arguments.threads)
+    changes: dict[str, dict[str, Any]] = {
+        "engine": {},
+        "engine, bfloat16": {"precision": "bfloat16"},
+        "engine, generic": {"lean": False},
+        "engine, no prefixes": {"prefix_cache_tokens": 0},
     }
-    runs: dict[str, Run] = {**engines, "hf generate": hf_generate(model), "plain loop": plain_loop(model)}
+    engines = {name: EngineBench(model, msgspec.structs.replace(config, **given)) for name, given in changes.items()}
+    half = cast(Any, copy.deepcopy(model)).bfloat16()
+    others = {"hf generate": hf_generate(model), "hf generate, bfloat16": hf_generate(half)}
+    if arguments.continuous:
+        others["hf continuous"] = hf_continuous(model)
+    runs: dict[str, Run] = {**engines, **others, "plain loop": plain_loop(model)}
     figures = {str(batch): measure(runs, batch, arguments.rounds) for batch in arguments.batches}
+    apart = {name: engine.apart(model) for name, engine in engines.items()}
     for engine in engines.values():
         engine.close()
-    where = torch.cuda.get_device_name() if arguments.device == "cuda" else "one thread"
+    where = torch.cuda.get_device_name() if arguments.device == "cuda" else f"{arguments.threads} threads"
     print(f"new tokens/s, {sum(p.numel() for p in model.parameters()):,} parameters, {where}, {NEW} new tokens")
-    print(f"{'sequences':>10}" + "".join(f"{name:>22}" for name in runs) + f"{'engine / hf':>14}")
-    for batch, row in figures.items():
-        ratio = row["engine"] / row["hf generate"]
-        print(f"{batch:>10}" + "".join(f"{row[name]:>22,.0f}" for name in runs) + f"{ratio:>14.2f}")
+    print(f"{'':>24}" + "".join(f"{batch:>12} sequences" for batch in figures))
+    for name in runs:
+        cells = [f"{row[name]:>10,.1f} ({row[name] / row['hf generate']:>5.2f} ×)   " for row in figures.values()]
+        print(f"{name:>24}" + "".join(cells))
+    print("log-probabilities, root mean square of the difference to transformers' own:")
+    print("\n".join(f"{name:>24}  {distance:.1e}" for name, distance in apart.items()))
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(
-            json.dumps({"new_tokens_per_second": figures, "new_tokens": NEW, "device": where}, indent=2) + "\n"
-        )
+        found = {"new_tokens_per_second": figures, "log_probabilities_apart": apart, "new_tokens": NEW, "device": where}
+        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

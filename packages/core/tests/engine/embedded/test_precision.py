@@ -29,7 +29,8 @@ class RoundedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.linear(x.bfloat16(), self.linear.weight.bfloat16()).float()
-        return y if self.linear.bias is None else y + self.linear.bias
+        bias = cast("Tensor | None", self.linear.bias)
+        return y if bias is None else y + bias
 
 
 def rounded(model: nn.Module) -> nn.Module:
@@ -108,4 +109,4 @@ async def test_an_exact_engine_is_the_default() -> None:
     async with serving(model, EmbeddedConfig()) as (engine, records):
         assert engine.precision == "float32"
         response = await answer(engine)
-    assert records[0].logprobs == pytest.approx(logprobs_of(model, PROMPT, response).tolist(), abs=1e-5)
+    assert records[0].logprobs == pytest.approx(list(map(float, logprobs_of(model, PROMPT, response))), abs=1e-5)
