@@ -7,6 +7,9 @@ lives in an environment of its own, and is measured as its documentation sets it
     uv venv PEER; PEER/bin/python -m pip install torch; uv pip install --python PEER/bin/python trl
     python benchmarks/loop.py --peer-python PEER/bin/python --json loop.json
 
+`--policy` takes a larger policy that already earns rewards, such as SmolLM2-135M after a warm start: `python
+scripts/record_expert.py calculator --store sqlite:///expert.db`, then `leyden train --algorithm sft --set spans=…`.
+
 Sides take turns, each run a fresh process, so that a busy machine slows all; starting up and the first steps are not
 counted. Without `--peer-python` ours alone is measured.
 
@@ -50,7 +53,7 @@ def make_plan(arguments: argparse.Namespace) -> Plan:
     rows = load_tasks(file)
     size, steps = arguments.tasks_per_step, arguments.warm_up + arguments.steps
     tasks: list[Any] = [task for n in range(steps) for _, task in batch(rows, n, size, seed=0)]
-    tokenizer = cast("Any", PreTrainedTokenizerFast).from_pretrained(EXAMPLE / "policy")
+    tokenizer = cast("Any", PreTrainedTokenizerFast).from_pretrained(arguments.policy)
     prompts: list[str] = [
         tokenizer.apply_chat_template(
             messages_of(task["question"]), tools=[TOOL], tokenize=False, add_generation_prompt=True
@@ -58,13 +61,14 @@ def make_plan(arguments: argparse.Namespace) -> Plan:
         for task in tasks
     ]
     return Plan(
-        policy=EXAMPLE / "policy",
+        policy=arguments.policy,
         tasks_file=file,
         tasks=tasks,
         prompts=prompts,
         steps=steps,
         tasks_per_step=size,
         group_size=arguments.group_size,
+        learning_rate=arguments.learning_rate,
     )
 
 
@@ -173,11 +177,15 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=2, help="steps of each run that are not counted")
     parser.add_argument("--tasks-per-step", type=int, default=16)
     parser.add_argument("--group-size", type=int, default=8)
+    parser.add_argument("--policy", type=Path, default=EXAMPLE / "policy", help="one that earns rewards on these tasks")
+    parser.add_argument("--learning-rate", type=float, default=6e-4)
+    parser.add_argument("--engine-precision", choices=("float32", "bfloat16"), default="float32", help="of our sides")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
+    arguments.policy = arguments.policy.resolve()
     plan = make_plan(arguments)
     rollouts = plan.tasks_per_step * plan.group_size
-    ours, peer = our_sides(rollouts), arguments.peer_python
+    ours, peer = our_sides(rollouts, ("--engine-precision", arguments.engine_precision)), arguments.peer_python
     peers = trl_sides(peer.absolute(), rollouts) if peer else []
     found = compare([*ours, *peers], plan, arguments.rounds, arguments.warm_up)
     same_prompts(found)

@@ -11,7 +11,6 @@ from typing import Any
 from steps.meter import Step, read_steps
 from steps.task import MAX_TOKENS
 
-LEARNING_RATE = 6e-4
 HERE = Path(__file__).parents[1]
 
 
@@ -28,6 +27,7 @@ class Plan:
     steps: int
     tasks_per_step: int
     group_size: int
+    learning_rate: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Ours:
         command = [sys.executable, "-m", "leyden.core.cli", "train", "steps.agent:agent", "--quiet"]
         command += ["--tasks", str(plan.tasks_file), "--reward", "steps.agent:score", "--policy", str(plan.policy)]
         command += ["--steps", str(plan.steps + self.ahead), "--tasks-per-step", str(plan.tasks_per_step)]
-        command += ["--group-size", str(plan.group_size), "--learning-rate", str(LEARNING_RATE)]
+        command += ["--group-size", str(plan.group_size), "--learning-rate", str(plan.learning_rate)]
         command += ["--algorithm", "steps.ours:TimedLightningRL", "--set", f"steps_file={json.dumps(str(steps))}"]
         command += ["--runs", str(folder), "--name", "run", *self.options]
         _run(command, folder)
@@ -75,7 +75,7 @@ class Trl:
             "max_steps": plan.steps,
             "num_generations": plan.group_size,
             "max_completion_length": MAX_TOKENS,
-            "learning_rate": LEARNING_RATE,
+            "learning_rate": plan.learning_rate,
             "lr_scheduler_type": "constant",
             "shuffle_dataset": False,
             "use_cpu": True,
@@ -92,17 +92,18 @@ class Trl:
         return read_steps(steps)
 
 
-def our_sides(rollouts: int) -> list[Ours]:
-    """The defaults; a worker more, as there are two cores; and all rollouts of a step at once, with those of the next.
+def our_sides(rollouts: int, common: tuple[str, ...] = ()) -> list[Ours]:
+    """Each has the `common` options: the defaults; a worker more, as there are two cores; all of a step at once.
 
-    The last learns from tokens of weights that are one update old, which neither of the others nor TRL does.
+    The last makes all rollouts of a step at once with those of the next. It learns from tokens of weights that are one
+    update old, which neither of the others nor TRL does.
     """
     return [
-        Ours(name="Leyden, defaults"),
-        Ours(name="Leyden, tuned", options=("--workers", "2")),
+        Ours(name="Leyden, defaults", options=common),
+        Ours(name="Leyden, tuned", options=(*common, "--workers", "2")),
         Ours(
             name="Leyden, one step off",
-            options=("--concurrency", str(rollouts), "--set", "loop=one_off"),
+            options=(*common, "--concurrency", str(rollouts), "--set", "loop=one_off"),
             ahead=1,
         ),
     ]
