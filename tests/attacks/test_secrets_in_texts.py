@@ -92,7 +92,7 @@ def test_the_token_that_a_store_has_made_for_itself_is_known(tmp_path: Path) -> 
 
 def test_names_that_are_made_of_names_of_files_hold_none() -> None:
     """A user's file is called like a key."""
-    assert held_out_name(Path(f"a/{KEY}.jsonl")) == "ghp_***"
+    assert held_out_name(f"a/{KEY}.jsonl") == "ghp_***"
     assert "0123" not in agent_name(f"a/{KEY}.py:agent")
 
 

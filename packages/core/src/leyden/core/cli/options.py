@@ -31,6 +31,8 @@ NameOption = Annotated[
 ExperimentOption = Annotated[
     str | None, typer.Option("--experiment", help="Name of a set of runs to compare this run with.")
 ]
+TASK_SOURCES = "a file of JSON Lines, CSV or Parquet, or hf:NAME:SPLIT"
+TasksOption = Annotated[str, typer.Option("--tasks", metavar="SOURCE", help=f"Tasks: {TASK_SOURCES}.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the order of tasks and of the engine's sampling.")]
 PolicyOption = Annotated[str | None, typer.Option("--policy", help="Answer with this Hugging Face model.")]
 EndpointOption = Annotated[
@@ -344,16 +346,25 @@ def read_engine_precision(value: str) -> EnginePrecision:
 
 def read_held_out(sets: Sequence[Mapping[str, str]]) -> dict[str, list[Task]]:
     """Load held-out sets, each a `name` and its `source`; raises UsageError when two have the same name."""
-    from leyden.core.trainer.rollouts.tasks import load_tasks
+    from leyden.core.trainer.rollouts.task_sources.hugging_face import DatasetName
+    from leyden.core.trainer.rollouts.tasks import is_dataset, load_tasks
 
     loaded: dict[str, list[Task]] = {}
     for one in sets:
         if one["name"] in loaded:
             raise UsageError(f"two held-out files are called {one['name']!r}; give them different names")
-        loaded[one["name"]] = load_tasks(Path(one["source"]))
+        if is_dataset(source := one["source"]) and DatasetName.parse(source).split is None:
+            raise UsageError(f"held-out {source}: name its split, as {source}:validation")
+        loaded[one["name"]] = load_tasks(source)
     return loaded
 
 
-def held_out_name(path: Path) -> str:
-    """Return the name of a file's held-out set: its stem with secrets masked, because it names files and metrics."""
-    return mask_text(path.stem)
+def held_out_name(source: str) -> str:
+    """Return the name of a held-out set, with secrets masked, because it names files and metrics.
+
+    A file's set is called by the file's stem, that of a dataset by its last name, config and split.
+    """
+    from leyden.core.trainer.rollouts.task_sources.hugging_face import DatasetName
+    from leyden.core.trainer.rollouts.tasks import is_dataset
+
+    return mask_text(DatasetName.parse(source).set_name if is_dataset(source) else Path(source).stem)

@@ -12,6 +12,7 @@ import typer
 from leyden.core.cli.command import given_command
 from leyden.core.cli.options import (
     RUNS,
+    TASK_SOURCES,
     AllowHostOption,
     ApiKeyEnvOption,
     DeviceOption,
@@ -83,8 +84,10 @@ class RunOptions:
 
     context: typer.Context
     agent: AgentArgument = None
-    tasks: Annotated[Path | None, typer.Option(help="Training tasks, JSON Lines.")] = None
-    val: Annotated[list[Path] | None, typer.Option(help="Held-out tasks, JSON Lines; may be repeated.")] = None
+    tasks: Annotated[str | None, typer.Option(metavar="SOURCE", help=f"Training tasks: {TASK_SOURCES}.")] = None
+    val: Annotated[
+        list[str] | None, typer.Option(metavar="SOURCE", help="Held-out tasks, as for --tasks; may be repeated.")
+    ] = None
     reward: Annotated[str | None, typer.Option(help="Reward function `score(task, result)`, as file.py:score.")] = None
     reward_weight: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Weight of one of the reward's dimensions.")
@@ -234,7 +237,7 @@ class RunOptions:
         if missing:
             command = self.context.info_name
             raise UsageError(f"missing {', '.join(missing)}; see `leyden {command} --help`, or `leyden quickstart`")
-        rows, sets = load_tasks(Path(tasks)) if tasks else [], read_held_out(held_out)
+        rows, sets = load_tasks(tasks) if tasks else [], read_held_out(held_out)
         fields["name"] = check_name(fields["name"] or default_name(fields["agent"] or fields["algorithm"]))
         return run_config(fields, self.run_file), rows, sets
 
@@ -300,8 +303,8 @@ class RunOptions:
             "input": self.input,
             "hooks": tuple(self.hook or ()),
             "env": tuple(self.env or ()),
-            "tasks": str(self.tasks or ""),
-            "held_out": [{"name": held_out_name(path), "source": str(path)} for path in self.val or []],
+            "tasks": self.tasks or "",
+            "held_out": [{"name": held_out_name(source), "source": source} for source in self.val or []],
             "steps": 25 if self.steps is None else self.steps,
             "tasks_per_step": self.tasks_per_step,
             "group_size": self.group_size,

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from leyden.core.algorithm.base import Algorithm
 from leyden.core.algorithm.lightning_rl import LightningRL
 from leyden.core.data.isolation import Isolation, check_isolation
@@ -32,6 +34,7 @@ from leyden.core.trainer.monitoring.display import make_display
 from leyden.core.trainer.monitoring.trackers import tracker_names
 from leyden.core.trainer.preflight.report import CheckReport
 from leyden.core.trainer.rollouts.selection import Selection, read_selection
+from leyden.core.trainer.rollouts.tasks import load_tasks
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.serving.endpoint import KEY, ModelEndpoint, openai_endpoint, untrained
@@ -45,7 +48,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TaskRows = Iterable[Task]
+TaskRows = Iterable[Task] | str | Path
+"""Tasks themselves, or a source of tasks as `leyden train --tasks` takes it."""
 RewardFunction = Callable[..., Any]
 InputFunction = Callable[[Task], Any]
 
@@ -167,9 +171,10 @@ class Trainer:
         An algorithm that learns from spans of another run takes no `train_dataset`. It takes an agent only for
         evaluation. Raises UsageError, with a message of one line, for arguments that cannot work.
         """
-        tasks = list(train_dataset or ())
-        held_out = {} if val_dataset is None else {"val": list(val_dataset)}
+        tasks = _rows(train_dataset or ())
+        held_out = {} if val_dataset is None else {"val": _rows(val_dataset)}
         config = self._config(agent, reward, held_out)
+        config = msgspec.structs.replace(config, **_read_from(train_dataset, val_dataset))
         return begin(self.runs, config, tasks, held_out, self._session_function(agent, reward))
 
     def resume(self, agent: Any, name: str, reward: RewardFunction | str | None = None) -> RunReport:
@@ -183,7 +188,7 @@ class Trainer:
         `check=False`. Raises UsageError for arguments that cannot work.
         """
         config = self._config(agent, reward, ("val",) if self.eval_every else ())
-        return check_run(self.runs, config, list(dataset), self._check_function(agent, reward))
+        return check_run(self.runs, config, _rows(dataset), self._check_function(agent, reward))
 
     def dev(
         self, agent: Any, dev_dataset: TaskRows, reward: RewardFunction | str | None = None
@@ -209,7 +214,7 @@ class Trainer:
         )
         if isinstance(agent, str):
             self._check_importable(reward)
-        return dry_run(plan, agent, list(dev_dataset), reward, show=not self.quiet)
+        return dry_run(plan, agent, _rows(dev_dataset), reward, show=not self.quiet)
 
     def _answering(self) -> str | None:
         """The single policy of a dry run. Raises UsageError if several policies were given."""
@@ -341,6 +346,20 @@ class Trainer:
             algorithm=self.algorithm.reference(),
             algorithm_config=self.algorithm.settings(),
         )
+
+
+def _rows(dataset: TaskRows) -> list[Task]:
+    return load_tasks(dataset) if isinstance(dataset, str | Path) else list(dataset)
+
+
+def _read_from(training: TaskRows | None, held_out: TaskRows | None) -> dict[str, Any]:
+    """Return the fields of `RunConfig` for tasks that were read from a source."""
+    found: dict[str, Any] = {}
+    if isinstance(training, str | Path):
+        found["tasks"] = str(training)
+    if isinstance(held_out, str | Path):
+        found["held_out"] = (EvaluationSet(name="val", source=str(held_out)),)
+    return found
 
 
 def _sources(policy: str | Path | Mapping[str, str | Path] | None) -> str | dict[str, str] | None:

@@ -1,7 +1,6 @@
 """`leyden dev`: a few rollouts of an agent, every span shown, nothing trained."""
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +21,7 @@ from leyden.core.cli.options import (
     PromptsOption,
     ProviderKeyEnvOption,
     ProviderOption,
+    TasksOption,
     TimeoutOption,
     answering,
     check_policy_device,
@@ -44,7 +44,7 @@ def dev(
     context: typer.Context,
     agent: Annotated[str | None, typer.Argument(help="path/to/file.py:attribute or package.module:attribute")] = None,
     *,
-    tasks: Annotated[Path, typer.Option(help="Tasks, JSON Lines.")],
+    tasks: TasksOption,
     count: Annotated[int, typer.Option("--count", "-n", help="Run the first so many tasks.")] = 3,
     reward: Annotated[str | None, typer.Option(help="Reward function `score(task, result)`, as file.py:score.")] = None,
     input: InputOption = None,
@@ -85,7 +85,7 @@ def dev(
         hooks=tuple(hook or ()),
         env=read_env(env or [], given_command(context)),
     )
-    results = dry_run(plan, named, load_tasks(tasks)[:count], reward, show=not json)
+    results = dry_run(plan, named, load_tasks(tasks, count), reward, show=not json)
     if json:
         for result in results:
             sys.stdout.write(json_line(result))

@@ -27,6 +27,7 @@ from leyden.core.cli.options import (
     ProviderKeyEnvOption,
     ProviderOption,
     RunsOption,
+    TasksOption,
     TimeoutOption,
     answering,
     check_policy_device,
@@ -74,7 +75,7 @@ def find(
     context: typer.Context,
     agent: Annotated[str | None, typer.Argument(help="path/to/file.py:attribute or package.module:attribute")] = None,
     *,
-    tasks: Annotated[Path, typer.Option(help="Tasks, JSON Lines.")],
+    tasks: TasksOption,
     count: Annotated[int, typer.Option("--count", "-n", help="Run the first so many tasks.")] = 5,
     out: Annotated[Path, typer.Option(help="File to write; it must not exist.")] = Path("prompts.yaml"),
     input: InputOption = None,
@@ -121,7 +122,7 @@ def find(
         hooks=tuple(hook or ()),
         env=read_env(env or [], given_command(context)),
     )
-    found, results = discover_prompts(plan, named, load_tasks(tasks)[:count])
+    found, results = discover_prompts(plan, named, load_tasks(tasks, count))
     if found.edits.components:
         write_prompts(out, found.edits, found.notes)
     failed = sum(result.rollout.status != "succeeded" for result in results)

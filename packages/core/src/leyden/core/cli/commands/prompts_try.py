@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,6 +24,7 @@ from leyden.core.cli.options import (
     ProviderKeyEnvOption,
     ProviderOption,
     RunsOption,
+    TasksOption,
     TimeoutOption,
     answering,
     check_policy_device,
@@ -53,7 +53,7 @@ def try_(
     context: typer.Context,
     agent: Annotated[str | None, typer.Argument(help="path/to/file.py:attribute or package.module:attribute")] = None,
     *,
-    tasks: Annotated[Path, typer.Option(help="Tasks, JSON Lines.")],
+    tasks: TasksOption,
     count: Annotated[int, typer.Option("--count", "-n", help="Run the first so many tasks.")] = 20,
     a: Annotated[list[str] | None, typer.Option("--a", metavar="PROMPTS", help=_VARIANT.format("A"))] = None,
     b: Annotated[list[str] | None, typer.Option("--b", metavar="PROMPTS", help=_VARIANT.format("B"))] = None,
@@ -107,7 +107,7 @@ def try_(
         hooks=tuple(hook or ()),
         env=read_env(env or [], given_command(context)),
     )
-    rows = load_tasks(tasks)[:count]
+    rows = load_tasks(tasks, count)
     with _progress(2 * repeats * len(rows), shown=not json and sys.stderr.isatty()) as on_progress:
         trial = try_prompts(
             plan, named, rows, reward, a=variants[0], b=variants[1], repeats=repeats, on_progress=on_progress

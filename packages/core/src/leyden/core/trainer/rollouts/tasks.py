@@ -1,9 +1,8 @@
-"""Task files: reads and writes tasks as JSON Lines, and draws a run's batches of tasks."""
+"""Tasks: reads them from files and datasets, writes them as JSON Lines, and draws a run's batches of them."""
 
 import json
-import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,74 +13,40 @@ from leyden.core.data.plain.values import is_plain, plain
 from leyden.core.data.rollout import Task
 from leyden.core.errors import TaskError
 from leyden.core.runner.user_code.agent_spec import TaskExample
+from leyden.core.trainer.rollouts.task_sources import PlacedTask, csv_file, hugging_face, json_lines, parquet_file
 
 MOST_EXAMPLES = 1000
 """Largest number of forms of tasks that are checked before a run."""
 
 
-def load_tasks(path: str | Path) -> list[Task]:
-    """Read a JSON Lines file with one task per line; blank lines are skipped.
+def load_tasks(source: str | Path, most: int | None = None) -> list[Task]:
+    """Read the tasks of a file, or of a Hugging Face dataset, at most the first `most`.
 
-    Raises TaskError, with the line number, for a line that is not JSON or is neither an object nor a string. Also
-    raises it for an object with a duplicate key, of which JSON readers keep only one value. Also raises it for a value
-    that a store would change, because the agent would then receive another task, and for NaN and infinity.
+    A file whose name ends with `.csv` or `.parquet` is read as such, any other as JSON Lines. `hf:NAME:SPLIT` is a
+    dataset. Raises TaskError, with the place of the task, for a row that is no task. Also raises it for a value that a
+    store would change, because the agent would then receive another task, and for NaN and infinity.
     """
-    file = Path(path)
-    try:
-        # split at \n only: a text may contain other line separators
-        lines = _text(file).split("\n")
-    except FileNotFoundError:
-        raise TaskError(f"task file {file} does not exist") from None
-    except OSError as error:
-        raise TaskError(f"task file {file} cannot be read: {error}") from None
-    tasks = [_row(file, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    tasks: list[Task] = []
+    for place, task in islice(_read(str(source)), most):
+        if why := not_whole(task):
+            raise TaskError(f"{source}, {place}: {why}")
+        tasks.append(task)
     if not tasks:
-        raise TaskError(f"task file {file} has no rows; give one JSON object a line")
+        kind = "" if is_dataset(str(source)) else "task file "
+        raise TaskError(f"{kind}{source} has no rows; give at least one task")
     return tasks
 
 
-def _text(file: Path) -> str:
-    """Return the text of a file in UTF-8; raises TaskError, with the line, for another encoding."""
-    found = file.read_bytes()
-    try:
-        return found.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = found.count(b"\n", 0, error.start) + 1
-        raise TaskError(f"{file}, line {line}: not UTF-8; save the file as UTF-8") from None
+def is_dataset(source: str) -> bool:
+    """Whether a source of tasks is a Hugging Face dataset."""
+    return source.startswith(hugging_face.PREFIX)
 
 
-def _row(file: Path, number: int, line: str) -> Task:
-    try:
-        row: Any = json.loads(
-            line, object_pairs_hook=_object, parse_int=_whole_number, parse_float=_number, parse_constant=_number
-        )
-    except json.JSONDecodeError as error:
-        raise TaskError(
-            f"{file}, line {number}: not JSON (column {error.colno}: {error.msg}){_advice(line.strip())}"
-        ) from None
-    except RecursionError:
-        raise TaskError(f"{file}, line {number}: its lists and objects are nested too deeply") from None
-    except ValueError as error:
-        raise TaskError(f"{file}, line {number}: {error}") from None
-    if not row or type(row) not in (dict, str):
-        raise TaskError(
-            f"{file}, line {number}: a task is a JSON object with at least one key, or a string that is not empty, "
-            f"not {line.strip()[:40]!r}"
-        )
-    if why := not_whole(row):
-        raise TaskError(f"{file}, line {number}: {why}")
-    return row
-
-
-def _advice(line: str) -> str:
-    """Return what to write in place of a line that is not JSON."""
-    if line in ("[", "{"):
-        return "; write one object a line, without a list around them"
-    if line.startswith("{'"):
-        return "; write keys and texts in double quotes"
-    if not line.startswith(("{", '"', "[")):
-        return '; write one JSON object a line, such as {"question": "..."}'
-    return "; write one whole JSON object a line"
+def _read(source: str) -> Iterator[PlacedTask]:
+    if is_dataset(source):
+        return hugging_face.read_hugging_face(source)
+    readers = {".csv": csv_file.read_csv, ".parquet": parquet_file.read_parquet}
+    return readers.get(Path(source).suffix.lower(), json_lines.read_json_lines)(Path(source))
 
 
 def not_whole(row: Task) -> str | None:
@@ -94,29 +59,6 @@ def not_whole(row: Task) -> str | None:
         if reasons
         else None
     )
-
-
-def _whole_number(digits: str) -> int:
-    try:
-        return int(digits)
-    except ValueError:
-        raise ValueError(f"a whole number of {len(digits):,} digits: write it as text") from None
-
-
-def _number(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is no number that JSON can hold: write it as text, or leave the key out")
-    return number
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a dictionary of these pairs; raises ValueError for a duplicate key."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {twice!r} occurs twice in one object; remove one of them")
-    return made
 
 
 def task_examples(given: Iterable[tuple[str, Sequence[Task]]]) -> tuple[TaskExample, ...]:
@@ -141,16 +83,18 @@ def _form(task: Task) -> object:
 
 
 def place_of(source: str, tasks: Sequence[Task], row: int) -> str:
-    """Return where the task `row`, counted from 0, of `tasks` was read: file and line, or the number of the task.
+    """Return where the task `row`, counted from 0, of `tasks` was read: source and line or row, or the task's number.
 
-    A file that has changed since then has no lines for the tasks.
+    A text file that has changed since then has no lines for the tasks.
     """
+    suffix = Path(source).suffix.lower()
+    if is_dataset(source) or suffix == ".parquet":
+        return f"{source}, row {row + 1}"
     try:
-        lines = Path(source).read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, ValueError):
-        lines = []
-    numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
-    return f"{source}, line {numbers[row]}" if len(numbers) == len(tasks) else f"{source}, task {row + 1}"
+        places = (csv_file.csv_places if suffix == ".csv" else json_lines.json_places)(Path(source))
+    except TaskError:
+        places = []
+    return f"{source}, {places[row]}" if len(places) == len(tasks) else f"{source}, task {row + 1}"
 
 
 def save_tasks(tasks: Iterable[Task], path: Path) -> None:
