@@ -11,6 +11,7 @@ import msgspec
 
 from leyden.core.algorithm.task_rollouts import RolloutResult
 from leyden.core.data.reasons import (
+    BEYOND_CONTEXT,
     FAILED,
     IN_NO_PAIR,
     NO_ACTING_SIDE,
@@ -23,9 +24,9 @@ from leyden.core.data.reasons import (
     failed_by,
 )
 from leyden.core.data.similar_messages import Tally
-from leyden.core.data.transition import Trajectory, TrajectoryGroup
+from leyden.core.data.transition import Trajectory, TrajectoryGroup, Transition
 
-FOUND_WHILE_LEARNING = frozenset({UNCREDITED, NO_VALUE, IN_NO_PAIR})
+FOUND_WHILE_LEARNING = frozenset({UNCREDITED, NO_VALUE, IN_NO_PAIR, BEYOND_CONTEXT})
 """Reasons that an algorithm finds for calls. All other reasons are found when the calls are collected."""
 
 
@@ -46,17 +47,36 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return a copy that belongs to `side`, one of several algorithms that train side by side."""
         return msgspec.structs.replace(self, side=side)
 
+    def without_calls(self, calls: Sequence[Transition], reason: str, trained: Collection[str]) -> "Account":
+        """Return a copy in which `calls` are not trained, for `reason`; rollouts outside of `trained` neither."""
+        if not calls:
+            return self
+        spans = [call.span_id for call in calls]
+        gone = [name for name in self.trained if name not in trained]
+        return msgspec.structs.replace(
+            self,
+            trained=[name for name in self.trained if name in trained],
+            rollouts=_with(self.rollouts, reason, gone),
+            calls=_with(self.calls, reason, spans),
+            unmoved=[span for span in self.unmoved if span not in set(spans)],
+        )
+
     def without_step(self) -> "Account":
         """Return a copy in which nothing is trained, for a batch from which no step is taken."""
         if not self.trained:
             return self
-        not_trained = {NO_ACTING_SIDE: [*self.rollouts.get(NO_ACTING_SIDE, []), *self.trained]}
-        return msgspec.structs.replace(self, trained=[], rollouts={**self.rollouts, **not_trained}, unmoved=[])
+        rollouts = _with(self.rollouts, NO_ACTING_SIDE, self.trained)
+        return msgspec.structs.replace(self, trained=[], rollouts=rollouts, unmoved=[])
 
     def counts(self) -> dict[str, int]:
         """Return the number of rollouts and calls left out, by reason, as metrics for a log."""
         found = {f"rollouts_left_out/{reason}": len(ids) for reason, ids in self.rollouts.items()}
         return found | {f"calls_left_out/{reason}": len(ids) for reason, ids in self.calls.items()}
+
+
+def _with(ids_by_reason: Mapping[str, list[str]], reason: str, ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return a copy with further ids for one reason."""
+    return {**ids_by_reason, reason: [*ids_by_reason.get(reason, []), *ids]} if ids else dict(ids_by_reason)
 
 
 def account_of(

@@ -37,12 +37,20 @@ class _Rewarded:
     uncredited: int
 
 
-def weigh(groups: Sequence[TrajectoryGroup], credit: CreditAssigner, advantage: AdvantageEstimator) -> WeightedBatch:
+def weigh(
+    groups: Sequence[TrajectoryGroup],
+    credit: CreditAssigner,
+    advantage: AdvantageEstimator,
+    *,
+    one_per_rollout: bool = False,
+) -> WeightedBatch:
     """Turn rewards of attempts into returns of transitions, and those into weighted advantages.
 
-    The advantage of a transition in the result is the estimate multiplied by the transition's weight.
+    The advantage of a transition in the result is the estimate multiplied by the transition's weight. With
+    `one_per_rollout`, the estimator gets the return of a rollout's first transition alone, as if the rollout were one
+    call, and all of its transitions get the estimate.
     """
-    rewarded = [_rewarded(group, credit) for group in groups]
+    rewarded = [_rewarded(group, credit, one_per_rollout=one_per_rollout) for group in groups]
     estimates = advantage.estimate([[rollout.credited for rollout in group] for group in rewarded])
     weighted: list[WeightedTransition] = []
     dropped: Counter[str] = Counter()
@@ -50,7 +58,8 @@ def weigh(groups: Sequence[TrajectoryGroup], credit: CreditAssigner, advantage: 
         if estimate.dropped is not None:
             dropped[estimate.dropped] += 1
             continue
-        for rollout, advantages_N in zip(group, estimate.advantages, strict=True):
+        for rollout, estimated_N in zip(group, estimate.advantages, strict=True):
+            advantages_N = np.broadcast_to(estimated_N, len(rollout.transitions))
             for call, weight, value in zip(rollout.transitions, rollout.weights, advantages_N.tolist(), strict=True):
                 weighted.append(WeightedTransition(transition=call, advantage=weight * value))
     uncredited = sum(rollout.uncredited for group in rewarded for rollout in group)
@@ -71,12 +80,12 @@ def absent_roles(credit: CreditAssigner, groups: Sequence[TrajectoryGroup]) -> l
     return sorted(credit.roles - seen_roles)
 
 
-def _rewarded(group: TrajectoryGroup, scheme: CreditAssigner) -> list[_Rewarded]:
+def _rewarded(group: TrajectoryGroup, scheme: CreditAssigner, *, one_per_rollout: bool) -> list[_Rewarded]:
     found: list[_Rewarded] = []
     for trajectory in group.trajectories:
         credit = credit_of(trajectory, scheme)
         if credit is not None:
-            found.append(_credited(trajectory, credit))
+            found.append(_credited(trajectory, credit, one_per_rollout=one_per_rollout))
     return found
 
 
@@ -94,14 +103,16 @@ def credit_of(trajectory: Trajectory, scheme: CreditAssigner) -> Credit | None:
     return credit
 
 
-def _credited(trajectory: Trajectory, credit: Credit) -> _Rewarded:
+def _credited(trajectory: Trajectory, credit: Credit, *, one_per_rollout: bool) -> _Rewarded:
     kept_N = credit.weights_N > 0
     transitions = [call for call, kept in zip(trajectory.transitions, kept_N, strict=True) if kept]
     values = [call.value for call in transitions if call.value is not None]
     values_N = np.array(values, dtype=np.float64) if len(values) == len(transitions) else None
+    returns_N = credit.returns_N[kept_N]
+    compared = CreditedRollout(returns_N=returns_N, values_N=values_N)
     return _Rewarded(
         transitions=transitions,
         weights=credit.weights_N[kept_N].tolist(),
-        credited=CreditedRollout(returns_N=credit.returns_N[kept_N], values_N=values_N),
+        credited=CreditedRollout(returns_N=returns_N[:1]) if one_per_rollout else compared,
         uncredited=len(kept_N) - len(transitions),
     )

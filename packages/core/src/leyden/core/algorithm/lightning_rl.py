@@ -5,18 +5,21 @@ collecting runs ahead: see `algorithm.staleness`.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.advantage_pipeline import WeightedBatch, absent_roles, weigh
 from leyden.core.algorithm.base import Context
+from leyden.core.algorithm.concatenation import check_concatenated, concatenated
 from leyden.core.algorithm.critic_targets import check_critic, unvalued, value_targets, valued
 from leyden.core.algorithm.learner import Batch, Learner, LearnerOptions, collected_numbers
 from leyden.core.algorithm.policy_partition import critic_by_policy, owner, split_by_policy
 from leyden.core.algorithm.staleness import Loop, LoopKind, staleness
 from leyden.core.credit.registry import CREDIT
+from leyden.core.data.reasons import BEYOND_CONTEXT
 from leyden.core.data.scheme import SchemeSettings
 from leyden.core.data.transition import TrajectoryGroup, Transition
 from leyden.core.errors import UsageError
@@ -42,6 +45,12 @@ class LightningRLConfig(LearnerOptions, frozen=True, kw_only=True, forbid_unknow
     """Advantage estimator, which compares returns with a baseline: its name, or `{name: ..., option: value}`."""
     critic: SchemeSettings | None = None
     """Critic for gae or learned_value: own (on a copy of the policy) or shared (on the policy itself); None: none."""
+    trajectory: Literal["transitions", "concatenated"] = "transitions"
+    """What a rollout is trained as: its transitions, or one sequence of all calls with a mask, for comparison.
+
+    A concatenated rollout has one advantage, and a call in it may be trained after other tokens than it was sampled
+    after.
+    """
     loop: Loop = "sync"
     """How collecting and updating alternate: sync, one_off (one batch ahead) or async (collects all the time)."""
     max_staleness: int | None = None
@@ -83,6 +92,8 @@ class LightningRL(Learner[LightningRLConfig, PolicyShare]):
         self.advantage = ADVANTAGE.make(self.config.advantage)
         self.critic = None if self.config.critic is None else CRITICS.make(self.config.critic)
         check_critic(self.critic, self.credit, self.advantage, self.config)
+        if self.config.trajectory == "concatenated":
+            check_concatenated(self.credit, has_critic=self.critic is not None)
         self._roles_seen = False
 
     def settings(self) -> dict[str, Any]:
@@ -124,17 +135,36 @@ class LightningRL(Learner[LightningRLConfig, PolicyShare]):
         targets = [] if self.critic is None else value_targets(groups, self.credit)
         own_targets = split_by_policy(targets, updaters, lambda target: target.call)
         own_calls = split_by_policy(weighted.transitions, updaters, lambda item: item.transition)
+        own_calls, cut, masks = self._shaped(own_calls, updaters)
         numbers: dict[str, Any] = {}
-        if weighted.transitions:
+        if own_calls:
             ages = staleness([item.transition for item in weighted.transitions], context.step)
             left_out = {"transitions_uncredited": weighted.uncredited, "transitions_unvalued": unvalued(groups)}
             numbers = {**collected_numbers(groups, tuple(updaters)), "groups": len(groups), **ages, **left_out}
+            numbers |= masks
         return Batch(
             parts={name: PolicyShare(calls, own_targets.get(name, [])) for name, calls in own_calls.items()},
             numbers=numbers,
             dropped=weighted.dropped,
-            accounts=(weighted.account,),
+            left_out=Counter({BEYOND_CONTEXT: len(cut)} if cut else {}),
+            accounts=(weighted.account.without_calls(cut, BEYOND_CONTEXT, _rollouts(own_calls)),),
         )
+
+    def _shaped(
+        self, calls: "dict[str, list[WeightedTransition]]", updaters: "Mapping[str, Updater]"
+    ) -> "tuple[dict[str, list[WeightedTransition]], list[Transition], dict[str, float]]":
+        """Return each policy's calls as `trajectory` trains them, the calls that it cuts off, and its metrics."""
+        if self.config.trajectory == "transitions":
+            return calls, [], {}
+        found = {name: concatenated(own, updaters[name].model.context_length) for name, own in calls.items()}
+        cut = [call for one in found.values() for call in one.cut]
+        if cut:
+            log.warning("%d calls are not trained: each of them is %s", len(cut), BEYOND_CONTEXT)
+        numbers: dict[str, float] = {}
+        for name, one in found.items():
+            prefix = f"{name}/" if len(updaters) > 1 else ""
+            numbers |= {f"{prefix}{key}": value for key, value in one.metrics().items()}
+        return {name: one.transitions for name, one in found.items() if one.transitions}, cut, numbers
 
     async def _with_values(
         self, context: Context, updaters: "Mapping[str, Updater]", groups: list[TrajectoryGroup]
@@ -171,4 +201,9 @@ class LightningRL(Learner[LightningRLConfig, PolicyShare]):
         if not self._roles_seen and (absent := absent_roles(self.credit, groups)):
             log.warning("credit names roles that no agent or node had so far: %s", ", ".join(absent))
         self._roles_seen = True
-        return weigh(groups, self.credit, self.advantage)
+        one_per_rollout = self.config.trajectory == "concatenated"
+        return weigh(groups, self.credit, self.advantage, one_per_rollout=one_per_rollout)
+
+
+def _rollouts(calls: "Mapping[str, list[WeightedTransition]]") -> set[str]:
+    return {item.transition.rollout_id for own in calls.values() for item in own}

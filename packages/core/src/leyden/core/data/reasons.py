@@ -99,6 +99,7 @@ EARLIER_ATTEMPT = "made by an attempt that was tried again"
 UNCREDITED = "uncredited"
 NO_VALUE = "no state to value"
 IN_NO_PAIR = "in no pair"
+BEYOND_CONTEXT = "beyond the context of its sequence"
 OTHER_TEMPERATURE = "another temperature"
 PROMPT_OVER_LIMIT = "prompt over the limit"
 RESPONSE_OVER_LIMIT = "response over the limit"
@@ -262,6 +263,12 @@ TABLE = (
     Reason(UNCREDITED, "call", "the credit scheme gives it no weight", "choose another credit scheme"),
     Reason(NO_VALUE, "call", "the critic cannot read its prompt: it is empty, or longer than the model's context"),
     Reason(IN_NO_PAIR, "call", "no other answer to the same prompt was better or worse, or another pair was chosen"),
+    Reason(
+        BEYOND_CONTEXT,
+        "call",
+        "trajectory=concatenated reads the calls of a rollout as one sequence, and the model's context ends before it",
+        "train with trajectory=transitions, whose calls each have a context of their own",
+    ),
     Reason(OTHER_TEMPERATURE, "call", "it was generated at another temperature than the training loop uses"),
     Reason(
         PROMPT_OVER_LIMIT, "call", "its prompt is longer than the training loop accepts", "raise data.max_prompt_length"
