@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from leyden.core.runner.adapters.base import Adapter
     from leyden.core.runner.adapters.lit_agent import LitAgent
     from leyden.core.runner.adapters.rollout_function import rollout
+    from leyden.core.runner.adapters.vote import Vote
     from leyden.core.runner.attempts.hooks import Hook
     from leyden.core.runner.commands.command import CommandAgent
     from leyden.core.store.base import LightningStore
@@ -120,6 +121,7 @@ _HOME = {
     "VERL": "algorithm.verl.algorithm",
     "VERLConfig": "algorithm.verl.algorithm",
     "VllmOptions": "engine.vllm.options",
+    "Vote": "runner.adapters.vote",
     "Worker": "data.worker",
     "capture": "tracing.production.capture",
     "emit_exception": "tracing.emit",
@@ -193,6 +195,7 @@ __all__ = [
     "UsageError",
     "VERLConfig",
     "VllmOptions",
+    "Vote",
     "Worker",
     "capture",
     "emit_exception",

@@ -106,7 +106,7 @@ def test_an_unknown_object_is_named_with_the_adapters(install: Install, thing: A
     message = str(error.value)
     assert type(thing).__name__ in message
     assert "agent.py:agent" in message
-    assert "greedy, lit_agent, command, function" in message
+    assert "greedy, lit_agent, command, function, vote" in message
     assert "\n" not in message
 
 

@@ -13,17 +13,20 @@ from typing import TYPE_CHECKING, Any, Literal
 from leyden.core.advantage.registry import ADVANTAGE
 from leyden.core.algorithm.advantage_pipeline import WeightedBatch, absent_roles, weigh
 from leyden.core.algorithm.base import Context
-from leyden.core.algorithm.concatenation import check_concatenated, concatenated
 from leyden.core.algorithm.critic_targets import check_critic, unvalued, value_targets, valued
 from leyden.core.algorithm.learner import Batch, Learner, LearnerOptions, collected_numbers
 from leyden.core.algorithm.policy_partition import critic_by_policy, owner, split_by_policy
 from leyden.core.algorithm.staleness import Loop, LoopKind, staleness
+from leyden.core.credit.base import CreditAssigner
+from leyden.core.credit.dimensions import DimensionsCredit
 from leyden.core.credit.registry import CREDIT
+from leyden.core.credit.uniform import UniformCredit
 from leyden.core.data.reasons import BEYOND_CONTEXT
 from leyden.core.data.scheme import SchemeSettings
 from leyden.core.data.transition import TrajectoryGroup, Transition
 from leyden.core.errors import UsageError
 from leyden.core.policy.critic.options import CRITICS
+from leyden.core.policy.update.concatenation import concatenated
 from leyden.core.policy.update.config import update_config
 
 if TYPE_CHECKING:
@@ -93,7 +96,7 @@ class LightningRL(Learner[LightningRLConfig, PolicyShare]):
         self.critic = None if self.config.critic is None else CRITICS.make(self.config.critic)
         check_critic(self.critic, self.credit, self.advantage, self.config)
         if self.config.trajectory == "concatenated":
-            check_concatenated(self.credit, has_critic=self.critic is not None)
+            _check_concatenated(self.credit, has_critic=self.critic is not None)
         self._roles_seen = False
 
     def settings(self) -> dict[str, Any]:
@@ -207,3 +210,16 @@ class LightningRL(Learner[LightningRLConfig, PolicyShare]):
 
 def _rollouts(calls: "Mapping[str, list[WeightedTransition]]") -> set[str]:
     return {item.transition.rollout_id for own in calls.values() for item in own}
+
+
+def _check_concatenated(credit: CreditAssigner, *, has_critic: bool) -> None:
+    """Raise UsageError for credit or a critic that would give the calls of one sequence different advantages."""
+    if has_critic:
+        raise UsageError("trajectory 'concatenated' has one advantage for a rollout, and a critic values each call")
+    while isinstance(credit, DimensionsCredit):
+        credit = credit.base
+    if not isinstance(credit, UniformCredit):
+        raise UsageError(
+            "trajectory 'concatenated' has one advantage for a rollout, so credit must be uniform, or dimensions over "
+            "uniform; for credit to single calls, use trajectory 'transitions'"
+        )

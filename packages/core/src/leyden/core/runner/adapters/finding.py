@@ -20,6 +20,7 @@ from leyden.core.runner.adapters.builtin import (
 )
 from leyden.core.runner.adapters.lit_agent import LitAgent, runs_nothing
 from leyden.core.runner.adapters.registry import installed_adapters, supports
+from leyden.core.runner.adapters.vote import VoteAdapter
 from leyden.core.runner.attempts.error_text import key_advice, raised
 from leyden.core.runner.attempts.own_failures import own_work
 from leyden.core.runner.commands.command import CommandAgent
@@ -28,7 +29,12 @@ from leyden.core.runner.user_code.calls import name_of
 from leyden.core.runner.user_code.loading import AgentReference, load_object
 from leyden.core.tracing.context import agent_name
 
-BUILT_IN: tuple[Adapter, ...] = (LitAgentAdapter(), CommandAdapter(), FunctionAdapter())
+BUILT_IN: tuple[Adapter, ...] = (
+    LitAgentAdapter(),
+    CommandAdapter(),
+    FunctionAdapter(),
+    VoteAdapter(lambda agent: find_adapter(agent)),
+)
 METHODS = ("invoke", "ainvoke", "kickoff", "arun", "ask", "answer", "chat", "solve", "respond", "generate", "execute")
 """Common names of methods that run a user's own object, in the order in which advice suggests them."""
 

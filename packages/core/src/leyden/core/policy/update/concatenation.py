@@ -10,13 +10,9 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from leyden.core.credit.base import CreditAssigner
-from leyden.core.credit.dimensions import DimensionsCredit
-from leyden.core.credit.uniform import UniformCredit
 from leyden.core.data.encoding.images import PromptImage
 from leyden.core.data.encoding.tokens import TokenIds, token_ids
 from leyden.core.data.transition import Transition
-from leyden.core.errors import UsageError
 from leyden.core.policy.update.entries import WeightedTransition
 
 
@@ -120,16 +116,3 @@ def concatenated(trained: Sequence[WeightedTransition], limit: int | None) -> Co
         moved_calls += moved
         moved_tokens += moved * len(call.response_ids)
     return Concatenated(found, cut, moved_calls, moved_tokens)
-
-
-def check_concatenated(credit: CreditAssigner, *, has_critic: bool) -> None:
-    """Raise UsageError for credit or a critic that would give the calls of one sequence different advantages."""
-    if has_critic:
-        raise UsageError("trajectory 'concatenated' has one advantage for a rollout, and a critic values each call")
-    while isinstance(credit, DimensionsCredit):
-        credit = credit.base
-    if not isinstance(credit, UniformCredit):
-        raise UsageError(
-            "trajectory 'concatenated' has one advantage for a rollout, so credit must be uniform, or dimensions over "
-            "uniform; for credit to single calls, use trajectory 'transitions'"
-        )
