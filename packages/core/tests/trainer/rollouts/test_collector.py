@@ -85,8 +85,15 @@ class Work:
         elif does == "silent":
             await self.store.update_attempt(*ids, status="succeeded")
         elif does != "waits":
+            form, _, goal = str(does).partition("+")
+            parts = {
+                f"{semconv.REWARD_DIMENSION}{name}": float(part)
+                for name, part in (("form", form), ("goal", goal))
+                if goal
+            }
+            value: dict[str, Any] = {semconv.REWARD_VALUE: float(form) + float(goal or 0)}
             await self.store.add_span(call(rollout))
-            await self.store.add_span(span(rollout, semconv.REWARD, {semconv.REWARD_VALUE: float(does)}))
+            await self.store.add_span(span(rollout, semconv.REWARD, value | parts))
             await self.store.update_attempt(*ids, status="succeeded")
 
 
@@ -213,6 +220,19 @@ async def test_in_evaluation_a_failure_earns_nothing_and_a_missing_reward_is_lef
         collected = await collector.evaluate("val", "before", sampled=False, version=0)
     assert collected.success == 0.5
     assert (collected.failed, collected.empty, collected.unrewarded) == (1, 2, 1)
+
+
+async def test_in_evaluation_each_dimension_of_the_reward_has_a_mean() -> None:
+    tasks = [{"does": ["0.5+1"]}, {"does": ["0.25+0"]}, {"does": ["fails"]}, {"does": ["silent"]}]
+    async with working(tasks) as (collector, _):
+        collected = await collector.evaluate("val", "before", sampled=False, version=0)
+    assert collected.dimensions == {"form": pytest.approx(0.25), "goal": pytest.approx(1 / 3)}
+    assert collected.success == pytest.approx(1.75 / 3)
+
+
+async def test_a_reward_that_is_a_number_has_no_dimensions() -> None:
+    async with working([{"does": [1.0]}, {"does": ["fails"]}]) as (collector, _):
+        assert (await collector.evaluate("val", "before", sampled=False, version=0)).dimensions == {}
 
 
 async def test_no_reward_at_all_is_no_success_rate() -> None:

@@ -54,6 +54,18 @@ def test_other_rewards_are_a_mean_reward_before_and_after(before: Sequence[float
     assert "success" not in table and "%" not in table
 
 
+def test_each_dimension_of_the_reward_has_a_line() -> None:
+    report = RunReport(name="r", seed=0, held_out={"val": HeldOutResult(tasks=4)})
+    means = {"form": 0.75, "goal": 0.25}
+    report.note_held_out("before", {"val": Evaluation(success=0.4, rewards={"0": 0.4}, dimensions=means)}, {})
+    report.note_held_out("after", {"val": Evaluation(success=0.9, rewards={"0": 0.9}, dimensions={"goal": 0.9})}, {})
+    shown = io.StringIO()
+    Console(file=shown, width=120).print(closing_table(report))
+    lines = [line.replace("│", " ").split() for line in shown.getvalue().splitlines()]
+    assert ["form", "0.750", "–"] in lines and ["goal", "0.250", "0.900"] in lines
+    assert report.held_out["val"].dimensions == {"before": means, "after": {"goal": 0.9}}
+
+
 @pytest.mark.parametrize(("rewards", "shown"), [(SOLVED, "val 50.0 %"), (WEIGHTED, "val 0.500")])
 def test_versions_are_listed_with_the_same_words(
     rewards: Sequence[float], shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

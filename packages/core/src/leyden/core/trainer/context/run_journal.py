@@ -134,11 +134,15 @@ class RunJournal:
         each = {side: own.success for side, own in sides.items()}
         scores = {f"{side} ": own for side, own in sides.items()} or {"": found}
         means = ", ".join(f"{side}{reward_text(own.success, is_share=own.is_share)}" for side, own in scores.items())
-        self.display.show(f"held out, {when}: {means} on {name}{note}")
-        line = {"step": step, "held_out": name, how: found.success}
+        parts = "".join(f", {dimension} {mean:.3f}" for dimension, mean in found.dimensions.items())
+        self.display.show(f"held out, {when}: {means} on {name}{note}{parts}")
+        line: dict[str, Any] = {"step": step, "held_out": name, how: found.success}
+        if found.dimensions:
+            line["dimensions"] = found.dimensions
         self.folder.append_metrics({**line, "sides": each} if each else line)
         tracked = {f"{side}/held_out/{name}/{how}": own for side, own in each.items()}
-        self.trackers.log(step, {f"held_out/{name}/{how}": found.success, **tracked})
+        named = {f"held_out/{name}/{how}/{dimension}": mean for dimension, mean in found.dimensions.items()}
+        self.trackers.log(step, {f"held_out/{name}/{how}": found.success, **named, **tracked})
 
     def count(self, collected: Collected) -> None:
         """Count rollouts in the report."""
@@ -155,7 +159,7 @@ class RunJournal:
         """Return what the rollouts of the held-out set `name`, which has `tasks` tasks, earned."""
         self.report.held_out.setdefault(name, HeldOutResult(tasks=tasks))
         success = None if math.isnan(collected.success) else collected.success
-        return Evaluation(success=success, rewards=collected.rewards)
+        return Evaluation(success=success, rewards=collected.rewards, dimensions=collected.dimensions)
 
     def account(self, step: int, accounts: Sequence[Account]) -> None:
         """Write what became of a batch's rollouts and calls into the folder, and count it in the report."""

@@ -90,11 +90,21 @@ class Collected:
         rewards_by_task = {group.task_id: _rewards_of(group) for group in self.groups}
         return {task: sum(rewards) / len(rewards) for task, rewards in rewards_by_task.items() if rewards}
 
+    @property
+    def dimensions(self) -> dict[str, float]:
+        """Mean of each dimension of the reward over the rollouts that `success` counts; 0 where a rollout lacks it."""
+        counted = [trajectory for group in self.groups for trajectory in _counted(group)]
+        names = dict.fromkeys(name for trajectory in counted for name in trajectory.dimensions)
+        return {name: sum(t.dimensions.get(name, 0.0) for t in counted) / len(counted) for name in names}
+
+
+def _counted(group: TrajectoryGroup) -> list[Trajectory]:
+    rewarded = [t for t in group.trajectories if t.reward is not None or not t.succeeded]
+    return [t for t in rewarded if t.failure is None or t.failure.kind != "leyden"]
+
 
 def _rewards_of(group: TrajectoryGroup) -> list[float]:
-    rewarded = [t for t in group.trajectories if t.reward is not None or not t.succeeded]
-    own = [t for t in rewarded if t.failure is None or t.failure.kind != "leyden"]
-    return [0.0 if t.reward is None else t.reward for t in own]
+    return [0.0 if t.reward is None else t.reward for t in _counted(group)]
 
 
 class _Stall:

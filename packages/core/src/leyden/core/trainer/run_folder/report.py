@@ -39,10 +39,14 @@ class HeldOutResult(msgspec.Struct, kw_only=True):
     sampled_before: float | None = None
     """With the training sampling (temperature 1)."""
     sampled_after: float | None = None
+    dimensions: dict[str, dict[str, float]] = {}
+    """Mean of each dimension of the reward in each of the four fields above; empty for a plain number."""
 
     def note(self, field: str, evaluation: Evaluation) -> None:
         """Store an evaluation in `field`."""
         setattr(self, field, evaluation.success)
+        if evaluation.dimensions:
+            self.dimensions[field] = evaluation.dimensions
         self.is_share = self.is_share and evaluation.is_share
 
     def described(self, field: str) -> str:
@@ -248,6 +252,9 @@ def closing_table(report: RunReport) -> "Table":
         what = "success" if result.is_share else "mean reward"
         on = as_it_is(f"{what} on {said} ({result.tasks} tasks)")
         table.add_row(on, result.described("before"), result.described("after"))
+        for dimension in dict.fromkeys(name for means in result.dimensions.values() for name in means):
+            means = (result.dimensions.get(field, {}).get(dimension) for field in ("before", "after"))
+            table.add_row(as_it_is(f"   {dimension}"), *(reward_text(mean, is_share=False) for mean in means))
         if result.sampled_before is not None or result.sampled_after is not None:
             table.add_row(
                 "   sampled, temperature 1", result.described("sampled_before"), result.described("sampled_after")

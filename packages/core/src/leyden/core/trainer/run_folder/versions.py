@@ -23,6 +23,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """Mean reward; a failed rollout counts 0, and one without a reward is left out. None if no rollout is left."""
     rewards: dict[str, float] = {}
     """Rewards by the row number of the task."""
+    dimensions: dict[str, float] = {}
+    """Mean of each dimension of the reward; empty for a reward that is a plain number."""
 
     @property
     def is_share(self) -> bool:
