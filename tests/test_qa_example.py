@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import random
 import re
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from example_files import load
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from warm_process import run_leyden
 
 from tiny_policy import wire
 from tiny_policy.experts import load_expert
@@ -343,3 +345,18 @@ def test_the_experts_mistakes_come_at_their_rates() -> None:
     assert share == pytest.approx(0.6, abs=0.03)
     perfect = {module.decide(rng, question, module.NO_MISTAKES) for _ in range(100)}
     assert perfect == {module.Decision("Alba", question.chain)}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_the_run_of_the_readme_trains(tmp_path: Path) -> None:
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "qa").symlink_to(EXAMPLE)
+    assert "leyden train --config examples/qa/run.yaml\n" in (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    few = ["--steps", "1", "--tasks-per-step", "8", "--group-size", "4", "--no-check"]
+    command = ["train", "--config", "examples/qa/run.yaml", *few, "--name", "short"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    done = run_leyden(command, cwd=tmp_path, environment=environment, timeout=280)
+    assert done.returncode == 0, done.stderr
+    [metrics] = [json.loads(line) for line in (tmp_path / "runs/short/metrics.jsonl").read_text().splitlines()][:1]
+    assert any("format" in name for name in metrics), metrics
