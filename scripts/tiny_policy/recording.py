@@ -17,6 +17,7 @@ from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.codec import Forced, Message, ToolDefinition
 from leyden.core.gateway.codecs.messages import plain_messages
 from leyden.core.gateway.http.server import GatewayServer
+from leyden.core.runner.adapters.auto_instrument import instrument_all
 from leyden.core.runner.adapters.finding import AgentSource
 from leyden.core.store.base import LightningStore
 from leyden.core.store.memory import MemoryStore
@@ -111,7 +112,7 @@ async def run_all(reference: str, plans: Sequence[Plan], store: LightningStore |
             finally:
                 await records.update_attempt(*ids, status=status)
 
-    source.adapter.instrument()
+    uninstrument = instrument_all(source.adapter)
     context_propagation.install()
     routing.install(fail_closed=True)
     try:
@@ -120,7 +121,7 @@ async def run_all(reference: str, plans: Sequence[Plan], store: LightningStore |
         await gateway_pool.aclose()
         routing.uninstall()
         context_propagation.uninstall()
-        source.adapter.uninstrument()
+        uninstrument()
         await server.stop()
         await engine.close()
         if store is None:
