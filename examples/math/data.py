@@ -1,0 +1,111 @@
+# pyright: basic
+"""Makes the example's task files, from seeds or from a file of Calc-X.
+
+python data.py generate                      # train.jsonl and val.jsonl, as they are here
+python data.py generate --split dev --out /tmp/math
+python data.py calc_x train-00000-of-00001.parquet --out calc_x_train.jsonl
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from problems import Share, problems, shown
+from reward import option_of, value_of  # pyright: ignore[reportAttributeAccessIssue]
+
+FOLDER = Path(__file__).parent
+NEEDED = ("question", "result")
+
+
+@dataclass(frozen=True)
+class Split:
+    """How many problems a file has, from which share, and its seed."""
+
+    share: Share
+    count: int
+    seed: int
+
+
+SPLITS = {
+    "train": Split("train", 1000, seed=31),
+    "dev": Split("dev", 300, seed=32),
+}
+
+
+def rows(name: str, split: Split) -> list[dict[str, Any]]:
+    """The split as the rows of its file."""
+    return [
+        {"id": f"{name}-{number:04d}", "question": problem.question, "answer": shown(problem.answer)}
+        for number, problem in enumerate(problems(split.seed, split.share, split.count))
+    ]
+
+
+def calc_x_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Tasks of a Parquet file of Calc-X, and the number of its rows without a result to compare an answer with."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        fail("reading Parquet needs pyarrow: pip install pyarrow")
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        fail(f"{path}: cannot be read as Parquet: {str(error).splitlines()[0]}")
+    if missing := [column for column in NEEDED if column not in table.column_names]:
+        fail(f"{path}: lacks the column {missing[0]!r} of Calc-X; it has {', '.join(table.column_names) or 'none'}")
+    found, left_out = list[dict[str, Any]](), 0
+    for number, row in enumerate(table.to_pylist()):
+        question, answer = (str(row[column] if row[column] is not None else "").strip() for column in NEEDED)
+        if question and (option_of(answer) or value_of(answer) is not None):
+            task = {"id": str(row.get("id") or f"{path.stem}-{number}"), "question": question, "answer": answer}
+            found.append(task | ({"source": row["source_ds"]} if row.get("source_ds") else {}))
+        else:
+            left_out += 1
+    return found, left_out
+
+
+def write(path: Path, tasks: Iterable[dict[str, Any]]) -> int:
+    """Write tasks as JSON Lines; return how many there are."""
+    lines = [json.dumps(task, ensure_ascii=False) for task in tasks]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        fail(f"{path}: cannot be written: {error.strerror}")
+    return len(lines)
+
+
+def fail(message: str) -> NoReturn:
+    """Print one line and exit."""
+    print(f"data.py: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def main() -> None:
+    """Read the options and write files."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    generate = commands.add_parser("generate", help="generated word problems")
+    generate.add_argument("--split", choices=sorted(SPLITS), nargs="+", default=[n for n in SPLITS if n != "dev"])
+    generate.add_argument("--out", type=Path, default=FOLDER, help="folder of the files")
+    calc_x = commands.add_parser("calc_x", help="a Parquet file of Calc-X")
+    calc_x.add_argument("file", type=Path)
+    calc_x.add_argument("--out", type=Path, default=Path("calc_x.jsonl"), help="file of the tasks, %(default)s")
+    options = parser.parse_args()
+    if options.command == "generate":
+        for name in options.split:
+            path = options.out / f"{name}.jsonl"
+            print(f"{path}: {write(path, rows(name, SPLITS[name]))} tasks")
+        return
+    tasks, left_out = calc_x_rows(options.file)
+    if not tasks:
+        fail(f"{options.file}: none of its {left_out} rows has a question and a result that is a number or an option")
+    print(f"{options.out}: {write(options.out, tasks)} tasks; {left_out} rows without a comparable result left out")
+
+
+if __name__ == "__main__":
+    main()
