@@ -65,7 +65,7 @@ def test_an_experiment_is_found_by_name_or_path(folder: Path) -> None:
     Path("here.yaml").write_text("")
     assert find_experiment("here") == Path("here.yaml")
     assert find_experiment("experiments/two.yaml") == Path("experiments/two.yaml")
-    with pytest.raises(UsageError, match="no experiment 'twoo': neither .*; did you mean two?"):
+    with pytest.raises(UsageError, match=r"no experiment 'twoo': neither .*; did you mean two\?"):
         find_experiment("twoo")
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -55,13 +55,13 @@ def read_experiment(path: Path) -> ExperimentFile:
     if not NAME.fullmatch(path.stem):
         raise UsageError(f"{path}: the name of the file, without .yaml, must match {NAME.pattern}")
     check_names(path, found, Experiment)
-    for name, kind in (("expected", Expected), ("measure", Measure)):
-        if isinstance(found.get(name), dict):
-            check_names(path, found[name], kind, f"{name}.")
-    prepare = found.get("prepare")
-    for name, value in prepare.items() if isinstance(prepare, dict) else ():
-        if isinstance(value, dict):
-            check_names(path, value, Preparation, f"prepare.{name}.")
+    parts: list[tuple[str, Any, type[msgspec.Struct]]] = [
+        ("expected", found.get("expected"), Expected),
+        ("measure", found.get("measure"), Measure),
+        *((f"prepare.{name}", value, Preparation) for name, value in _mapping(found.get("prepare")).items()),
+    ]
+    for place, value, kind in parts:
+        check_names(path, _mapping(value), kind, f"{place}.")
     if missing := [name for name in ("title", "question", "expected", "arms") if name not in found]:
         raise UsageError(f"{path}: {missing[0]} is missing")
     experiment: Experiment = converted(path, found, Experiment)
@@ -82,6 +82,10 @@ def chosen(known: Sequence[str], given: Iterable[str], option: str, path: Path) 
                 f"{option}: {path} has no arm {name!r}{did_you_mean(name, known) or '; it has ' + ', '.join(known)}"
             )
     return names
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _base(path: Path, run: str) -> dict[str, Any]:
