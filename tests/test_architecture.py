@@ -35,6 +35,7 @@ LAYERS = [
     ["credit", "advantage", "policy"],
     ["algorithm"],
     ["trainer"],
+    ["experiments"],
     ["cli"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

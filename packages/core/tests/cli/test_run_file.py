@@ -185,7 +185,7 @@ def test_a_command_in_the_file_is_run_as_on_the_command_line(
         ("sampling: 0.5", "run.yaml: sampling: must be a mapping, not a number"),
         ("vllm: [x]", "run.yaml: vllm: must be a mapping, not a list"),
         ("algorithm_config: 3", "run.yaml: algorithm_config: must be a mapping, not a whole number"),
-        ("steps: 0", "steps must be"),
+        ("steps: -1", "steps must not be negative"),
         ("policy: ./my***", "run.yaml: policy held a secret, which the file does not keep"),
         ("agent: [no-such-program-here]", "no-such-program-here"),
         ("agent: <my.module.Agent>", "run.yaml: agent <my.module.Agent> was an object of a Python program"),

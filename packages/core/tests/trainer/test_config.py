@@ -48,7 +48,7 @@ def test_a_name_that_cannot_be_a_folder_is_refused(name: str) -> None:
     ("field", "value", "says"),
     [
         ("experiment", "two words", "experiment name 'two words' must match"),
-        ("steps", 0, "steps must be at least 1, not 0"),
+        ("steps", -1, "steps must not be negative, got -1"),
         ("keep_checkpoints", 0, "keep-checkpoints must be at least 1, not 0"),
         ("device", "tpu", "device must be cpu or cuda, not 'tpu'"),
         ("group_size", 1, "group-size must be at least 2"),

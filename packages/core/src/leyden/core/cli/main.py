@@ -13,6 +13,7 @@ from leyden.core.cli.commands import (
     check,
     dev,
     exec,
+    experiments,
     export,
     gateway,
     models,
@@ -50,6 +51,7 @@ app.command("show", cls=Command)(show.show)
 app.command("why", cls=Command)(why.why)
 app.command("store", cls=Command)(store.store)
 app.command("export", cls=Command)(export.export)
+app.add_typer(experiments.app, name="experiments")
 app.add_typer(models.app, name="models")
 app.add_typer(prompts.app, name="prompts")
 app.add_typer(policies.app, name="policies")

@@ -55,7 +55,16 @@ def read_run_file(path: Path) -> dict[str, Any]:
     settings cannot be given again: a secret, which `config.yaml` does not keep, or a live object of a Python program.
     """
     found = read_yaml(path)
-    _check_names(path, found, RunConfig)
+    check_settings(path, found)
+    return {name: value for name, value in found.items() if name not in DERIVED}
+
+
+def check_settings(path: Path | str, found: Mapping[str, Any]) -> None:
+    """Raise UsageError, with one line, for settings that `read_run_file` refuses.
+
+    `path` is the file, and where in it the settings are, if they are a part of it.
+    """
+    check_names(path, found, RunConfig)
     types = get_type_hints(RunConfig)
     for name, value in found.items():
         if name not in PROMPTS:  # prompts with a secret are refused when a run begins, so no mask stands in them
@@ -63,31 +72,31 @@ def read_run_file(path: Path) -> dict[str, Any]:
         if name == "prompt_edits" and isinstance(value, dict):
             _check_prompt_edits(path, cast("dict[str, Any]", value))
         if name in JOINED:
-            _converted(path, value, dict[str, Any] | None, name)
+            converted(path, value, dict[str, Any] | None, name)
         else:
-            _converted(path, value, types[name], name)
+            converted(path, value, types[name], name)
     agent = found.get("agent")
     if isinstance(agent, str) and agent.startswith("<"):
         raise UsageError(f"{path}: agent {agent} was an object of a Python program; give AGENT on the command line")
-    return {name: value for name, value in found.items() if name not in DERIVED}
 
 
-def _check_prompt_edits(path: Path, found: Mapping[str, Any]) -> None:
+def _check_prompt_edits(path: Path | str, found: Mapping[str, Any]) -> None:
     """Raise PromptError for prompt edits that a prompt file could not hold, such as those with an unknown key."""
     for name, value in found.items():
         plain = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
         edits_from({key: one for key, one in plain.items() if key != "type"}, f"{path}: prompt_edits.{name}")
 
 
-def run_config(fields: Mapping[str, Any], path: Path | None) -> RunConfig:
+def run_config(fields: Mapping[str, Any], path: Path | str | None) -> RunConfig:
     """Return the configuration with these fields, which came from the run file `path` where that is not None.
 
     Raises UsageError, with one line, for a value of another type than the field has.
     """
-    return _converted(path, fields, RunConfig)
+    return converted(path, fields, RunConfig)
 
 
-def _converted(path: Path | None, value: Any, kind: Any, name: str = "") -> Any:
+def converted(path: Path | str | None, value: Any, kind: Any, name: str = "") -> Any:
+    """Return `value` as a `kind`. Raises UsageError, with one line, that names the place in the file `path`."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -105,19 +114,19 @@ def _in_yaml_words(text: str) -> str:
     return f"must be {' or '.join(words)}, not {YAML_WORDS.get(given, given)}"
 
 
-def _check_names(path: Path, found: Mapping[str, Any], kind: type[msgspec.Struct], within: str = "") -> None:
+def check_names(path: Path | str, found: Mapping[str, Any], kind: type[msgspec.Struct], within: str = "") -> None:
     """Raise UsageError for a setting that `kind` does not have."""
     types = get_type_hints(kind)
     for name, value in found.items():
         if name not in kind.__struct_fields__:
-            if name in VERLS:
+            if name in VERLS and kind is RunConfig:
                 raise UsageError(f"{path}: {name} belongs to VERL's configuration, which needs --backend verl")
             advice = _place_of(str(name), found) if kind is RunConfig else ""
             advice = advice or did_you_mean(str(name).replace("-", "_"), kind.__struct_fields__, within)
             raise UsageError(f"{path}: there is no setting {within}{name}{advice}")
         inner = types[name]
         if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
-            _check_names(path, cast("dict[str, Any]", value), inner, f"{within}{name}.")
+            check_names(path, cast("dict[str, Any]", value), inner, f"{within}{name}.")
 
 
 def _place_of(name: str, found: Mapping[str, Any]) -> str:
@@ -135,7 +144,7 @@ def _place_of(name: str, found: Mapping[str, Any]) -> str:
     return ""
 
 
-def _check_masks(path: Path, name: str, value: object) -> None:
+def _check_masks(path: Path | str, name: str, value: object) -> None:
     """Raise UsageError for a text in which `config.yaml` holds a mask in the place of a secret."""
     if isinstance(value, str) and MASK in value:
         raise UsageError(f"{path}: {name} held a secret, which the file does not keep; give it on the command line")

@@ -112,7 +112,7 @@ class RunOptions:
     ] = None
     name: NameOption = None
     experiment: ExperimentOption = None
-    steps: Annotated[int | None, typer.Option(help="Weight updates to take. [default: 25]")] = None
+    steps: Annotated[int | None, typer.Option(help="Weight updates to take; 0 only evaluates. [default: 25]")] = None
     seed: SeedOption = 0
     tasks_per_step: Annotated[int, typer.Option(help="Tasks drawn for each step.")] = 16
     group_size: Annotated[int, typer.Option(help="Rollouts of each task.")] = 8

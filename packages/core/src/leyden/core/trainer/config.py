@@ -75,7 +75,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     held_out: tuple[EvaluationSet, ...] = ()
     """Held-out sets. The first one provides the report's headline."""
     steps: int = 25
-    """Number of weight updates."""
+    """Number of weight updates; with 0, the run only evaluates the policy on its held-out sets."""
     tasks_per_step: int = 16
     group_size: int = GROUP_SIZE
     """Rollouts of each task; the mean reward of the group is the baseline."""

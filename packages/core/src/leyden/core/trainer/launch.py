@@ -265,7 +265,12 @@ def check_needed(config: RunConfig, tasks: list[Task]) -> None:
     check_in_clear(config)
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
     check_model(type(algorithm), policy=config.policy is not None, endpoint=config.endpoint is not None)
-    algorithm.check_steps(config.steps)
+    if config.steps:
+        algorithm.check_steps(config.steps)
+    elif not config.held_out:
+        raise UsageError("steps 0 only evaluates a policy, and there are no held-out tasks; give some with --val")
+    elif config.algorithm != "lightning_rl" or config.algorithm_config.get("critic"):
+        raise UsageError("steps 0 only evaluates a policy: leave the algorithm and its critic out")
     if algorithm.needs_rollouts:
         missing = " and ".join(what for what, is_given in given.items() if not is_given)
         if missing:

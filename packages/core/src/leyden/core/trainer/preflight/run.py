@@ -138,8 +138,8 @@ def conclude(report: CheckReport, context: "RunContext") -> None:
 
 
 def is_due(folder: RunFolder, config: RunConfig) -> bool:
-    """Whether a session begins with the check: not if it resumes a run, or if `check` is off."""
-    return config.check and not folder.check_file.exists() and not folder.checkpoints.exists()
+    """Whether a session begins with the check: not if it resumes a run, takes no step, or `check` is off."""
+    return config.check and config.steps > 0 and not folder.check_file.exists() and not folder.checkpoints.exists()
 
 
 def _difference(models: "Mapping[str, PolicyModel]", served: "Mapping[str, Served]", evidence: Evidence) -> Difference:

@@ -154,14 +154,17 @@ def _paired(a: tuple[Models, ModelVersion], b: tuple[Models, ModelVersion], whic
     found: dict[str, PairedComparison] = {}
     for name in getattr(a[1], which):
         if name in getattr(b[1], which):
-            paired = compare(_by_task(*a, which, name), _by_task(*b, which, name))
+            paired = compare(rewards_by_task(*a, which, name), rewards_by_task(*b, which, name))
             if paired is not None:
                 found[name] = paired
     return found
 
 
-def _by_task(models: Models, version: ModelVersion, which: str, name: str) -> dict[str, float]:
-    """Return rewards by task content; equal tasks are numbered."""
+def rewards_by_task(models: Models, version: ModelVersion, which: str, name: str) -> dict[str, float]:
+    """Return the rewards of a version on the held-out set `name` by task content; equal tasks are numbered.
+
+    `which` is `held_out` or `sampled`.
+    """
     rewards: dict[str, float] = getattr(version, which)[name].rewards
     seen: dict[str, int] = {}
     named: dict[str, float] = {}

@@ -1,0 +1,1 @@
+"""Experiments: runs of several arms with several seeds, and the report that compares them."""
