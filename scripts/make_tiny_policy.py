@@ -58,7 +58,8 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
 def recorded_traces(expert: Expert, seed: int, agent: str, *, erring: bool) -> list[Trace]:
     """Run the agent on every task; for another agent of the calculator, on some, with all others in their likeness."""
     if agent == expert.agent:
-        return record(expert.draw(seed, expert.traces, erring=erring), agent)
+        plans = expert.draw(seed, expert.traces, erring=erring)
+        return record(plans, agent) if expert.record is None else expert.record(plans)
     confusion = calculator.Confusion() if erring else calculator.NO_CONFUSION
     decisions = calculator.draw_decisions(seed, expert.traces, confusion)
     run = dict(list(decisions.items())[:RUN])

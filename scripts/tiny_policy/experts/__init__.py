@@ -4,12 +4,14 @@ An expert's mistakes are decisions that reinforcement learning can correct. It n
 what it copies.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
 from tiny_policy.recording import Plan
+from tiny_policy.traces import Trace
 from tiny_policy.training import RECIPE, Shape, Stage
 
 
@@ -36,6 +38,8 @@ class Expert:
     recipe: tuple[Stage, ...] = RECIPE
     vocabulary: int = 768
     """Largest size of the tokenizer's vocabulary."""
+    record: Callable[[Sequence[Plan]], list[Trace]] | None = None
+    """Makes the traces of plans where the agent is too slow to run them all. None: the agent runs every plan."""
 
 
 def load_expert(name: str) -> Expert:
