@@ -57,6 +57,7 @@ def smaller(few_held_out: Path) -> dict[str, Any]:
     }
     # An agent that does not exist: this arm fails, and the others go on.
     found["arms"] = {"uniform": {}, "broken": {"agent": "no_such_agent.py:agent"}, "untrained": {"steps": 0}}
+    found["expected"] = {"arm": "uniform", "because": "It is trained."}
     return found
 
 

@@ -13,6 +13,8 @@ from leyden.core.cli.main import app, run
 from leyden.core.data.bounds import BOUNDS
 
 NEEDED: dict[tuple[str, ...], list[str]] = {
+    ("experiments", "run"): ["x"],
+    ("experiments", "report"): ["x"],
     ("dev",): ["a.py:agent", "--tasks", "t.jsonl", "--endpoint", "http://127.0.0.1:9/v1"],
     ("train",): ["a.py:agent", "--tasks", "t.jsonl", "--policy", "p"],
     ("check",): ["a.py:agent", "--tasks", "t.jsonl", "--policy", "p"],
@@ -39,6 +41,7 @@ MAY_BE_ZERO = {
     "learning_rate",
     "port",
     "ray_cpus",
+    "steps",
     "record_within",
     "reward_threshold",
     "seed",

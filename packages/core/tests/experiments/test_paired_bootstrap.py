@@ -32,19 +32,11 @@ def every_mean(rows: list[list[float | None]]) -> list[float]:
 def test_the_interval_agrees_with_every_resample(rows: list[list[float | None]], level: float) -> None:
     means = every_mean(rows)
     low, high = crossed_interval(rows, 40_000, level, 0)
-    below_low, up_to_low = (sum(test(mean) for mean in means) / len(means) for test in (below(low), up_to(low)))
-    below_high, up_to_high = (sum(test(mean) for mean in means) / len(means) for test in (below(high), up_to(high)))
     # Each end is the exact quantile of the 16 to 4,096 resamples, up to the chance of 40,000 draws.
-    assert below_low - 0.01 <= (1 - level) / 2 <= up_to_low + 0.01
-    assert below_high - 0.01 <= (1 + level) / 2 <= up_to_high + 0.01
-
-
-def below(limit: float):  # noqa: ANN201 -- a predicate
-    return lambda mean: mean < limit - 1e-9
-
-
-def up_to(limit: float):  # noqa: ANN201 -- a predicate
-    return lambda mean: mean <= limit + 1e-9
+    for end, share in ((low, (1 - level) / 2), (high, (1 + level) / 2)):
+        below = sum(mean < end - 1e-9 for mean in means) / len(means)
+        up_to = sum(mean <= end + 1e-9 for mean in means) / len(means)
+        assert below - 0.01 <= share <= up_to + 0.01
 
 
 def test_seeds_that_disagree_widen_the_interval() -> None:

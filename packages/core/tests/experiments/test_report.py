@@ -55,8 +55,9 @@ def stored(
         report = RunReport(name=job.name, seed=job.seed, steps=steps, tokens_generated=1000 + job.seed, rollouts=16)
         run.write_report(report)
     record = records.new(job)
-    fields: dict[str, Any] = {"command": [], "leyden": "1", "began": 0.0, "load_before": 1.5, "ended": 9.0}
-    record.sessions.append(Session(**({"load_after": 2.5, "exit_code": 0} | fields | session)))
+    plain: dict[str, Any] = {"command": [], "leyden": "1", "began": 0.0, "load_before": 1.5, "ended": 9.0}
+    fields: dict[str, Any] = {"load_after": 2.5, "exit_code": 0, **plain, **session}
+    record.sessions.append(Session(**fields))
     records.write(job, record)
 
 

@@ -1,4 +1,4 @@
-"""Settings that a resumed run may change, and those that are refused."""
+"""Settings that a run needs, and those that a resumed run may change."""
 
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ from leyden.core.algorithm.verl.algorithm import VERL
 from leyden.core.algorithm.verl.driver.owned_settings import CHANGEABLE
 from leyden.core.errors import RunError, UsageError
 from leyden.core.trainer.agents.placement import RunnerPlacement
-from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.launch import ResumeChanges, changed, resume
+from leyden.core.trainer.config import EvaluationSet, RunConfig
+from leyden.core.trainer.launch import ResumeChanges, changed, check_needed, resume
 from leyden.core.trainer.run_folder.folder import RunFolder
 
 LIMIT = "config.data.max_prompt_length"
@@ -129,3 +129,15 @@ def test_fewer_steps_than_a_run_has_taken_are_refused(tmp_path: Path) -> None:
     folder.append_metrics({"step": 40})
     with pytest.raises(UsageError, match="run 'r' has already taken 40 steps; give --steps above 40 to go on"):
         resume(tmp_path, "r", lambda _, config: pytest.fail(f"a session begins: {config}"), ResumeChanges(steps=2))
+
+
+def test_without_steps_a_run_needs_held_out_tasks_and_no_algorithm() -> None:
+    given: dict[str, Any] = {"name": "r", "policy": "p", "agent": "a:a", "steps": 0}
+    held_out = (EvaluationSet(name="val", source="val.jsonl"),)
+    tasks: list[Any] = [{"question": "?"}]
+    check_needed(RunConfig(**given, held_out=held_out), tasks)
+    with pytest.raises(UsageError, match="steps 0 only evaluates a policy, and there are no held-out tasks"):
+        check_needed(RunConfig(**given), tasks)
+    for more in ({"algorithm": "dpo"}, {"algorithm_config": {"advantage": "gae", "critic": "own"}}):
+        with pytest.raises(UsageError, match="leave the algorithm and its critic out"):
+            check_needed(RunConfig(**given, **more, held_out=held_out), tasks)

@@ -34,7 +34,11 @@ def _git(folder: Path, *arguments: str) -> str | None:
     """Return what git prints; None if it is not installed, or `folder` is in no repository."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=20
+            ["git", "--no-optional-locks", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
         )
     except (OSError, subprocess.SubprocessError):
         return None
