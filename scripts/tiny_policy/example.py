@@ -12,10 +12,10 @@ AGENT = f"{FOLDER}/agent.py:agent"
 
 
 @cache
-def load(name: str) -> ModuleType:
-    """The module in `examples/calculator_langgraph/<name>.py`."""
-    qualified = f"calculator_langgraph_{name}"
-    spec = importlib.util.spec_from_file_location(qualified, FOLDER / f"{name}.py")
+def load(name: str, folder: Path = FOLDER) -> ModuleType:
+    """The module in `<folder>/<name>.py`."""
+    qualified = f"{folder.name}_{name}"
+    spec = importlib.util.spec_from_file_location(qualified, folder / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[qualified] = module
