@@ -36,6 +36,8 @@ class Expert:
     recipe: tuple[Stage, ...] = RECIPE
     vocabulary: int = 768
     """Largest size of the tokenizer's vocabulary."""
+    words: str | None = None
+    """Regular expression of the words that no token reaches beyond; None: GPT-2's."""
 
 
 def load_expert(name: str) -> Expert:
