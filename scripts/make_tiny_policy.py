@@ -73,7 +73,7 @@ def make(expert: Expert, seed: int, out: Path, agent: str | None = None, *, erri
     torch.set_flush_denormal(True)
     started = time.perf_counter()
     recorded = recorded_traces(expert, seed, agent or expert.agent, erring=erring)
-    tokenizer = build_tokenizer(recorded, expert.vocabulary)
+    tokenizer = build_tokenizer(recorded, expert.vocabulary, expert.words)
     examples = build_examples(tokenizer, recorded)
     print(f"{len(recorded)} traces, {len(tokenizer)} tokens, {time.perf_counter() - started:.0f} s", file=sys.stderr)
     model = build_model(len(tokenizer), expert.shape, seed)

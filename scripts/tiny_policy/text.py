@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AddedToken, PreTrainedTokenizerFast
 
 from tiny_policy.traces import Call, Trace
@@ -38,11 +38,21 @@ def render(tokenizer: PreTrainedTokenizerFast, call: Call, *, answered: bool) ->
     return text
 
 
-def build_tokenizer(traces: Sequence[Trace], vocabulary: int = 768) -> PreTrainedTokenizerFast:
-    """Byte-level BPE over the traces of at most `vocabulary` tokens, with every digit a token of its own."""
+def build_tokenizer(
+    traces: Sequence[Trace], vocabulary: int = 768, split: str | None = None
+) -> PreTrainedTokenizerFast:
+    """Byte-level BPE over the traces of at most `vocabulary` tokens, with every digit a token of its own.
+
+    The regular expression `split` matches the words, over whose ends no token reaches; default: those of GPT-2.
+    """
     template_only = _wrap(Tokenizer(models.BPE()))
     bpe = Tokenizer(models.BPE())
-    splits = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    splits: list[pre_tokenizers.PreTokenizer] = [
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None),
+    ]
+    if split is not None:
+        splits.insert(0, pre_tokenizers.Split(Regex(split), "isolated"))
     bpe.pre_tokenizer = pre_tokenizers.Sequence(splits)
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

@@ -40,6 +40,8 @@ class Expert:
     """Largest size of the tokenizer's vocabulary."""
     record: Callable[[Sequence[Plan]], list[Trace]] | None = None
     """Makes the traces of plans where the agent is too slow to run them all. None: the agent runs every plan."""
+    words: str | None = None
+    """Regular expression of the words that no token reaches beyond; None: GPT-2's."""
 
 
 def load_expert(name: str) -> Expert:

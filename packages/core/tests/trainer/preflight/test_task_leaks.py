@@ -105,3 +105,12 @@ def test_short_words_are_found_as_a_whole_sentence() -> None:
     rollouts = [recorded("What is 1 + 2?", 0, user="what is 3 + 4?"), recorded("What is 3 + 4?", 1)]
     (found,) = leaks(rollouts)
     assert (found.rollout_id, found.words, found.is_certain) == ("r0", ("what is 3 + 4?",), True)
+
+
+def test_a_text_that_the_model_itself_wrote_is_no_leak_where_a_later_prompt_repeats_it() -> None:
+    query = {"question": "How tall is it on average?", "gold": "SELECT AVG(height) FROM towers"}
+    rollouts = [
+        recorded(PARIS, 0, user=f"Check this: {query['gold']}", wrote=query["gold"]),
+        *(recorded(task, number) for number, task in enumerate([query, OSLO, CAIRO], 1)),
+    ]
+    assert check_isolation(evidence(rollouts, SHARED)).status == "ok"

@@ -46,6 +46,8 @@ class _RolloutText:
     rollout_id: str
     text: str
     """Text of its prompts, except for model responses, and of its result, on one line and case-folded."""
+    written: str
+    """Text of its model responses; agents show a model what it, or another agent, wrote before."""
     words: frozenset[str]
 
 
@@ -107,7 +109,8 @@ def leaks(rollouts: Sequence[RecordedRollout]) -> list[TaskLeak]:
 
 def _leak(rollout: _RolloutText, own: Mapping[str, frozenset[str]], phrases: Mapping[str, str]) -> TaskLeak | None:
     for phrase, task in phrases.items():
-        if task != rollout.task and phrase in rollout.text and phrase not in rollout.task_text:
+        of_its_own = phrase in rollout.task_text or phrase in rollout.written
+        if task != rollout.task and phrase in rollout.text and not of_its_own:
             return TaskLeak(rollout.rollout_id, (phrase,), True)
     foreign = {task: words & rollout.words for task, words in own.items() if task != rollout.task}
     task, words = max(foreign.items(), key=lambda item: len(item[1]))
@@ -152,7 +155,7 @@ def _rollout_text(recorded: RecordedRollout) -> _RolloutText:
             )
     text, written = _one_line(" ".join(read)), _one_line(" ".join(wrote))
     words = frozenset(WORD.findall(text)) - frozenset(WORD.findall(written))
-    return _RolloutText(_task_key(recorded), _task_text(recorded), recorded.rollout.rollout_id, text, words)
+    return _RolloutText(_task_key(recorded), _task_text(recorded), recorded.rollout.rollout_id, text, written, words)
 
 
 def _task_key(recorded: RecordedRollout) -> str:
