@@ -347,6 +347,10 @@ def test_the_experts_mistakes_come_at_their_rates() -> None:
     assert perfect == {module.Decision("Alba", question.chain)}
 
 
+def test_the_policy_is_small() -> None:
+    assert sum(file.stat().st_size for file in (EXAMPLE / "policy").iterdir()) < 2_000_000
+
+
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_run_of_the_readme_trains(tmp_path: Path) -> None:
