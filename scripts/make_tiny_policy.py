@@ -21,12 +21,13 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from tiny_policy.experts import Expert, calculator, expert_names, load_expert
 from tiny_policy.likeness import Likeness
+from tiny_policy.simulation import simulate
 from tiny_policy.text import END_ID, PAD_ID, build_examples, build_tokenizer
 from tiny_policy.traces import Trace, record
 from tiny_policy.training import Stage, build_model, train
 
 RUN = 200
-"""Dialogues that are really run where the others are made in their likeness."""
+"""Dialogues that are really run where the others are simulated, or made in their likeness."""
 
 
 def scaled(recipe: Sequence[Stage], steps: int | None) -> tuple[Stage, ...]:
@@ -56,9 +57,12 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
 
 
 def recorded_traces(expert: Expert, seed: int, agent: str, *, erring: bool) -> list[Trace]:
-    """Run the agent on every task; for another agent of the calculator, on some, with all others in their likeness."""
+    """Run the agent on every task; if its tool is known, or for another agent of the calculator, only on some."""
     if agent == expert.agent:
-        return record(expert.draw(seed, expert.traces, erring=erring), agent)
+        plans = expert.draw(seed, expert.traces, erring=erring)
+        if expert.tool is None:
+            return record(plans, agent)
+        return simulate(plans, record(plans[:RUN], agent), expert.tool)
     confusion = calculator.Confusion() if erring else calculator.NO_CONFUSION
     decisions = calculator.draw_decisions(seed, expert.traces, confusion)
     run = dict(list(decisions.items())[:RUN])

@@ -4,10 +4,11 @@ An expert's mistakes are decisions that reinforcement learning can correct. It n
 what it copies.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tiny_policy.recording import Plan
 from tiny_policy.training import RECIPE, Shape, Stage
@@ -34,6 +35,8 @@ class Expert:
     """Number of rollouts that the policy is made from."""
     shape: Shape = field(default_factory=Shape)
     recipe: tuple[Stage, ...] = RECIPE
+    tool: Callable[[dict[str, Any]], str] | None = None
+    """The agent's tool, if most traces are to be simulated with it; otherwise the agent is run for each of them."""
     vocabulary: int = 768
     """Largest size of the tokenizer's vocabulary."""
 

@@ -1,5 +1,6 @@
 """The expert of examples/math: it errs in decisions, and never in the format of a call or in copying."""
 
+import asyncio
 import json
 import random
 from collections.abc import Sequence
@@ -93,11 +94,17 @@ def draw_plans(seed: int, count: int, *, erring: bool) -> list[Plan]:
     ]
 
 
+def calculator(arguments: dict[str, Any]) -> str:
+    """Call the agent's tool."""
+    return asyncio.run(example.load("agent", FOLDER).calculator(**arguments))
+
+
 EXPERT = Expert(
     agent=f"{FOLDER}/agent.py:agent",
     policy=FOLDER / "policy",
     draw=draw_plans,
-    traces=5000,
+    tool=calculator,
+    traces=8000,
     shape=Shape(layers=4),
     recipe=(Stage(1000, 16, 3e-3), Stage(1400, 16, 1.5e-3)),
 )
