@@ -26,7 +26,7 @@ from tiny_policy.traces import Trace, record
 from tiny_policy.training import Stage, build_model, train
 
 RUN = 200
-"""Dialogues that are really run where the others are made in their likeness."""
+"""Dialogues that are really run where the others are simulated, or made in their likeness."""
 
 
 def scaled(recipe: Sequence[Stage], steps: int | None) -> tuple[Stage, ...]:
@@ -56,7 +56,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
 
 
 def recorded_traces(expert: Expert, seed: int, agent: str, *, erring: bool) -> list[Trace]:
-    """Run the agent on every task; for another agent of the calculator, on some, with all others in their likeness."""
+    """Run the agent on every task; for another agent of the calculator, only on some, with the others in their likeness."""
     if agent == expert.agent:
         plans = expert.draw(seed, expert.traces, erring=erring)
         return record(plans, agent) if expert.record is None else expert.record(plans)

@@ -11,7 +11,7 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,8 +26,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiny_policy.experts import load_expert
-from tiny_policy.experts.math import NO_CONFUSION, Confusion, decide, is_hard
-from tiny_policy.traces import record
+from tiny_policy.experts.math import NO_CONFUSION, Confusion, calculator, decide, is_hard
+from tiny_policy.likeness import shown
+from tiny_policy.recording import Plan
+from tiny_policy.simulation import simulate
+from tiny_policy.traces import Trace, record
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "math"
 PROBLEMS, REWARD = load(EXAMPLE, "problems"), load(EXAMPLE, "reward")
@@ -319,21 +322,36 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
         ("columns.parquet", "lacks the column 'result' of Calc-X; it has question"),
         ("empty.parquet", "none of its 1 rows has a question and a result that is a number or an option"),
         ("text.parquet", "cannot be read as Parquet"),
-        ("nowhere.parquet", "cannot be read as Parquet"),
+        ("nowhere.parquet", "does not exist"),
+        ("", "is a folder; give one of its files"),
     ):
         done = data("calc_x", tmp_path / name, "--out", tmp_path / "tasks.jsonl")
         assert done.returncode == 2 and done.stderr.count("\n") == 1
-        assert f"{name}: {message}" in done.stderr
+        assert f"{tmp_path / name}: {message}" in done.stderr
     assert not (tmp_path / "tasks.jsonl").exists()
 
 
-def test_without_confusion_the_expert_is_always_right() -> None:
-    path, expert = [*sys.path], load_expert("math")
+def recorded(plans: Sequence[Plan]) -> list[Trace]:
+    path = [*sys.path]
     try:
-        plans = expert.draw(7, 20, erring=False)
-        traces = record(plans, expert.agent)
+        return record(plans, load_expert("math").agent)
     finally:
         sys.path[:] = path  # loading the agent puts its folder first
+
+
+def test_a_simulated_trace_is_the_trace_that_a_run_would_have_been() -> None:
+    expert = load_expert("math")
+    plans = expert.draw(7, 30, erring=True)
+    traces = recorded(plans)
+    made = simulate(plans, traces[:10], calculator)
+    assert [[shown(call) for call in trace] for trace in made] == [[shown(call) for call in trace] for trace in traces]
+    with pytest.raises(ValueError, match="more than question and results"):
+        simulate(plans, traces, lambda arguments: "0")
+
+
+def test_without_confusion_the_expert_is_always_right() -> None:
+    plans = load_expert("math").draw(7, 20, erring=False)
+    traces = recorded(plans)
     for problem, plan, trace in zip(PROBLEMS.problems(7, "train", 20), plans, traces, strict=True):
         assert plan.task == {"question": problem.question}
         assert len(trace) == len(problem.steps) + 1
@@ -370,3 +388,27 @@ def test_the_expert_never_errs_in_copying() -> None:
         assert decision.start == PROBLEMS.shown(problem.start)
         assert numbers <= set(re.findall(r"\d+(?:\.\d+)?", problem.question))
         assert len(decide(rng, problem, NO_CONFUSION).changes) == len(problem.steps)
+
+
+README = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
+    """In a folder that looks like the checkout, with a file of Calc-X."""
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples/math").symlink_to(EXAMPLE)
+    pq.write_table(pa.table(CALC_X), tmp_path / "train-00000-of-00001.parquet")
+    lines = [line for block in re.findall(r"^```sh\n(.*?)^```", README, re.M | re.S) for line in block.splitlines()]
+    assert len(lines) == 2
+    for line in lines:
+        command = [sys.executable, *line.split()[1:]]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+    assert (tmp_path / "math-tasks/dev.jsonl").exists() and (tmp_path / "calc_x_train.jsonl").exists()
+
+
+def test_what_the_readme_names_is_there() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (EXAMPLE / target).exists(), target
+    for name in re.findall(r"^\| `([\w.]+)` \|", README, re.M):
+        assert (EXAMPLE / name).exists(), name

@@ -1,7 +1,7 @@
 # pyright: basic
 """Makes the example's task files, from seeds or from a file of Calc-X.
 
-python data.py generate                      # train.jsonl and val.jsonl, as they are here
+python data.py generate                      # train.jsonl, as it is here
 python data.py generate --split dev --out /tmp/math
 python data.py calc_x train-00000-of-00001.parquet --out calc_x_train.jsonl
 """
@@ -18,7 +18,8 @@ from problems import Share, problems, shown
 from reward import option_of, value_of  # pyright: ignore[reportAttributeAccessIssue]
 
 FOLDER = Path(__file__).parent
-NEEDED = ("question", "result")
+NEEDED, WELCOME = ("question", "result"), ("id", "source_ds")
+"""Columns of Calc-X that are read; not all of its parts have those that are welcome."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,15 @@ def calc_x_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
         import pyarrow.parquet as pq
     except ImportError:
         fail("reading Parquet needs pyarrow: pip install pyarrow")
+    if not path.is_file():
+        fail(f"{path}: {'is a folder; give one of its files' if path.is_dir() else 'does not exist'}")
     try:
-        table = pq.read_table(path)
+        names = pq.read_schema(path).names
+        if missing := [column for column in NEEDED if column not in names]:
+            fail(f"{path}: lacks the column {missing[0]!r} of Calc-X; it has {', '.join(names) or 'none'}")
+        table = pq.read_table(path, columns=[column for column in (*NEEDED, *WELCOME) if column in names])
     except (OSError, pa.ArrowException) as error:
         fail(f"{path}: cannot be read as Parquet: {str(error).splitlines()[0]}")
-    if missing := [column for column in NEEDED if column not in table.column_names]:
-        fail(f"{path}: lacks the column {missing[0]!r} of Calc-X; it has {', '.join(table.column_names) or 'none'}")
     found, left_out = list[dict[str, Any]](), 0
     for number, row in enumerate(table.to_pylist()):
         question, answer = (str(row[column] if row[column] is not None else "").strip() for column in NEEDED)

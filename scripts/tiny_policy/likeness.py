@@ -22,7 +22,7 @@ class Likeness:
         run = list(zip(decisions.items(), traces, strict=True))
         self._examples = {_kind(decision): (question, trace) for (question, decision), trace in run}
         for (question, decision), trace in run:
-            if [_shown(call) for call in self.trace(question, decision)] != [_shown(call) for call in trace]:
+            if [shown(call) for call in self.trace(question, decision)] != [shown(call) for call in trace]:
                 raise ValueError(f"the agent shows its model more than its question and its numbers: {question!r}")
 
     def trace(self, question: str, decision: Decision) -> Trace:
@@ -59,7 +59,7 @@ def _result(expression: str) -> str:
     return str(OPERATORS[operator](int(left), int(right)))
 
 
-def _shown(call: Call) -> str:
+def shown(call: Call) -> str:
     """Everything a template may show of a call: no ids."""
     messages = [{key: value for key, value in message.items() if key != "tool_call_id"} for message in call.messages]
     for message in messages:

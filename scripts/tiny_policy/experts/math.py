@@ -1,5 +1,6 @@
 """The expert of examples/math: it errs in decisions, and never in the format of a call or in copying."""
 
+import asyncio
 import json
 import random
 from collections.abc import Sequence
@@ -11,8 +12,12 @@ from typing import Any
 from tiny_policy import example, wire
 from tiny_policy.experts import Expert
 from tiny_policy.recording import Plan
+from tiny_policy.simulation import simulate
+from tiny_policy.traces import Trace, record
 from tiny_policy.training import Shape, Stage
 
+RUN = 200
+"""Tasks on which the agent is run; AutoGen takes too long for all of them."""
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "math"
 INSTEAD = {"+": "-", "-": "+", "*": "+", "/": "-"}
 """What the expert mistakes an operation for."""
@@ -93,11 +98,25 @@ def draw_plans(seed: int, count: int, *, erring: bool) -> list[Plan]:
     ]
 
 
+def calculator(arguments: dict[str, Any]) -> str:
+    """Call the agent's tool."""
+    return asyncio.run(example.load("agent", FOLDER).calculator(**arguments))
+
+
+AGENT = f"{FOLDER}/agent.py:agent"
+
+
+def record_some(plans: Sequence[Plan]) -> list[Trace]:
+    """Run the agent on the first plans, and simulate all others."""
+    return simulate(plans, record(plans[:RUN], AGENT), calculator)
+
+
 EXPERT = Expert(
-    agent=f"{FOLDER}/agent.py:agent",
+    agent=AGENT,
     policy=FOLDER / "policy",
     draw=draw_plans,
-    traces=5000,
+    record=record_some,
+    traces=8000,
     shape=Shape(layers=4),
     recipe=(Stage(1000, 16, 3e-3), Stage(1400, 16, 1.5e-3)),
 )
