@@ -61,6 +61,7 @@ researcher = Agent(
     backstory="You read market reports.",
     llm=llm,
     tools=[look_up],
+    respect_context_window=False,
     verbose=False,
 )
 analyst = Agent(
@@ -69,6 +70,7 @@ analyst = Agent(
     backstory="You compare figures.",
     llm=llm,
     tools=[pick],
+    respect_context_window=False,
     verbose=False,
 )
 writer = Agent(
@@ -76,6 +78,7 @@ writer = Agent(
     goal="State the finding.",
     backstory="You write short statements.",
     llm=llm,
+    respect_context_window=False,
     verbose=False,
 )
 

@@ -216,6 +216,17 @@ async def test_a_fresh_crew_keeps_its_callbacks_and_sends_no_traces() -> None:
     assert given.tracing is True
 
 
+async def test_a_fresh_crew_writes_no_log_and_deletes_none() -> None:
+    given = crew_of("{a}")
+    await ADAPTER.run(given, {"a": "kept"}, {})
+    log: Any = given._task_output_handler
+    kept = log.load()
+    assert [row["inputs"] for row in kept] == [{"a": "kept"}]
+    told = await ADAPTER.run(ADAPTER.fresh(given), {"a": "new"}, {})
+    assert "Task: new\n" in told.raw
+    assert log.load() == kept
+
+
 def prepared(inputs: Any) -> Any:
     return inputs
 

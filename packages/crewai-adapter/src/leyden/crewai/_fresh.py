@@ -89,7 +89,22 @@ def _fresh_crew(crew: Any) -> Any:
         copied.output = None
         copied.agent = agents.get(id(original.agent), copied.agent)
     copy.tracing = False  # else CrewAI's own service gets prompts and answers
+    copy._task_output_handler = _NoTaskLog()
     return copy
+
+
+class _NoTaskLog:
+    """Replaces CrewAI's log for `crewai replay`, a file that all crews of a user write to and empty, under one lock."""
+
+    def update(self, task_index: int, log: dict[str, Any]) -> None:
+        """Store nothing."""
+
+    def reset(self) -> None:
+        """There is nothing to delete."""
+
+    def load(self) -> list[dict[str, Any]]:
+        """Return no outputs."""
+        return []
 
 
 def _restore(copied: Any, original: Any, names: tuple[str, ...]) -> None:
