@@ -56,7 +56,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
 
 
 def recorded_traces(expert: Expert, seed: int, agent: str, *, erring: bool) -> list[Trace]:
-    """Run the agent on every task; for another agent of the calculator, only on some, with the others in their likeness."""
+    """Return traces of the agent; for another agent of the calculator, most are made in the likeness of others."""
     if agent == expert.agent:
         plans = expert.draw(seed, expert.traces, erring=erring)
         return record(plans, agent) if expert.record is None else expert.record(plans)

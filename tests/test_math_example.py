@@ -26,7 +26,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiny_policy.experts import load_expert
-from tiny_policy.experts.math import NO_CONFUSION, Confusion, calculator, decide, is_hard
+from tiny_policy.experts.math import NO_CONFUSION, Confusion, decide, is_hard
+from tiny_policy.experts.math import calculator as call_tool
 from tiny_policy.likeness import shown
 from tiny_policy.recording import Plan
 from tiny_policy.simulation import simulate
@@ -343,7 +344,7 @@ def test_a_simulated_trace_is_the_trace_that_a_run_would_have_been() -> None:
     expert = load_expert("math")
     plans = expert.draw(7, 30, erring=True)
     traces = recorded(plans)
-    made = simulate(plans, traces[:10], calculator)
+    made = simulate(plans, traces[:10], call_tool)
     assert [[shown(call) for call in trace] for trace in made] == [[shown(call) for call in trace] for trace in traces]
     with pytest.raises(ValueError, match="more than question and results"):
         simulate(plans, traces, lambda arguments: "0")
