@@ -124,7 +124,7 @@ def test_another_seed_makes_another_world() -> None:
 
 
 def test_every_fact_is_found_by_its_word_and_its_subject() -> None:
-    library = load(EXAMPLE, "agent").encyclopaedia()
+    library = load(EXAMPLE, "agent").encyclopaedia
     world = WORLD.build_world(0)
     for (subject, relation), target in random.Random(0).sample(sorted(world.facts.items(), key=str), 200):
         first = library.search(f"{relation} {subject}")[0]

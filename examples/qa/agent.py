@@ -2,7 +2,6 @@
 """An agent that looks facts up in an encyclopaedia, one search at a time, until it can answer a question."""
 
 import json
-from functools import cache
 from pathlib import Path
 
 import bm25s
@@ -39,10 +38,8 @@ class Library:
         return [str(passage) for passage, score in zip(found[0], scores[0], strict=True) if score > 0]
 
 
-@cache
-def encyclopaedia() -> Library:
-    lines = ENCYCLOPAEDIA.read_text(encoding="utf-8").splitlines()
-    return Library([json.loads(line)["text"] for line in lines])
+lines = ENCYCLOPAEDIA.read_text(encoding="utf-8").splitlines()
+encyclopaedia = Library([json.loads(line)["text"] for line in lines])
 
 
 @function_tool
@@ -63,7 +60,7 @@ agent = Agent[Library](
 
 async def answer(task: dict) -> str:
     """Answer a task's question, from its own passages if it has some."""
-    library = Library(task["passages"]) if task.get("passages") else encyclopaedia()
+    library = Library(task["passages"]) if task.get("passages") else encyclopaedia
     try:
         result = await Runner.run(agent, task["question"], context=library, max_turns=8)
     except AgentsException as error:
