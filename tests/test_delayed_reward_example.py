@@ -69,6 +69,7 @@ def test_the_shipped_file_is_what_its_seed_makes_and_shares_are_apart() -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.long
 def test_the_experts_trips_have_five_calls_and_only_the_erring_one_packs_wrongly() -> None:
     def rate(traces: Sequence[Trace]) -> float:
         helped = [any("It helps." in str(message["content"]) for message in trace[-1].messages) for trace in traces]
