@@ -138,6 +138,10 @@ def test_without_steps_a_run_needs_held_out_tasks_and_no_algorithm() -> None:
     check_needed(RunConfig(**given, held_out=held_out), tasks)
     with pytest.raises(UsageError, match="steps 0 only evaluates a policy, and there are no held-out tasks"):
         check_needed(RunConfig(**given), tasks)
-    for more in ({"algorithm": "dpo"}, {"algorithm_config": {"advantage": "gae", "critic": "own"}}):
+    algorithms: list[dict[str, Any]] = [
+        {"algorithm": "dpo"},
+        {"algorithm_config": {"advantage": "gae", "critic": "own"}},
+    ]
+    for more in algorithms:
         with pytest.raises(UsageError, match="leave the algorithm and its critic out"):
             check_needed(RunConfig(**given, **more, held_out=held_out), tasks)
