@@ -6,6 +6,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -335,7 +336,8 @@ def messages(system: str, *prompt: str) -> list[dict[str, Any]]:
     return [{"role": "system", "content": system}, {"role": "user", "content": "\n".join(prompt)}]
 
 
-def test_the_expert_errs_as_often_as_it_says() -> None:
+def test_the_expert_errs_as_often_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     agent = load(EXAMPLE, "agent")
     right: dict[bool, list[bool]] = {True: [], False: []}
     for plan in draw_plans(1, 3000, erring=True):
@@ -348,7 +350,10 @@ def test_the_expert_errs_as_often_as_it_says() -> None:
     assert len(EASY) == 4
 
 
-def test_a_perfect_expert_answers_and_its_check_knows_right_from_wrong() -> None:
+def test_a_perfect_expert_answers_and_its_check_knows_right_from_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     agent, reward = load(EXAMPLE, "agent"), load(EXAMPLE, "reward")
     for plan in draw_plans(2, 60, erring=False):
         script: Any = plan.write
