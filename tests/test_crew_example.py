@@ -65,18 +65,18 @@ def test_the_agents_know_nothing_of_leyden() -> None:
 
 def test_the_researcher_looks_up_what_is_in_a_report(agent: ModuleType) -> None:
     look_up = agent.look_up.func
-    sales = reports("train")["T007", "lamps"]
+    sales = reports("train")["R864", "lamps"]
     for index, quarter in enumerate(("Q1", "Q2", "Q3", "Q4")):
         expected = ", ".join(f"{region} {numbers[index]}" for region, numbers in sales.items())
-        assert look_up("T007", "lamps", quarter, "sales") == expected
+        assert look_up("R864", "lamps", quarter, "sales") == expected
     grown = ", ".join(f"{region} {numbers[2] - numbers[1]}" for region, numbers in sales.items())
-    assert look_up("T007", "lamps", "Q3", "growth") == grown
+    assert look_up("R864", "lamps", "Q3", "growth") == grown
     for wrong in (
-        ("T007", "lamps", "Q1", "growth"),
-        ("T007", "lamps", "Q9", "growth"),
-        ("T007", "boats", "Q2", "sales"),
+        ("R864", "lamps", "Q1", "growth"),
+        ("R864", "lamps", "Q9", "growth"),
+        ("R864", "boats", "Q2", "sales"),
         ("X", "lamps", "Q2", "sales"),
-        ("T007", "lamps", "Q2", "costs"),
+        ("R864", "lamps", "Q2", "costs"),
     ):
         assert look_up(*wrong).startswith("error: ")
 
@@ -160,7 +160,7 @@ def test_the_expert_without_mistakes_is_always_right(agent: ModuleType) -> None:
 
 def test_the_expert_errs_as_often_as_it_says() -> None:
     rng, rates = random.Random(1), Rates()
-    question = DATA.Question("T000: ?", "T000", "lamps", "Q3", "growth", "lowest")
+    question = DATA.Question("R864: ?", "R864", "lamps", "Q3", "growth", "lowest")
     drawn = [decide(rng, question, DATA.QUARTERS, rates) for _ in range(8000)]
     erred = [
         (rates.wrong_quarter, [one.look_up["quarter"] != "Q3" for one in drawn]),
@@ -171,7 +171,7 @@ def test_the_expert_errs_as_often_as_it_says() -> None:
     ]
     for rate, errors in erred:
         assert sum(errors) / len(errors) == pytest.approx(rate, abs=0.02)
-    assert all(one.look_up["report"] == "T000" and one.look_up["product"] == "lamps" for one in drawn)
+    assert all(one.look_up["report"] == "R864" and one.look_up["product"] == "lamps" for one in drawn)
 
 
 @pytest.mark.long

@@ -1,8 +1,8 @@
 """Makes the example's market reports and the questions over them: `python data.py generate`.
 
 A report has the sales of three products in four quarters and three regions. A question asks in which region the sales,
-or their growth over the quarter before, were highest or lowest. The reports of a split have ids of their own, so no
-question of one split is about a report of another. The same seed gives the same files.
+or their growth over the quarter before, were highest or lowest. The ids of reports are one shuffled list, of which each
+split has a part, so no question of one split is about a report of another. The same seed gives the same files.
 """
 
 import argparse
@@ -49,15 +49,21 @@ Figures = dict[tuple[str, str, str], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Split:
-    """How many reports and questions a split has, the letter that its reports' ids begin with, and its seed."""
+    """A split's part of the shuffled ids of reports, how many questions it has, and its seed."""
 
-    letter: str
+    first: int
     reports: int
     count: int
     seed: int
 
+    @property
+    def ids(self) -> list[str]:
+        """Ids of its reports, such as `R042`."""
+        shuffled = random.Random(0).sample(range(1000), 1000)
+        return [f"R{number:03d}" for number in shuffled[self.first : self.first + self.reports]]
 
-SPLITS = {"train": Split("T", 200, 1000, seed=21), "dev": Split("D", 30, 200, seed=22)}
+
+SPLITS = {"train": Split(0, 400, 1000, seed=21), "dev": Split(400, 50, 200, seed=22)}
 SHIPPED = ("train",)
 
 
@@ -85,8 +91,7 @@ def growth(figures: Figures, report: str, product: str, quarter: str) -> tuple[i
 def draw_reports(split: Split) -> Figures:
     """Draw a split's reports; the regions of a row differ in sales and in growth: every question has one answer."""
     rng, figures = random.Random(split.seed), Figures()
-    for number in range(split.reports):
-        report = f"{split.letter}{number:03d}"
+    for report in split.ids:
         for product in PRODUCTS:
             for index, quarter in enumerate(QUARTERS):
                 while True:
