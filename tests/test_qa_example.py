@@ -8,11 +8,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import agents
 import pytest
 from example_files import load
 from hypothesis import given, settings
@@ -38,6 +40,14 @@ SENTENCES = {
 }
 NOUNS = {noun: relation for relation in WORLD.RELATIONS for noun in WORLD.RELATIONS[relation].nouns}
 SPLITS = [path.stem for path in EXAMPLE.glob("*.jsonl") if path.stem != "encyclopaedia"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_key_for_traces() -> Iterator[None]:
+    """The agent sets a key for the whole process, with which the SDK would export the traces of all later tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agents, "set_default_openai_key", partial(agents.set_default_openai_key, use_for_tracing=False))
+        yield
 
 
 def rows(name: str) -> list[dict[str, Any]]:

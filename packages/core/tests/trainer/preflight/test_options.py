@@ -58,6 +58,7 @@ GIVEN: dict[str, dict[str, dict[str, Any]]] = {
     "lightning_rl": {
         **UPDATE,
         "loss": {"loss": "reinforce"},
+        "trajectory": {"trajectory": "concatenated"},
         "credit": {"credit": {"name": "discounted", "gamma": 0.9}},
         "advantage": {"advantage": "rloo"},
         "critic": {"critic": {"name": "own", "learning_rate": 1e-3}, "advantage": "gae"},
