@@ -2,10 +2,12 @@
 
 import sys
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import agents
 import pytest
 
 from leyden.core.runner.adapters.finding import AgentSource
@@ -41,7 +43,9 @@ def test_math_votes_on_the_number_or_the_option() -> None:
     assert answer(said("I do not know")) is None
 
 
-def test_question_answering_votes_on_the_normalised_text() -> None:
+def test_question_answering_votes_on_the_normalised_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_traces = partial(agents.set_default_openai_key, use_for_tracing=False)
+    monkeypatch.setattr(agents, "set_default_openai_key", without_traces)  # it would export those of later tests
     answer = loaded("qa").answer
     assert answer("<answer>The River</answer>") == answer("<answer> river. </answer>") == "river"
     assert answer("river") is None
