@@ -18,12 +18,15 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(autouse=True)
-def modules_of_one_example() -> Generator[None]:
-    """Each example has modules called `agent` and `reward`."""
-    before = {*sys.modules}
+def modules_of_one_example(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """Each example has modules called `agent` and `reward`, which other tests may have imported."""
+    names = ("agent", "reward")
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path).parent != ROOT / "examples"])
     yield
-    for name in {"agent", "reward"} & (sys.modules.keys() - before):
-        del sys.modules[name]
+    for name in names:
+        sys.modules.pop(name, None)
 
 
 def loaded(name: str) -> Any:
