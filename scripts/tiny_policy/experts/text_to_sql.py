@@ -108,7 +108,7 @@ EXPERT = Expert(
     draw=draw_plans,
     traces=3000,
     shape=Shape(),
-    recipe=(Stage(700, 16, 3e-3), Stage(1800, 24, 2e-3)),
+    recipe=(Stage(840, 16, 3e-3), Stage(2160, 24, 2e-3)),
     vocabulary=768,
     words=WORDS,
 )
