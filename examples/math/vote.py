@@ -1,4 +1,5 @@
-# pyright: basic
+# pyright: basic, reportAttributeAccessIssue=false
+# `reward` is the module in this folder; type checkers may find another one of that name.
 """A majority vote over five runs of the math agent, on the number or the option that each answers."""
 
 from agent import agent

@@ -1,4 +1,5 @@
-# pyright: basic
+# pyright: basic, reportAttributeAccessIssue=false
+# `reward` is the module in this folder; type checkers may find another one of that name.
 """A majority vote over five runs of the question answering agent, on the normalised text that each answers."""
 
 from agent import answer as agent
