@@ -26,7 +26,7 @@ from tiny_policy.traces import Trace, record
 from tiny_policy.training import Stage, build_model, train
 
 RUN = 200
-"""Dialogues that are really run where the others are simulated, or made in their likeness."""
+"""Dialogues that are really run where the others are made in their likeness."""
 
 
 def scaled(recipe: Sequence[Stage], steps: int | None) -> tuple[Stage, ...]:

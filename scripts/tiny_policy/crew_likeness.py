@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 
 from tiny_policy import wire
+from tiny_policy.likeness import shown
 from tiny_policy.recording import Plan
 from tiny_policy.traces import Call, Trace
 
@@ -23,7 +24,7 @@ class CrewLikeness:
         first = [call for call in traces[0] if all(message["role"] != "tool" for message in call.messages)]
         self._calls, self._outputs = first, self._outputs_of(traces[0])
         for plan, trace in zip(plans, traces, strict=True):
-            if [_shown(call) for call in self.trace(plan)] != [_shown(call) for call in trace]:
+            if [shown(call) for call in self.trace(plan)] != [shown(call) for call in trace]:
                 raise ValueError(f"the crew's prompts have more than questions and outputs: {plan.task['question']!r}")
 
     def trace(self, plan: Plan) -> Trace:
@@ -73,12 +74,3 @@ class CrewLikeness:
             else:
                 outputs.append(answer["content"])
         return outputs
-
-
-def _shown(call: Call) -> str:
-    """Everything that a template may show of a call: no ids."""
-    messages = [{key: value for key, value in message.items() if key != "tool_call_id"} for message in call.messages]
-    for message in messages:
-        if "tool_calls" in message:
-            message["tool_calls"] = [called["function"] for called in message["tool_calls"]]
-    return json.dumps([messages, call.tools, call.answer], sort_keys=True)
