@@ -99,23 +99,13 @@ def named_from_root(path: Path) -> str:
 @pytest.mark.filterwarnings("ignore")  # those of VERL's own imports
 @pytest.mark.parametrize("path", with_verl(wanted=True))
 def test_verls_configuration_composes_with_that_of_the_run(path: Path, tmp_path: Path) -> None:
-    from leyden.core.algorithm.external_loop import LoopPlan
     from leyden.core.algorithm.verl.driver.derived_settings import TrainerFiles, own_settings, usual_settings
     from leyden.core.algorithm.verl.settings import compose
+    from leyden.core.trainer.context.external_loop import loop_plan
 
     config = configured(path)
     (policy,) = config.policies.values()
-    plan = LoopPlan(
-        policy=policy,
-        steps=config.steps,
-        tasks_per_step=config.tasks_per_step,
-        group_size=config.group_size,
-        seed=config.seed,
-        temperature=config.sampling.temperature,
-        eval_every=config.eval_every,
-        checkpoint_every=config.checkpoint_every,
-        keep_checkpoints=config.keep_checkpoints,
-    )
+    plan = loop_plan(config)
     files = TrainerFiles(training=tmp_path / "t", held_out=tmp_path / "h", checkpoints=tmp_path / "c")
     usual = usual_settings(config.algorithm_config["config"], (), plan.steps, plan)
     composed = compose(usual, (), own_settings(usual, plan, files, 0))

@@ -58,7 +58,7 @@ class ExternalLoopRun(ExternalLoopContext):
         folder = journal.folder
         self.home, self.checkpoints = folder.path / "loop", folder.checkpoints / "loop"
         self.tasks, self.held_out = self.collector.tasks, self.collector.held_out
-        self.plan = _plan(self.config)
+        self.plan = loop_plan(self.config)
         self._first = 0
         """Step after which this session resumes."""
         self._repeats = True
@@ -248,7 +248,8 @@ class ExternalLoopRun(ExternalLoopContext):
         del self._measured[version]
 
 
-def _plan(config: RunConfig) -> LoopPlan:
+def loop_plan(config: RunConfig) -> LoopPlan:
+    """Return what an external loop is given of a run with one policy."""
     (policy,) = config.policies.values()
     return LoopPlan(
         policy=policy,
