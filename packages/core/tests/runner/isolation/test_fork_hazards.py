@@ -88,3 +88,18 @@ with hazards.watching():
 print(hazards.found())
 """
     assert printed(tmp_path, script) == ["[]" if of_a_library else "['an open connection']"]
+
+
+def test_the_thread_that_watches_progress_bars_does_not_count(tmp_path: Path) -> None:
+    """Nothing waits for it. Many libraries show a progress bar while an agent builds an index at its import."""
+    script = """
+from tqdm import tqdm
+hazards, go_on = ForkHazards(), threading.Event()
+list(tqdm(range(2), disable=False, file=(folder / "bars").open("a")))
+print([thread.name for thread in threading.enumerate()][1:], hazards.found())
+thread = threading.Thread(target=go_on.wait, name="of the agent")
+thread.start()
+print(hazards.found())
+go_on.set()
+"""
+    assert printed(tmp_path, script) == ["['tqdm_monitor'] []", "['1 thread (of the agent)']"]

@@ -124,10 +124,14 @@ def _other_threads() -> list[threading.Thread]:
 
 
 def _native_threads() -> int:
-    """Return the number of threads of this process, with those of native libraries where the system counts them."""
+    """Return the number of threads of this process but the harmless ones.
+
+    Includes threads of native libraries where the system counts them.
+    """
+    harmless = sum(thread.name in _HARMLESS_THREADS for thread in _other_threads())
     if os.path.isdir("/proc/self/task"):
-        return len(os.listdir("/proc/self/task"))
-    return threading.active_count()
+        return len(os.listdir("/proc/self/task")) - harmless
+    return threading.active_count() - harmless
 
 
 def _open_descriptors() -> dict[int, str]:
