@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from example_files import load
 
+from leyden.core.runner.adapters.finding import AgentSource
+from leyden.core.runner.isolation.shared_state import shared_objects
 from tiny_policy.crew_likeness import CrewLikeness
 from tiny_policy.experts.crew import EXPERT, NO_MISTAKES, Rates, decide, draw_plans
 from tiny_policy.traces import record
@@ -182,3 +184,8 @@ def test_traces_made_in_their_likeness_are_those_of_a_run(agent: ModuleType) -> 
     CrewLikeness(plans, traces, tools, answering=("pick",))  # compares every call with the one that was recorded
     with pytest.raises(ValueError, match="more than questions and outputs"):
         CrewLikeness(plans[:2], [traces[0], traces[0]], tools, answering=("pick",))
+
+
+def test_crews_share_nothing_that_changes(agent: ModuleType) -> None:
+    """They share a process, therefore: the reports are only read."""
+    assert shared_objects(AgentSource.of(agent.crew)) == []

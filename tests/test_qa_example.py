@@ -21,6 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from warm_process import run_leyden
 
+from leyden.core.runner.adapters.finding import AgentSource
+from leyden.core.runner.isolation.shared_state import shared_objects
 from tiny_policy import wire
 from tiny_policy.experts import load_expert
 from tiny_policy.recording import Plan, run_all
@@ -374,3 +376,8 @@ def test_the_run_of_the_readme_trains(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     [metrics] = [json.loads(line) for line in (tmp_path / "runs/short/metrics.jsonl").read_text().splitlines()][:1]
     assert metrics["rollouts"] == 32 and metrics["tokens_trained"] > 0, metrics
+
+
+def test_rollouts_share_nothing_that_changes() -> None:
+    """They share a process, therefore: the index of the passages and the passages are only read."""
+    assert shared_objects(AgentSource.of(load(EXAMPLE, "agent").answer)) == []

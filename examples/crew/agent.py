@@ -11,13 +11,13 @@ REGIONS = ("north", "south", "east")
 QUARTERS = ("Q1", "Q2", "Q3", "Q4")
 
 
-def read_reports(folder: Path) -> dict[tuple[str, str, str], list[int]]:
+def read_reports(folder: Path) -> dict[tuple[str, str, str], tuple[int, ...]]:
     """Read the sales by report, product and quarter, a number for each region, from all files of the folder."""
-    sales: dict[tuple[str, str, str], list[int]] = {}
+    sales: dict[tuple[str, str, str], tuple[int, ...]] = {}
     for file in sorted(folder.glob("*.csv")):
         with file.open(encoding="utf-8", newline="") as lines:
             for row in csv.DictReader(lines):
-                sales[row["report"], row["product"], row["quarter"]] = [int(row[region]) for region in REGIONS]
+                sales[row["report"], row["product"], row["quarter"]] = tuple(int(row[region]) for region in REGIONS)
     return sales
 
 
@@ -36,7 +36,7 @@ def look_up(report: str, product: str, quarter: str, figure: str) -> str:
         before = SALES.get((report, product, QUARTERS[QUARTERS.index(quarter) - 1]))
         if quarter == "Q1" or before is None:
             return "error: no earlier quarter"
-        now = [new - old for new, old in zip(now, before, strict=True)]
+        now = tuple(new - old for new, old in zip(now, before, strict=True))
     return ", ".join(f"{region} {number}" for region, number in zip(REGIONS, now, strict=True))
 
 

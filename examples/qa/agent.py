@@ -26,7 +26,7 @@ class Library:
     """Passages, and an index of their words."""
 
     def __init__(self, passages: list[str]):
-        self.passages = passages
+        self.passages = tuple(passages)
         self.index = bm25s.BM25()
         self.index.index(bm25s.tokenize(passages, show_progress=False), show_progress=False)
 

@@ -58,6 +58,7 @@ _STATELESS_BASES = frozenset(
         *("openai._base_client.BaseClient", "anthropic._base_client.BaseClient", "openai._resource.SyncAPIResource"),
         *("openai._resource.AsyncAPIResource", "jinja2.environment.Template"),
         *("tiktoken.core.Encoding", "pydantic.type_adapter.TypeAdapter"),
+        "bm25s.BM25",
     }
 )
 """Library classes whose objects keep nothing of a call."""
