@@ -105,5 +105,5 @@ EXPERT = Expert(
     draw=draw_plans,
     traces=6000,
     shape=Shape(layers=3),
-    recipe=(Stage(1100, 16, 3e-3),),
+    recipe=(Stage(2500, 16, 3e-3),),
 )
