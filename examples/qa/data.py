@@ -27,8 +27,12 @@ class Split:
     seed: int
 
 
-SPLITS = {"train": Split(1000, seed=11), "dev": Split(300, seed=12)}
-SHIPPED = ("train",)
+SPLITS = {
+    "train": Split(1000, seed=11),
+    "dev": Split(300, seed=12),
+    "val": Split(200, seed=0x5F66CA7A),  # from the hash of the commit that fixed the recipe
+}
+SHIPPED = ("train", "val")
 
 
 class FormatError(Exception):
