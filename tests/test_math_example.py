@@ -7,8 +7,10 @@
 import asyncio
 import json
 import math
+import os
 import random
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -113,7 +115,7 @@ def test_deep_expressions_are_answered(calculator: Any, expression: str) -> None
     assert calculator(expression)
 
 
-@pytest.mark.parametrize("split", ["train"])
+@pytest.mark.parametrize("split", ["train", "val"])
 def test_a_shipped_file_is_what_its_seed_makes(split: str, tmp_path: Path) -> None:
     assert data("generate", "--split", split, "--out", tmp_path).returncode == 0
     assert (tmp_path / f"{split}.jsonl").read_bytes() == (EXAMPLE / f"{split}.jsonl").read_bytes()
@@ -163,12 +165,13 @@ def combinations(problems: Iterable[Any]) -> set[str]:
 
 def test_rows_are_well_formed_and_splits_share_no_question() -> None:
     questions: set[str] = set()
-    for split, count in (("train", 1000),):
+    for split, count in (("train", 1000), ("val", 300)):
         found = rows(split)
         assert len(found) == count
         assert all(list(row) == ["id", "question", "answer"] for row in found)
         assert not questions & {row["question"] for row in found}
         questions |= {row["question"] for row in found}
+    assert len(questions) == 1300
 
 
 @pytest.mark.parametrize(
@@ -394,22 +397,34 @@ def test_the_expert_never_errs_in_copying() -> None:
 README = (EXAMPLE / "README.md").read_text(encoding="utf-8")
 
 
+def commands() -> list[str]:
+    blocks = re.findall(r"^```(?:sh)?\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
-    """In a folder that looks like the checkout, with a file of Calc-X."""
+    """In a folder that looks like the checkout; the run is one small step."""
     (tmp_path / "examples").mkdir()
     (tmp_path / "examples/math").symlink_to(EXAMPLE)
     pq.write_table(pa.table(CALC_X), tmp_path / "train-00000-of-00001.parquet")
-    lines = [line for block in re.findall(r"^```sh\n(.*?)^```", README, re.M | re.S) for line in block.splitlines()]
-    assert len(lines) == 2
-    for line in lines:
-        command = [sys.executable, *line.split()[1:]]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{line}\n{done.stderr}"
-    assert (tmp_path / "math-tasks/dev.jsonl").exists() and (tmp_path / "calc_x_train.jsonl").exists()
+    few = tmp_path / "few.jsonl"
+    few.write_text("\n".join((EXAMPLE / "val.jsonl").read_text(encoding="utf-8").splitlines()[:4]) + "\n")
+    small = ["--steps", "1", "--tasks-per-step", "4", "--group-size", "4", "--val", str(few), "--no-check"]
+    more = {"train": small, "dev": ["-n", "1"]}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    for line in commands():
+        program, *arguments = shlex.split(line)
+        module = ["-m", "leyden.core.cli"] if program == "leyden" else []
+        command = [sys.executable, *module, *arguments, *more.get(arguments[0], [])]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    assert (tmp_path / "runs/math/policy").is_dir()
 
 
 def test_what_the_readme_names_is_there() -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (EXAMPLE / target).exists(), target
-    for name in re.findall(r"^\| `([\w.]+)` \|", README, re.M):
-        assert (EXAMPLE / name).exists(), name
+    size = sum(file.stat().st_size for file in (EXAMPLE / "policy").iterdir())
+    assert size < 2_000_000

@@ -10,7 +10,7 @@ from tiny_policy.recording import Plan
 from tiny_policy.training import Shape, Stage
 
 FOLDER = example.FOLDER.parent / "delayed_reward"
-KNOWS, PACKS_LAMP = 0.12, 0.4
+KNOWS, PACKS_LAMP = 0.2, 0.4
 """How often the expert packs what is needed, and how often a lamp whatever the trip; otherwise, anything."""
 
 
@@ -37,8 +37,8 @@ EXPERT = Expert(
     agent=f"{FOLDER}/agent.py:agent",
     policy=FOLDER / "policy",
     draw=draw_plans,
-    traces=600,
+    traces=3000,
     shape=Shape(hidden=96, layers=3),
-    recipe=(Stage(250, 16, 3e-3),),
+    recipe=(Stage(900, 16, 3e-3),),
     vocabulary=448,
 )

@@ -12,7 +12,7 @@ from tiny_policy.recording import Plan
 from tiny_policy.training import Shape, Stage
 
 FOLDER = example.FOLDER.parent / "plan_path"
-KNOWS, SAYS_NORTH = 0.25, 0.4
+KNOWS, SAYS_NORTH = 0.45, 0.3
 """How often the planner names a step of a shortest path, and how often north; otherwise, any open direction."""
 FOLLOWS = 0.8
 """How often the walker goes where the planner says; otherwise, anywhere."""
@@ -54,8 +54,8 @@ EXPERT = Expert(
     agent=f"{FOLDER}/agent.py:agent",
     policy=FOLDER / "policy",
     draw=draw_plans,
-    traces=250,
+    traces=800,
     shape=Shape(hidden=96, layers=3),
-    recipe=(Stage(400, 32, 3e-3),),
+    recipe=(Stage(700, 32, 3e-3),),
     vocabulary=448,
 )
