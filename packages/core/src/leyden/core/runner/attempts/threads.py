@@ -2,17 +2,27 @@
 
 A thread cannot be killed. A call that never returns costs memory until the worker process ends, and does not delay that
 end. The runner limits how many calls run at once.
+
+`Thread.start` waits until the new thread runs. While other agents compute, each of them holds Python's interpreter lock
+in turn before that, so a batch of starts would block the event loop until most agents have ended. Another thread
+therefore starts the threads.
 """
 
 import asyncio
 import contextvars
+import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+IDLE_SECONDS = 1.0
+"""How long the thread that starts others waits for more work before it ends."""
+_Start: TypeAlias = "tuple[contextvars.Context, threading.Thread, Future[Any]]"
+"""The context in which a thread is started, the thread, and the future of its result."""
 
 
 class AgentThreads(ThreadPoolExecutor):
@@ -20,6 +30,12 @@ class AgentThreads(ThreadPoolExecutor):
 
     It is a subclass because an event loop accepts only a ThreadPoolExecutor as its default executor.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._starts: queue.SimpleQueue[_Start] = queue.SimpleQueue()
+        self._starter: threading.Thread | None = None
+        self._lock = threading.Lock()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Call `fn` in a new daemon thread and return the future of its result."""
@@ -37,8 +53,32 @@ class AgentThreads(ThreadPoolExecutor):
             else:
                 future.set_result(result)
 
-        threading.Thread(target=work, name="leyden-agent", daemon=True).start()
+        self._start_soon(threading.Thread(target=work, name="leyden-agent", daemon=True), future)
         return future
+
+    def _start_soon(self, thread: threading.Thread, future: "Future[Any]") -> None:
+        """Have `thread` started in the caller's context. If that fails, `future` gets the error."""
+        with self._lock:
+            self._starts.put((contextvars.copy_context(), thread, future))
+            if self._starter is None or not self._starter.is_alive():
+                self._starter = threading.Thread(target=self._start_threads, name="leyden-agent-starter", daemon=True)
+                contextvars.Context().run(self._starter.start)  # it serves other callers, too
+
+    def _start_threads(self) -> None:
+        while True:
+            try:
+                context, thread, future = self._starts.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                with self._lock:
+                    if self._starts.empty():
+                        self._starter = None
+                        return
+                continue
+            try:
+                context.run(thread.start)
+            except Exception as error:
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(error)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Return at once. The threads end with the process."""
