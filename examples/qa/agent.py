@@ -34,8 +34,8 @@ class Library:
         """The passages that fit a query best; none that shares no word with it."""
         tokens = bm25s.tokenize(query, return_ids=False, show_progress=False)
         count = min(RESULTS, len(self.passages))
-        found, scores = self.index.retrieve(tokens, corpus=self.passages, k=count, show_progress=False)
-        return [str(passage) for passage, score in zip(found[0], scores[0], strict=True) if score > 0]
+        found, scores = self.index.retrieve(tokens, k=count, show_progress=False)
+        return [self.passages[number] for number, score in zip(found[0], scores[0], strict=True) if score > 0]
 
 
 lines = ENCYCLOPAEDIA.read_text(encoding="utf-8").splitlines()
