@@ -369,12 +369,15 @@ def test_the_run_of_the_readme_trains(tmp_path: Path) -> None:
     (tmp_path / "examples").mkdir()
     (tmp_path / "examples" / "qa").symlink_to(EXAMPLE)
     assert "leyden train --config examples/qa/run.yaml\n" in (EXAMPLE / "README.md").read_text(encoding="utf-8")
-    few = ["--steps", "1", "--tasks-per-step", "8", "--group-size", "4", "--no-check"]
+    few_tasks = tmp_path / "few.jsonl"
+    few_tasks.write_text("".join(json.dumps(row) + "\n" for row in rows("val")[:4]), encoding="utf-8")
+    few = ["--steps", "1", "--tasks-per-step", "8", "--group-size", "4", "--no-check", "--val", str(few_tasks)]
     command = ["train", "--config", "examples/qa/run.yaml", *few, "--name", "short"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     done = run_leyden(command, cwd=tmp_path, environment=environment, timeout=280)
     assert done.returncode == 0, done.stderr
-    [metrics] = [json.loads(line) for line in (tmp_path / "runs/short/metrics.jsonl").read_text().splitlines()][:1]
+    lines = [json.loads(line) for line in (tmp_path / "runs/short/metrics.jsonl").read_text().splitlines()]
+    [metrics] = [line for line in lines if "rollouts" in line]
     assert metrics["rollouts"] == 32 and metrics["tokens_trained"] > 0, metrics
 
 
