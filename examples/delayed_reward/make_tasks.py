@@ -1,7 +1,7 @@
 """Makes the example's tasks: `python make_tasks.py --split train` rewrites train.jsonl.
 
-A task is a trip: who goes, when, where and in which weather. Place and weather determine what is needed. Which path is
-good at each fork is drawn at random, and nothing that the agent sees predicts it. Which trips may appear in which split
+A task is a trip: who goes, when, where and in which weather. The place determines what is needed. Which path is good
+at each fork is drawn at random, and nothing that the agent sees predicts it. Which trips may appear in which split
 is a fixed function of the trip, so that no split can share a trip with another.
 """
 
@@ -14,7 +14,9 @@ from pathlib import Path
 
 NAMES = ("Ann", "Bob", "Cara", "Dan", "Eve", "Finn", "Gus", "Hana", "Ivan", "Joy", "Kim", "Leo", "Mia", "Ned", "Ola")
 MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October")
-PLACES = ("glacier", "river", "cave", "forest", "desert", "lake")
+NEEDED = {"glacier": "skis", "river": "boat", "cave": "lamp", "forest": "rope", "desert": "tent", "lake": "net"}
+"""What each place needs."""
+PLACES = tuple(NEEDED)
 WEATHERS = ("sun", "fog", "storm")
 ITEMS = ("lamp", "rope", "boat", "tent", "skis", "net")
 DIRECTIONS = ("left", "right")
@@ -39,8 +41,8 @@ class Trip:
 
     @property
     def needed(self) -> str:
-        """What has to be packed: for each place, another thing in each weather."""
-        return ITEMS[(PLACES.index(self.place) + 2 * WEATHERS.index(self.weather)) % len(ITEMS)]
+        """What has to be packed."""
+        return NEEDED[self.place]
 
 
 @dataclass(frozen=True)
