@@ -66,8 +66,9 @@ class Split:
 SPLITS = {
     "train": Split(0, 400, 1000, seed=21),
     "dev": Split(400, 50, 200, seed=22),
+    "val": Split(550, 50, 150, seed=0x905858B6),  # from the hash of the commit that fixed the recipe
 }
-SHIPPED = ("train",)
+SHIPPED = ("train", "val")
 
 
 @dataclass(frozen=True)
