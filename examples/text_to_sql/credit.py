@@ -1,6 +1,6 @@
 """What the calls of a rollout were worth, for `leave_one_out` credit."""
 
-from leyden.core.credit.base import Trajectory
+from leyden.core.data.transition import Trajectory
 
 
 def queries(trajectory: Trajectory) -> float:
