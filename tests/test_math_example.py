@@ -420,11 +420,14 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
         command = [sys.executable, *module, *arguments, *more.get(arguments[0], [])]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    assert (tmp_path / "math-tasks/val.jsonl").exists() and (tmp_path / "calc_x_train.jsonl").exists()
     assert (tmp_path / "runs/math/policy").is_dir()
 
 
 def test_what_the_readme_names_is_there() -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (EXAMPLE / target).exists(), target
+    for name in re.findall(r"^\| `([\w.]+)/?` \|", README, re.M):
+        assert (EXAMPLE / name).exists(), name
     size = sum(file.stat().st_size for file in (EXAMPLE / "policy").iterdir())
     assert size < 2_000_000

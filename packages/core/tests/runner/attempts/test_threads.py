@@ -12,7 +12,7 @@ from leyden.core.runner.attempts import threads
 from leyden.core.runner.attempts.threads import AgentThreads, in_thread
 
 SECONDS = 20
-NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
+NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="no agent")
 
 
 def starts(monkeypatch: pytest.MonkeyPatch, before: Callable[[], object]) -> None:
@@ -68,4 +68,4 @@ async def test_each_call_has_the_context_of_its_caller() -> None:
 
     names = [f"agent {number}" for number in range(20)]
     assert await asyncio.gather(*map(ask, names)) == names
-    assert await in_thread(NAME.get) == "nobody"
+    assert await in_thread(NAME.get) == "no agent"
