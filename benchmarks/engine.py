@@ -217,6 +217,8 @@ def main() -> None:
         "engine, generic": {"lean": False},
         "engine, no prefixes": {"prefix_cache_tokens": 0},
     }
+    if arguments.device == "cpu":
+        changes["engine, int8"] = {"precision": "int8"}
     engines = {name: EngineBench(model, msgspec.structs.replace(config, **given)) for name, given in changes.items()}
     half = cast(Any, copy.deepcopy(model)).bfloat16()
     others = {"hf generate": hf_generate(model), "hf generate, bfloat16": hf_generate(half)}

@@ -179,7 +179,9 @@ def main() -> None:
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--policy", type=Path, default=EXAMPLE / "policy", help="one that earns rewards on these tasks")
     parser.add_argument("--learning-rate", type=float, default=6e-4)
-    parser.add_argument("--engine-precision", choices=("float32", "bfloat16"), default="float32", help="of our sides")
+    parser.add_argument(
+        "--engine-precision", choices=("float32", "bfloat16", "int8"), default="float32", help="of our sides"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     arguments.policy = arguments.policy.resolve()

@@ -55,15 +55,17 @@ async def test_old_weights_are_noticed(precision: Any, lora: LoraOptions | None)
             await served.check(POLICY, trained(precision=precision, lora=lora))
 
 
-async def test_an_engine_in_bfloat16_serves_what_was_trained_up_to_rounding() -> None:
-    async with serving(precision="bfloat16") as served:
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+async def test_a_rounded_engine_serves_what_was_trained_up_to_rounding(precision: Any) -> None:
+    async with serving(precision=precision) as served:
         gaps = await served.serve({POLICY: trained()}, 1)
         assert 1e-5 < gaps[POLICY] < 0.15
 
 
-async def test_an_engine_in_bfloat16_that_serves_another_model_is_noticed() -> None:
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+async def test_a_rounded_engine_that_serves_another_model_is_noticed(precision: Any) -> None:
     other = trained()
     shake(other, 1.0)
-    async with serving(precision="bfloat16") as served:
+    async with serving(precision=precision) as served:
         with pytest.raises(EngineError, match="the engine does not serve the trained weights"):
             await served.check(POLICY, other)

@@ -339,8 +339,8 @@ def read_engine(value: str) -> Literal["embedded", "vllm"]:
 
 def read_engine_precision(value: str) -> EnginePrecision:
     """Read the precision of the served weights; raises UsageError for an unknown value."""
-    if value not in ("float32", "bfloat16"):
-        raise UsageError(f"--engine-precision must be float32 or bfloat16, not {value!r}")
+    if value not in ("float32", "bfloat16", "int8"):
+        raise UsageError(f"--engine-precision must be float32, bfloat16 or int8, not {value!r}")
     return value
 
 

@@ -158,7 +158,7 @@ class RunOptions:
     device: DeviceOption = "cpu"
     threads: Annotated[int | None, typer.Option(help="Torch threads of the engine. [default: by size]")] = None
     engine_precision: Annotated[
-        str, typer.Option(help="Precision of the served weights: float32, or bfloat16, which is faster.")
+        str, typer.Option(help="Precision of the served weights: float32, or, faster, bfloat16 or int8.")
     ] = "float32"
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Same seed, same rollouts and weights, bit for bit; slower.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from leyden.core.data.encoding.token_sets import TokenBits  # loads numpy, which a gateway alone does not need
 
 FinishReason = Literal["stop", "length", "abort"]
-EnginePrecision = Literal["float32", "bfloat16"]
+EnginePrecision = Literal["float32", "bfloat16", "int8"]
 """Precision in which an engine keeps the weights that it serves."""
 
 MOST_TOP_LOGPROBS = 20

@@ -23,7 +23,7 @@ from leyden.core.images.processor import ImageProcessor
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 """Largest allowed difference of log-probabilities by precision."""
 HALF_TOLERANCE = 0.5
-ROUNDED_TOLERANCE = 2.0
+ROUNDED_TOLERANCE = {"bfloat16": 2.0, "int8": 4.0}
 """Largest allowed difference, over the whole vocabulary, of a forward pass that was exact before its weights were
 rounded. The tokens of random sequences are unlikely, and rounding moves unlikely tokens most."""
 SHARED_LENGTH = 24
@@ -80,7 +80,7 @@ def check_forward(
         worst = max(worst, (scores - expected.rows_TV[-1][:-1].cpu().gather(1, targets)[:, 0]).abs().max().item())
     worst = max(worst, _worst_with_shared_prefixes(expected, forward, cache, decoder))
     decoder.flush()
-    limit = ROUNDED_TOLERANCE if precision == "bfloat16" else TOLERANCE.get(cache.shape.dtype, HALF_TOLERANCE)
+    limit = ROUNDED_TOLERANCE.get(precision) or TOLERANCE.get(cache.shape.dtype, HALF_TOLERANCE)
     if not worst <= limit:
         raise EngineError(f"the served log-probabilities would differ from the model's own by up to {worst:.3g}")
 

@@ -22,7 +22,7 @@ from leyden.core.engine.embedded.cache import CacheShape, PrefixCache, SlotCache
 from leyden.core.engine.embedded.check import Expected, check_forward, check_images
 from leyden.core.engine.embedded.decode_thread import DecodeCall, DecodeThread
 from leyden.core.engine.embedded.decoder import DecodedSequence, Decoder
-from leyden.core.engine.embedded.fused_forward import FusedForward
+from leyden.core.engine.embedded.fused_forward import FAMILIES, FusedForward
 from leyden.core.engine.embedded.generic_forward import (
     LONGEST_CHECK,
     TESTED,
@@ -32,6 +32,7 @@ from leyden.core.engine.embedded.generic_forward import (
 )
 from leyden.core.engine.embedded.grammar_masks import RowGrammar
 from leyden.core.engine.embedded.image_embeddings import ImageEmbeddings, ReadImage
+from leyden.core.engine.embedded.linear import linear_class
 from leyden.core.engine.embedded.weights import Weights, cache_shape, context_length, own_copy, round_weights
 from leyden.core.engine.record import report
 from leyden.core.engine.request_validation import answer_limit, check_request
@@ -71,8 +72,9 @@ class EmbeddedConfig(msgspec.Struct, frozen=True, kw_only=True):
     lean: bool = True
     """Whether to use the faster forward pass if there is one for the model."""
     precision: EnginePrecision = "float32"
-    """Precision in which weights are kept. `bfloat16` halves what each decoding step reads. Matrix products then round
-    their inputs and results to bfloat16; with the faster forward pass, everything else stays in float32."""
+    """Precision in which weights are kept. `bfloat16` halves what each decoding step reads, and `int8` halves it again
+    for up to four rows. Matrix products then round their inputs and results to bfloat16; with the faster forward pass,
+    everything else stays in float32. `int8` needs the faster pass and a CPU."""
 
     def __post_init__(self) -> None:
         """Raise UsageError for values out of range."""
@@ -196,6 +198,8 @@ class EmbeddedEngine(Engine):
         def replace() -> None:
             self._thread.flush(version)
             served.replace(chosen)
+            if isinstance(self._forward, FusedForward):
+                self._forward.refresh()
 
         await asyncio.wrap_future(self._thread.between_steps(replace))
 
@@ -269,9 +273,9 @@ class EmbeddedEngine(Engine):
         threads = self._config.threads or (1 if _is_small(self._served) else None)
         if threads is not None and threads != torch.get_num_threads():
             torch.set_num_threads(threads)
-        forward, cache, prefixes = self._checked_forward()
+        self._forward, cache, prefixes = self._checked_forward()
         self._weights = Weights(self._served)
-        self._decoder = Decoder(forward, cache, prefixes, self._embeddings)
+        self._decoder = Decoder(self._forward, cache, prefixes, self._embeddings)
         return self._decoder
 
     async def _read_images(self, images: tuple[PromptImage, ...]) -> list[ReadImage]:
@@ -301,10 +305,15 @@ class EmbeddedEngine(Engine):
 
     def _checked_forward(self) -> tuple[Forward, SlotCache, PrefixCache]:
         """Choose the fastest forward pass whose results are the model's own, and round its weights if configured."""
-        model, shape = self._served, cache_shape(self._served)
+        model, shape, precision = self._served, cache_shape(self._served), self._config.precision
         self._embeddings = None if self._processor is None else ImageEmbeddings(model)
         expected = Expected.of(model)
         lean = self._config.lean and FusedForward.serves(model)
+        if precision == "int8" and not (lean and shape.device.type == "cpu" and shape.dtype == torch.float32):
+            raise EngineError(
+                f"precision int8 is for float32 models of the families {', '.join(sorted(FAMILIES))} on a CPU; take "
+                f"bfloat16 for {type(model).__name__}"
+            )
         reason = ""
         for make in (FusedForward, GenericForward) if lean else (GenericForward,):
             try:
@@ -313,11 +322,14 @@ class EmbeddedEngine(Engine):
                 reason = str(error)
                 logger.warning("%s cannot run %s: %s", make.__name__, type(model).__name__, reason)
                 continue
-            if self._config.precision == "float32":
+            if precision == "float32":
                 return exact
-            round_weights(model, matrices_only=make is FusedForward)
-            shape = shape if make is FusedForward else cache_shape(model)
-            return self._checked(make, shape, expected, self._config.precision)
+            if precision == "bfloat16":
+                round_weights(model, matrices_only=make is FusedForward)
+                shape = shape if make is FusedForward else cache_shape(model)
+            elif make is not FusedForward:
+                break
+            return self._checked(make, shape, expected, precision)
         raise EngineError(f"{type(model).__name__} cannot be served exactly by the embedded engine: {reason}")
 
     def _checked(
@@ -330,7 +342,10 @@ class EmbeddedEngine(Engine):
         """Return a forward pass over the served weights, and its caches; EngineError if it gives other results."""
         model, cache = self._served, SlotCache(shape)
         prefixes = PrefixCache(shape, self._config.prefix_cache_tokens)
-        forward = FusedForward(model) if make is FusedForward else GenericForward(model, self._embeddings)
+        if make is FusedForward:
+            forward = FusedForward(model, linear_class(precision))
+        else:
+            forward = GenericForward(model, self._embeddings)
         check_forward(expected, forward, cache, prefixes, precision)
         if self._embeddings is not None and self._processor is not None:
             check_images(model, Decoder(forward, cache, prefixes, self._embeddings), self._processor)

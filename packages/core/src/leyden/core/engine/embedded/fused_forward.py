@@ -5,8 +5,8 @@ Fused projections are one tensor, of which the model's own parameters become vie
 pass is checked against the model's own when an engine starts. Shape suffixes: B rows, Q tokens, H heads, D head size, V
 vocabulary.
 
-Matrices in bfloat16 halve what a step of few rows reads. Their products then have inputs and results in bfloat16; all
-else keeps the precision of the norms, so that errors of the products do not add up in the residual stream.
+Matrices in bfloat16 or int8 are less to read in a step of few rows. Their products then have inputs and results in
+bfloat16; all else keeps the precision of the norms, so that errors of products do not add up in the residual stream.
 """
 
 from typing import Any, NamedTuple, cast
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from leyden.core.engine.embedded.cache import Step
 from leyden.core.engine.embedded.generic_forward import attention_windows
+from leyden.core.engine.embedded.linear import Linear
 from leyden.core.engine.embedded.shared_prefixes import attend
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
@@ -24,39 +25,38 @@ FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 
 class _Layer(NamedTuple):
     norm: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
+    qkv: Linear
     q_norm: Tensor | None
     k_norm: Tensor | None
-    out: Tensor
-    out_bias: Tensor | None
+    out: Linear
     mlp_norm: Tensor
-    gate_up: Tensor
-    gate_up_bias: Tensor | None
-    down: Tensor
-    down_bias: Tensor | None
+    gate_up: Linear
+    down: Linear
     window: int | None
+
+    def linears(self) -> tuple[Linear, ...]:
+        return self.qkv, self.out, self.gate_up, self.down
 
 
 class FusedForward:
-    """Forward pass of a Llama-like decoder."""
+    """Forward pass of a Llama-like decoder, whose matrices are layers of the class `linear`."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, linear: type[Linear] = Linear) -> None:
         hf = cast(Any, model)
         config, body = hf.config, hf.model
         self._heads: int = config.num_attention_heads
         self._groups: int = config.num_key_value_heads
         self._head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // self._heads
         self._eps: float = config.rms_norm_eps
-        self._embedding: Tensor = body.embed_tokens.weight
+        self._head = linear(hf.lm_head.weight, hf.lm_head.bias)
+        tied = hf.lm_head.weight is body.embed_tokens.weight
+        self._embedding = self._head if tied else linear(body.embed_tokens.weight)
         self._norm: Tensor = body.norm.weight
-        self._head: Tensor = hf.lm_head.weight
-        self._head_bias: Tensor | None = hf.lm_head.bias
         self._rotary: nn.Module = body.rotary_emb
         self._cos, self._sin = self._rotary_table(COLUMNS)
         windows = attention_windows(config)
         kinds: list[str] = getattr(config, "layer_types", None) or [next(iter(windows))] * config.num_hidden_layers
-        self._layers = [_layer(layer, windows[kind]) for layer, kind in zip(body.layers, kinds, strict=True)]
+        self._layers = [_layer(layer, windows[kind], linear) for layer, kind in zip(body.layers, kinds, strict=True)]
 
     @staticmethod
     def serves(model: nn.Module) -> bool:
@@ -74,18 +74,23 @@ class FusedForward:
         if step.width > len(self._cos):
             self._cos, self._sin = self._rotary_table(2 * step.width)
         rotary = self._cos[step.positions_BQ][:, :, None], self._sin[step.positions_BQ][:, :, None]
-        x = F.embedding(ids_BQ, self._embedding).to(self._norm.dtype)
+        x = self._embedding.rows(ids_BQ).to(self._norm.dtype)
         for n, layer in enumerate(self._layers):
             x = x + self._attend(n, layer, x, rotary, step)
             y = self._rms(x, layer.mlp_norm)
-            gate, up = _linear(y, layer.gate_up, layer.gate_up_bias).chunk(2, -1)
-            x = x + _linear(F.silu(gate) * up, layer.down, layer.down_bias)
+            gate, up = layer.gate_up(y).chunk(2, -1)
+            x = x + layer.down(F.silu(gate) * up)
         x = self._rms(x if every else x[:, -1:], self._norm)
-        return _linear(x, self._head, self._head_bias)
+        return self._head(x)
+
+    def refresh(self) -> None:
+        """Follow a change of the model's weights."""
+        for linear in {self._embedding, self._head, *(one for layer in self._layers for one in layer.linears())}:
+            linear.refresh()
 
     def _attend(self, n: int, layer: _Layer, x: Tensor, rotary: tuple[Tensor, Tensor], step: Step) -> Tensor:
         rows, tokens, _ = x.shape
-        z = _linear(self._rms(x, layer.norm), layer.qkv, layer.qkv_bias).view(rows, tokens, -1, self._head_dim)
+        z = layer.qkv(self._rms(x, layer.norm)).view(rows, tokens, -1, self._head_dim)
         q, k, v = z[:, :, : self._heads], z[:, :, self._heads : -self._groups], z[:, :, -self._groups :]
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = self._rms(q, layer.q_norm), self._rms(k, layer.k_norm)
@@ -96,14 +101,14 @@ class FusedForward:
         else:
             gqa = self._heads != self._groups
             attended = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=gqa)
-        return _linear(attended.transpose(1, 2).reshape(rows, tokens, -1), layer.out, layer.out_bias)
+        return layer.out(attended.transpose(1, 2).reshape(rows, tokens, -1))
 
     def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, weight.shape, weight, self._eps)
 
     def _rotary_table(self, length: int) -> tuple[Tensor, Tensor]:
         """Return cosines, and sines with the sign of the half they multiply, for positions below `length` (T, D)."""
-        positions = torch.arange(length, device=self._embedding.device)[None]
+        positions = torch.arange(length, device=self._norm.device)[None]
         cos, sin = self._rotary(self._norm, positions)
         sign = torch.ones_like(sin[0])
         sign[:, : self._head_dim // 2] = -1
@@ -114,46 +119,37 @@ COLUMNS = 1024
 """Number of positions in the first table of rotations."""
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x Wᵀ + b in the precision of `x`; the product is computed in the precision of the weight."""
-    if weight.dtype == x.dtype:
-        return F.linear(x, weight, bias)
-    y = F.linear(x.to(weight.dtype), weight).to(x.dtype)
-    return y if bias is None else y + bias
-
-
 def _rotate(x_BQHD: Tensor, cos_BQ1D: Tensor, signed_sin_BQ1D: Tensor) -> Tensor:
     """Apply rotary embeddings (Su et al. 2021, arXiv 2104.09864) in the half-split layout."""
     return torch.addcmul(x_BQHD * cos_BQ1D, x_BQHD.roll(x_BQHD.shape[-1] // 2, -1), signed_sin_BQ1D)
 
 
-def _layer(layer: Any, window: int | None) -> _Layer:
+def _layer(layer: Any, window: int | None, linear: type[Linear]) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
-    projections = [attention.q_proj, attention.k_proj, attention.v_proj]
     q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
     return _Layer(
         norm=layer.input_layernorm.weight,
-        qkv=_fuse([p.weight for p in projections]),
-        qkv_bias=_fuse_biases(projections),
+        qkv=_fused([attention.q_proj, attention.k_proj, attention.v_proj], linear),
         q_norm=None if q_norm is None else q_norm.weight,
         k_norm=None if k_norm is None else k_norm.weight,
-        out=attention.o_proj.weight,
-        out_bias=attention.o_proj.bias,
+        out=_fused([attention.o_proj], linear),
         mlp_norm=layer.post_attention_layernorm.weight,
-        gate_up=_fuse([mlp.gate_proj.weight, mlp.up_proj.weight]),
-        gate_up_bias=_fuse_biases([mlp.gate_proj, mlp.up_proj]),
-        down=mlp.down_proj.weight,
-        down_bias=mlp.down_proj.bias,
+        gate_up=_fused([mlp.gate_proj, mlp.up_proj], linear),
+        down=_fused([mlp.down_proj], linear),
         window=window,
     )
 
 
-def _fuse_biases(linears: list[Any]) -> Tensor | None:
-    return None if linears[0].bias is None else _fuse([linear.bias for linear in linears])
+def _fused(projections: list[Any], linear: type[Linear]) -> Linear:
+    """Return one layer with the outputs of all projections, one after the other."""
+    bias = None if projections[0].bias is None else _stack([projection.bias for projection in projections])
+    return linear(_stack([projection.weight for projection in projections]), bias)
 
 
-def _fuse(parameters: list[nn.Parameter]) -> Tensor:
+def _stack(parameters: list[nn.Parameter]) -> Tensor:
     """Return the parameters stacked along their first dimension, and make each a view of its part."""
+    if len(parameters) == 1:
+        return parameters[0]
     fused = torch.cat([parameter.data for parameter in parameters])
     begin = 0
     for parameter in parameters:

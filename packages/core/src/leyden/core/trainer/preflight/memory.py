@@ -77,7 +77,7 @@ def _need_of_one(config: RunConfig, options: Any, size: "PolicySize") -> MemoryN
         "weights": size.weights,
         "gradients": 4 * trained,
         "AdamW's moments": 8 * trained,
-        "the engine's copy": size.weights,
+        "the engine's copy": size.weights + (3 * size.parameters if config.engine_precision == "int8" else 0),
         "the reference policy": size.weights if reference else 0,
         "the critic": size.weights + 12 * trained if _has_own_critic(options) else 0,
     }

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from leyden.core.trainer.agents.local import AgentSide, CheckAgents
     from leyden.core.trainer.serving.external_replicas import ExternalReplicas
 
-SERVED_GAP = {"float32": 1e-4, "bfloat16": 0.15}
+SERVED_GAP = {"float32": 1e-4, "bfloat16": 0.15, "int8": 0.3}
 """Log-probability difference that rounding explains, by the lower precision of trainer and engine: the largest of a
-prompt in float32, the mean in bfloat16."""
+prompt in float32, the mean in coarser precisions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,8 @@ class Serving:
         """Return the difference between served and trained log-probabilities of the fixed prompt.
 
         The trained ones are computed in float32, whatever precision the trainer uses, because the weights are compared.
-        Raises EngineError when rounding cannot explain the difference. An engine in bfloat16 hides small differences.
+        Raises EngineError when rounding cannot explain the difference. A coarser precision of the engine hides small
+        differences.
         """
         from leyden.core.policy.logprobs import score
 
