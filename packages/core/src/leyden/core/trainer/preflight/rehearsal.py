@@ -45,7 +45,7 @@ MOST_BATCHES = 7
 reported as possible chance."""
 MOST_INSPECTED = 32
 """Maximum number of rollouts with problems whose spans are read."""
-FAR = 10.0
+FAR = 5.0
 """Factor by which served weights must differ from old ones, relative to the limit of rounding, so that old weights are
 detected."""
 MOST_PERTURBATIONS = 12
