@@ -84,6 +84,16 @@ def test_a_single_word_is_a_warning_that_becomes_a_failure_where_something_is_sh
     assert check_isolation(evidence(rollouts, SHARED)).status == "failure"
 
 
+def test_single_words_are_reported_and_no_warning_where_nothing_can_pass() -> None:
+    rollouts = [recorded(PARIS, 0, user="Unlike Cairo:"), recorded(OSLO, 1), recorded(CAIRO, 2)]
+    result = check_isolation(evidence(rollouts, NOTHING_SHARED))
+    assert result.status == "ok"
+    assert result.seen == f"1 of 3 rollouts hold words of another task: r0 has 'cairo'; {NOTHING_SHARED}"
+    assert check_isolation(evidence(rollouts, NOTHING_SHARED, SHARED)).status == "failure"
+    whole = [recorded(PARIS, 0, user=OSLO), recorded(OSLO, 1), recorded(CAIRO, 2)]
+    assert check_isolation(evidence(whole, NOTHING_SHARED)).status == "failure"
+
+
 def test_what_the_model_wrote_and_what_every_prompt_holds_is_no_crossing() -> None:
     guessed = recorded(PARIS, 0, assistant="Norway, currency and krone", wrote="pyramids", result="pyramids")
     example = "Example: Who built the pyramids near Cairo? The pharaohs."

@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from leyden.core.data import semconv
-from leyden.core.runner.isolation.choice import ALL_SHARE
+from leyden.core.runner.isolation.choice import ALL_SHARE, NOTHING_SHARED
 from leyden.core.trainer.preflight.evidence import Evidence
 from leyden.core.trainer.preflight.report import CheckResult, failure, ok, unchecked, warning
 from leyden.core.trainer.rollouts.recorded import RecordedRollout
@@ -78,6 +78,8 @@ def check_isolation(evidence: Evidence) -> CheckResult:
     seen = f"{summary}: {first.rollout_id} has {words}{note}"
     if first.is_certain or shares:
         return failure("isolation", seen, f"{_PROCESS}; give --no-check if a rollout is meant to see other tasks")
+    if set(evidence.isolation) == {NOTHING_SHARED}:
+        return ok("isolation", seen)  # single words of documents, tables or files that several tasks read
     return warning(
         "isolation",
         seen,
