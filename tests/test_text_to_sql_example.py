@@ -238,8 +238,8 @@ def names_of(database: Path) -> set[str]:
 
 @pytest.mark.parametrize("database", sorted((EXAMPLE / "databases").iterdir()), ids=lambda path: path.stem)
 def test_a_database_has_names_and_values_of_its_share_alone(database: Path) -> None:
-    share_of = load(EXAMPLE, "words").share_of
-    assert {share_of(name) for name in names_of(database)} == {database.stem.split("-")[0]}
+    share_of, splits = load(EXAMPLE, "words").share_of, load(EXAMPLE, "data").SPLITS
+    assert {share_of(name) for name in names_of(database)} == {splits[database.stem.split("-")[0]].share}
 
 
 def spider_release(folder: Path) -> Path:

@@ -26,17 +26,19 @@ Row = dict[str, str]
 
 @dataclass(frozen=True)
 class Split:
-    """How many databases a split has, how many questions about each, and the seed."""
+    """How many databases a split has, how many questions about each, the seed, and the share of its names."""
 
     databases: int
     questions: int
     seed: int
+    share: str
 
 
 SPLITS = {
-    "train": Split(databases=60, questions=16, seed=21),
-    "dev": Split(databases=20, questions=10, seed=22),
-    "val": Split(databases=30, questions=10, seed=0xC71B38C5),  # from the hash of the commit that fixed the recipe
+    "train": Split(databases=60, questions=16, seed=21, share="train"),
+    "dev": Split(databases=20, questions=10, seed=22, share="dev"),
+    # The seeds are from the hashes of the commits that fixed the recipes.
+    "val": Split(databases=30, questions=10, seed=0xC71B38C5, share="val"),
 }
 SHIPPED = tuple(name for name in SPLITS if name != "dev")
 ATTEMPTS = 300
@@ -78,7 +80,7 @@ def generate(name: str, split: Split, out: Path) -> list[Row]:
     for number in range(split.databases):
         database, problems = f"databases/{name}-{number:02d}.sqlite", list[Problem]()
         while len(problems) < split.questions:  # a database whose rows are too much alike is drawn again
-            tables = draw_tables(rng, name)
+            tables = draw_tables(rng, split.share)
             write_database(tables, out / database)
             problems = draw_sound(rng, tables, out / database, split.questions)
         for problem in problems:
