@@ -64,10 +64,11 @@ def test_each_thing_is_needed_equally_often_and_paths_are_fair() -> None:
     assert abs(left / (4 * len(rows("train"))) - 0.5) < 0.03
 
 
-def test_the_shipped_file_is_what_its_seed_makes_and_shares_are_apart() -> None:
-    drawn = TASKS.trips(TASKS.SPLITS["train"])
-    assert rows("train") == [TASKS.row(f"train-{n:04d}", trip) for n, trip in enumerate(drawn)]
-    assert {TASKS.share_of(trip.name, trip.month, trip.place, trip.weather) for trip in drawn} == {"train"}
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_the_shipped_file_is_what_its_seed_makes_and_shares_are_apart(split: str) -> None:
+    drawn = TASKS.trips(TASKS.SPLITS[split])
+    assert rows(split) == [TASKS.row(f"{split}-{n:04d}", trip) for n, trip in enumerate(drawn)]
+    assert {TASKS.share_of(trip.name, trip.month, trip.place, trip.weather) for trip in drawn} == {split}
 
 
 @pytest.mark.integration
