@@ -53,7 +53,7 @@ def smaller(few_held_out: Path) -> dict[str, Any]:
         "held_out": [{"name": "val", "source": str(few_held_out)}],
     }
     found["prepare"] = {
-        "copy": {"command": ["cp", "-r", "examples/calculator_langgraph/policy", "{folder}"], "seeds": "shared"}
+        "copy": {"command": ["cp", "-r", "examples/calculator_langgraph/policy/.", "{folder}"], "seeds": "shared"}
     }
     # An agent that does not exist: this arm fails, and the others go on.
     found["arms"] = {"uniform": {}, "broken": {"agent": "no_such_agent.py:agent"}, "untrained": {"steps": 0}}

@@ -32,7 +32,7 @@ def made(tmp_path: Path, scripts: dict[str, str]) -> tuple[Records, list[Job]]:
     return Records(tmp_path / "t"), [job for job in jobs if job.arm is None]
 
 
-TOUCH = "import pathlib, sys; p = pathlib.Path(sys.argv[1]); p.mkdir(); (p / 'made').write_text('x')"
+TOUCH = "import pathlib, sys; p = pathlib.Path(sys.argv[1]); (p / 'made').write_text('x')"
 
 
 def run(records: Records, jobs: list[Job], **options: int) -> dict[str, str]:
@@ -40,11 +40,11 @@ def run(records: Records, jobs: list[Job], **options: int) -> dict[str, str]:
 
 
 def test_a_job_waits_for_what_it_needs_and_is_run_once(tmp_path: Path) -> None:
-    after = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('$first'); open('$first/made').close()"
+    after = "import pathlib, sys; pathlib.Path(sys.argv[1], 'of').write_text('$first'); open('$first/made').close()"
     records, jobs = made(tmp_path, {"first": TOUCH, "second": after})
     assert [job.needs for job in jobs] == [(), ("prepare-first",)]
     assert run(records, jobs, at_once=4) == {"prepare-first": "finished", "prepare-second": "finished"}
-    assert (tmp_path / "t/prepare-second").read_text() == str(tmp_path / "t/prepare-first")
+    assert (tmp_path / "t/prepare-second/of").read_text() == str(tmp_path / "t/prepare-first")
     os.utime(tmp_path / "t/prepare-first/made", (1, 1))
     assert run(records, jobs) == {"prepare-first": "finished", "prepare-second": "finished"}
     assert (tmp_path / "t/prepare-first/made").stat().st_mtime == 1
@@ -72,6 +72,14 @@ def test_a_program_that_does_not_exist_fails(tmp_path: Path) -> None:
     record = records.read(job)
     assert record is not None and record.last is not None
     assert record.last.error == "no-such-program cannot be started: No such file or directory"
+
+
+def test_a_command_that_makes_nothing_fails(tmp_path: Path) -> None:
+    records, jobs = made(tmp_path, {"nothing": "pass", "needs": "'$nothing'"})
+    assert run(records, jobs) == {"prepare-nothing": "failed", "prepare-needs": "failed"}
+    record = records.read(jobs[0])
+    assert record is not None and record.last is not None
+    assert record.last.error == f"the command wrote nothing into {tmp_path}/t/prepare-nothing"
 
 
 def test_what_was_made_with_another_command_is_refused(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Preparation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     run: dict[str, Any] | None = None
     """Settings of a run, on top of the run file's; its exported policy is used."""
     command: str | tuple[str, ...] | None = None
-    """Command that writes into `{folder}`; `{seed}` is the seed."""
+    """Command that writes into `{folder}`, which is empty; `{seed}` is the seed."""
     seeds: Literal["each", "shared"] = "each"
     """Whether it is made for each seed, or once for all."""
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from leyden.core.errors import UsageError
@@ -43,6 +44,10 @@ def _is_made(records: Records, job: Job) -> bool:
         return job.folder.exists() and RunFolder(job.folder).failure() is None
     record = records.read(job)
     return job.folder.exists() and record is not None and record.last is not None and record.last.exit_code == 0
+
+
+def _is_empty(folder: Path) -> bool:
+    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
 
 
 @dataclass(slots=True)
@@ -120,7 +125,7 @@ class Execution:
             shown, command = ["leyden", *given], [sys.executable, "-m", "leyden.core.cli", *given]
         else:
             shutil.rmtree(job.folder, ignore_errors=True)
-            job.folder.parent.mkdir(parents=True, exist_ok=True)
+            job.folder.mkdir(parents=True)
             shown = command = list(job.command)
         record = self._records.read(job) if resumes else None
         record = record or self._records.new(job)
@@ -148,7 +153,10 @@ class Execution:
                 continue
             self._running.remove(one)
             one.log.close()
-            self._close(one.job, code, None if code == 0 else self._error(one, code))
+            if code == 0 and one.job.settings is None and _is_empty(one.job.folder):
+                self._close(one.job, 1, f"the command wrote nothing into {one.job.folder}")
+            else:
+                self._close(one.job, code, None if code == 0 else self._error(one, code))
             state = self._records.state(one.job)
             if state == "unfinished":  # killed by something else than this command
                 state = "failed"
