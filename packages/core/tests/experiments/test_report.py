@@ -147,6 +147,12 @@ def test_a_changed_expectation_is_reported(whole: tuple[Plan, Records]) -> None:
     assert "Expected then: no arm should end highest. None is better." in text
 
 
+def test_an_expectation_is_one_line_however_the_file_breaks_it() -> None:
+    """A block of YAML ends with a line break, and the expectation is compared with that of the first run."""
+    text = expectation_text(experiment(expected=Expected(arm="new", because="It is\nnewer.\n")))
+    assert text == "new should end highest. It is newer."
+
+
 def test_bands_hold_the_seeds_that_have_a_step() -> None:
     assert band([[(0, 1.0), (1, 3.0)], [(0, 2.0)]]) == [(0, 1.5, 1.0, 2.0), (1, 3.0, 3.0, 3.0)]
     assert save_curves([], Path("never.png"), "x") is False

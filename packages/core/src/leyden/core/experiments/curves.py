@@ -45,7 +45,7 @@ def save_curves(arms: Sequence[ArmResult], path: Path, measured: str) -> bool:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.2, 3.8 * len(panels)), dpi=130, layout="constrained")
+    figure = Figure(figsize=(8.4, 3.8 * len(panels)), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     colours: Any = cast(Any, matplotlib).colormaps["tab10" if len(arms) <= 10 else "tab20"]
     for number, (title, lines) in enumerate(panels, 1):
@@ -59,7 +59,7 @@ def save_curves(arms: Sequence[ArmResult], path: Path, measured: str) -> bool:
         axes.set_title(title, fontsize=10, loc="left")
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=7, loc="best")
+        axes.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     path.parent.mkdir(parents=True, exist_ok=True)
     cast(Any, figure).savefig(path)
     return True
