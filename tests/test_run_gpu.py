@@ -118,6 +118,7 @@ def test_verls_configuration_composes_with_that_of_the_run(path: Path, tmp_path:
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore")  # those of the frameworks, which an agent causes as it is imported
 @pytest.mark.parametrize(
     "path", [path for path in FILES if path.name == "run_gpu.yaml" and is_complete(path)], ids=named
 )
