@@ -96,7 +96,9 @@ def _expectation(
 def expectation_text(experiment: Experiment) -> str:
     """Return the expectation as one line."""
     expected = experiment.expected
-    return f"{'no arm' if expected.arm is None else expected.arm} should end highest. {' '.join(expected.because.split())}"
+    return (
+        f"{'no arm' if expected.arm is None else expected.arm} should end highest. {' '.join(expected.because.split())}"
+    )
 
 
 def _outcome(experiment: Experiment, arms: Sequence[ArmResult], numbers: _Numbers) -> str:
