@@ -90,7 +90,7 @@ def test_single_words_are_reported_and_no_warning_where_nothing_can_pass() -> No
     assert result.status == "ok"
     assert result.seen == f"1 of 3 rollouts hold words of another task: r0 has 'cairo'; {NOTHING_SHARED}"
     assert check_isolation(evidence(rollouts, NOTHING_SHARED, SHARED)).status == "failure"
-    whole = [recorded(PARIS, 0, user=OSLO), recorded(OSLO, 1), recorded(CAIRO, 2)]
+    whole = [recorded(PARIS, 0, user=OSLO["question"]), recorded(OSLO, 1), recorded(CAIRO, 2)]
     assert check_isolation(evidence(whole, NOTHING_SHARED)).status == "failure"
 
 
