@@ -309,13 +309,16 @@ class EmbeddedEngine(Engine):
         self._embeddings = None if self._processor is None else ImageEmbeddings(model)
         expected = Expected.of(model)
         lean = self._config.lean and FusedForward.serves(model)
-        if precision == "int8" and not (lean and shape.device.type == "cpu" and shape.dtype == torch.float32):
-            raise EngineError(
-                f"precision int8 is for float32 models of the families {', '.join(sorted(FAMILIES))} on a CPU; take "
-                f"bfloat16 for {type(model).__name__}"
-            )
+        candidates = (FusedForward, GenericForward) if lean else (GenericForward,)
+        if precision == "int8":
+            if not (lean and shape.device.type == "cpu" and shape.dtype == torch.float32):
+                raise EngineError(
+                    f"precision int8 is for float32 models of the families {', '.join(sorted(FAMILIES))} on a CPU; "
+                    f"take bfloat16 for {type(model).__name__}"
+                )
+            candidates = (FusedForward,)
         reason = ""
-        for make in (FusedForward, GenericForward) if lean else (GenericForward,):
+        for make in candidates:
             try:
                 exact = self._checked(make, shape, expected, "float32")
             except (EngineError, RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
@@ -327,8 +330,6 @@ class EmbeddedEngine(Engine):
             if precision == "bfloat16":
                 round_weights(model, matrices_only=make is FusedForward)
                 shape = shape if make is FusedForward else cache_shape(model)
-            elif make is not FusedForward:
-                break
             return self._checked(make, shape, expected, precision)
         raise EngineError(f"{type(model).__name__} cannot be served exactly by the embedded engine: {reason}")
 
