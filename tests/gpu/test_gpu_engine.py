@@ -13,6 +13,7 @@ from torch import nn
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import EngineRecord, GenerateRequest
 from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
+from leyden.core.errors import EngineError
 from leyden.core.testing.tiny_models import tiny_model
 
 VOCABULARY = 61
@@ -127,3 +128,21 @@ async def test_bfloat16_is_served_to_its_own_precision() -> None:
         await answer(engine, 0, [1, 2, 3], Sampling(temperature=0, max_tokens=5))
     assert len(records) == 1
     check_logprobs(model, records, within=0.2)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama", "gpt2"])
+async def test_weights_rounded_to_bfloat16_give_log_probabilities_near_those_of_the_cpu(family: str) -> None:
+    model = tiny_model(family)
+    async with serving(model, precision="bfloat16") as (engine, records):
+        assert engine.precision == "bfloat16"
+        await asyncio.gather(
+            *(answer(engine, n, prompt, Sampling(max_tokens=9)) for n, prompt in enumerate(prompts(6)))
+        )
+    assert len(records) == 6
+    check_logprobs(model, records, within=0.2)
+
+
+async def test_int8_is_refused_in_one_line() -> None:
+    with pytest.raises(EngineError, match="on a CPU; take bfloat16"):
+        async with serving(tiny_model("qwen3"), precision="int8"):
+            pass
