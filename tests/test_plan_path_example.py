@@ -39,16 +39,18 @@ def test_the_agents_know_nothing_of_leyden() -> None:
     assert "lightning" not in source
 
 
-def test_every_budget_is_one_more_than_the_shortest_path() -> None:
-    for row in rows("train"):
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_every_budget_is_one_more_than_the_shortest_path(split: str) -> None:
+    for row in rows(split):
         assert row["budget"] == shortest(row["walls"], row["start"], row["goal"]) + 1
         assert 3 <= row["budget"] <= 5
 
 
-def test_the_shipped_file_is_what_its_seed_makes_and_shares_are_apart() -> None:
-    drawn = TASKS.maps(TASKS.SPLITS["train"])
-    assert rows("train") == [TASKS.row(f"train-{n:04d}", one) for n, one in enumerate(drawn)]
-    assert {TASKS.share_of(one.walls) for one in drawn} == {"train"}
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_the_shipped_file_is_what_its_seed_makes_and_shares_are_apart(split: str) -> None:
+    drawn = TASKS.maps(TASKS.SPLITS[split])
+    assert rows(split) == [TASKS.row(f"{split}-{n:04d}", one) for n, one in enumerate(drawn)]
+    assert {TASKS.share_of(one.walls) for one in drawn} == {split}
 
 
 @pytest.mark.parametrize(
