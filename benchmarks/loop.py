@@ -9,6 +9,7 @@ lives in an environment of its own, and is measured as its documentation sets it
 
 `--policy` takes a larger policy that already earns rewards, such as SmolLM2-135M after a warm start: `python
 scripts/record_expert.py calculator --store sqlite:///expert.db`, then `leyden train --algorithm sft --set spans=…`.
+`--sides` limits which sides are measured.
 
 Sides take turns, each run a fresh process, so that a busy machine slows all; starting up and the first steps are not
 counted. Without `--peer-python` ours alone is measured.
@@ -22,6 +23,7 @@ response tokens are printed, because what is drawn, and so learned, differs.
 
 import argparse
 import json
+import re
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -182,18 +184,29 @@ def main() -> None:
     parser.add_argument(
         "--engine-precision", choices=("float32", "bfloat16", "int8"), default="float32", help="of our sides"
     )
+    parser.add_argument(
+        "--update-precision", choices=("float32", "bfloat16"), default="float32", help="of our sides and of TRL, tuned"
+    )
+    parser.add_argument("--sides", default="", metavar="REGEX", help="measure only those whose name it finds")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     arguments.policy = arguments.policy.resolve()
     plan = make_plan(arguments)
     rollouts = plan.tasks_per_step * plan.group_size
-    ours, peer = our_sides(rollouts, ("--engine-precision", arguments.engine_precision)), arguments.peer_python
-    peers = trl_sides(peer.absolute(), rollouts) if peer else []
-    found = compare([*ours, *peers], plan, arguments.rounds, arguments.warm_up)
+    precision = arguments.update_precision
+    options = ("--engine-precision", arguments.engine_precision, "--set", f"precision={precision}")
+    ours, peer = our_sides(rollouts, options), arguments.peer_python
+    peers = trl_sides(peer.absolute(), rollouts, bfloat16=precision == "bfloat16") if peer else []
+    sides = [side for side in (*ours, *peers) if re.search(arguments.sides, side.name)]
+    if not sides:
+        raise SystemExit(
+            f"--sides {arguments.sides!r} finds none of: {', '.join(side.name for side in (*ours, *peers))}"
+        )
+    found = compare(sides, plan, arguments.rounds, arguments.warm_up)
     same_prompts(found)
     rows = {name: summary(runs) for name, runs in found.items()}
     show(rows)
-    compared = ratios(rows, [side.name for side in ours])
+    compared = ratios(rows, [side.name for side in ours if side.name in rows])
     for pair, ratio in compared.items():
         print(
             f"{pair:<48}{ratio['rollouts_per_s']:8.2f} x rollouts/s{ratio['rollouts_per_cpu_s']:8.2f} x rollouts/CPU s"

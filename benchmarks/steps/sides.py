@@ -109,11 +109,14 @@ def our_sides(rollouts: int, common: tuple[str, ...] = ()) -> list[Ours]:
     ]
 
 
-def trl_sides(python: Path, rollouts: int) -> list[Trl]:
-    """As TRL's documentation sets it up, in micro-batches of its default size; and at its best on a CPU."""
+def trl_sides(python: Path, rollouts: int, *, bfloat16: bool = False) -> list[Trl]:
+    """As TRL's documentation sets it up, in micro-batches of its default size; and at its best on a CPU.
+
+    With `bfloat16`, the latter use torch's autocast, as Leyden's update does with this precision.
+    """
     small: dict[str, Any] = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": rollouts // 8}
     whole: dict[str, Any] = {"per_device_train_batch_size": rollouts, "gradient_accumulation_steps": 1}
-    whole |= {"bf16": False, "gradient_checkpointing": False, "dataloader_pin_memory": False}
+    whole |= {"bf16": bfloat16, "gradient_checkpointing": False, "dataloader_pin_memory": False}
     return [
         Trl(name="TRL, defaults", python=python, config=small),
         Trl(name="TRL, tuned, 1 thread", python=python, threads=1, config=whole),
