@@ -108,8 +108,9 @@ SPLITS = {
     "dev": Split(SEEN, "dev", 300, seed=12),
     "val": Split(SEEN, "val", 400, seed=13),
     "val_unseen": Split(UNSEEN, "val", 400, seed=14),
+    "val_smollm2": Split(SEEN, "val", 200, seed=0x899F50C1),  # from the hash of the commit that fixed the recipe
 }
-SHIPPED = ("train", "val", "val_unseen")
+SHIPPED = tuple(name for name in SPLITS if name != "dev")
 
 
 @dataclass(frozen=True)
