@@ -145,6 +145,7 @@ def test_settings_may_come_from_a_run_file(
         (("--device", "cuda"), "no policy is served or trained in a run with an --endpoint; remove --device"),
         (("--group-size", "4"), "remove --group-size"),
         (("--temperature", "0.5"), "remove --temperature"),
+        (("--max-tokens", "50"), "remove --max-tokens"),
         (("--prompt", "a/b=prompt.txt"), "the name 'a/b' of a prompt or another resource must match"),
         (("--prompt", "other"), "--prompt takes name=file, each name once, not 'other'"),
         (("--prompt", "other=missing.txt"), "prompt missing.txt cannot be read: No such file or directory"),

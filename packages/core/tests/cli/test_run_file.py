@@ -110,7 +110,18 @@ def test_options_win_over_the_file(files: Path, begun: list[tuple[RunConfig, Any
     save_config(ALL, files / "config.yaml")
     options = [
         *("other.py:agent", "--name", "again", "--steps", "25", "--tasks", "other.jsonl", "--val", "other.jsonl"),
-        *("--temperature", "1", "--ray-cpus", "2", "--set", "kl_loss=0.75", "--check", "--sampled-eval"),
+        *(
+            "--temperature",
+            "1",
+            "--max-tokens",
+            "64",
+            "--ray-cpus",
+            "2",
+            "--set",
+            "kl_loss=0.75",
+            "--check",
+            "--sampled-eval",
+        ),
         *("--reward-weight", "content=2", "--timeout", "120", "--route", "agent=x,to=b", "--route", "to=a"),
     ]
     assert cli.run(["train", "--config", "config.yaml", *options]) == 2
@@ -122,7 +133,7 @@ def test_options_win_over_the_file(files: Path, begun: list[tuple[RunConfig, Any
         steps=25,
         tasks="other.jsonl",
         held_out=(EvaluationSet(name="other", source="other.jsonl"),),
-        sampling=Sampling(temperature=1),
+        sampling=Sampling(temperature=1, max_tokens=64),
         runners=msgspec.structs.replace(ALL.runners, ray_cpus=2),
         algorithm_config={"learning_rate": 0.25, "kl_loss": 0.75},
         check=True,
@@ -174,6 +185,7 @@ def test_a_command_in_the_file_is_run_as_on_the_command_line(
         ("learning_rate: 1e-4", "write it in algorithm_config, as algorithm_config: {learning_rate: ...}"),
         ("max-staleness: 1", "write it in algorithm_config"),
         ("temperature: 1", "write it in sampling, as sampling: {temperature: ...}"),
+        ("sampling: {max_tokens: 0}", "max-tokens must be at least 1, not 0"),
         ("ray_actors: 2", "write it in runners, as runners: {ray_actors: ...}"),
         ("val: val.jsonl", "write held_out, a list of {name: NAME, source: FILE}"),
         ("set: {}", "write algorithm_config, a mapping"),

@@ -120,6 +120,10 @@ class RunOptions:
     temperature: Annotated[float, typer.Option(help="Sampling temperature in training; overrides the agent's own.")] = (
         1.0
     )
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(help="Longest answer of a call in training; a shorter limit of the agent's holds."),
+    ] = None
     agent_match: Annotated[
         str | None, typer.Option(help="Train only calls of agents or nodes whose name this regex finds.")
     ] = None
@@ -274,7 +278,8 @@ class RunOptions:
         own = {name: value for name, value in self._by_options().items() if self._wins(name, written)}
         fields = {**written, **own}
         fields["runners"] = self._runners(written.get("runners") or {})
-        fields["sampling"] = {**(written.get("sampling") or {}), **self._named(("temperature", "temperature"))}
+        sampling = self._named(("temperature", "temperature"), ("max_tokens", "max_tokens"))
+        fields["sampling"] = {**(written.get("sampling") or {}), **sampling}
         fields["vllm"] = {**(written.get("vllm") or {}), **read_settings(self.vllm or [], "--vllm")}
         is_same = fields["algorithm"] == written.get("algorithm", USUAL)
         fields["algorithm_config"] = self._algorithm_config((written.get("algorithm_config") or {}) if is_same else {})

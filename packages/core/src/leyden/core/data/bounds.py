@@ -37,6 +37,7 @@ BOUNDS = {
     "learning_rate": Bound(0, 1_000),
     "max_attempts": Bound(1, 1_000),
     "max_span_per_minute": Bound(1, 1_000_000_000),
+    "max_tokens": Bound(1, 10_000_000),
     "patience": Bound(0, LONGEST_SECONDS),
     "port": Bound(0, 65_535),
     "ray_actors": Bound(1, 10_000),

@@ -162,6 +162,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             if option in BOUNDS and value is not None:
                 check_bound(option, value)
         check_bound("temperature", self.sampling.temperature)
+        if self.sampling.max_tokens is not None:
+            check_bound("max_tokens", self.sampling.max_tokens)
         for name, weight in self.reward_weights.items():
             check_bound("reward_weight", weight, f"the weight of reward dimension {name!r}")
         Selector(agent_match=self.agent_match, span_match=self.span_match, attribute_match=self.attribute_match)
@@ -265,7 +267,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             "engine-precision": self.engine_precision != "float32" and self.endpoint.policy is None,
             "frozen": bool(self.frozen),
             "group-size": self.group_size != GROUP_SIZE,
-            "temperature": self.sampling != Sampling(),
+            "max-tokens": self.sampling.max_tokens is not None,
+            "temperature": msgspec.structs.replace(self.sampling, max_tokens=None) != Sampling(),
             "threads": self.threads is not None and self.endpoint.policy is None,
             "update": self.update != "swap",
         }
