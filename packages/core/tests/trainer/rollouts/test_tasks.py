@@ -1,5 +1,9 @@
+import bz2
+import gzip
 import json
+import lzma
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -53,6 +57,7 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_have_ends_of_lines_of_windo
         ('{"a": [-Infinity]}\n', "line 1: -Infinity is no number that JSON can hold"),
         ('{"a": 1e400}\n', "line 1: 1e400 is no number that JSON can hold"),
         ("question,answer\nx,1\n", "line 1: not JSON .* write one JSON object a line, such as"),
+        ('[{"a": 1}]\n', "line 1: a task is a JSON object .* write one object a line, without a list around them"),
         ("{'a': 1}\n", "line 1: not JSON .* write keys and texts in double quotes"),
         ('{"a": 1}\n{"a": ' + "9" * 5000 + "}\n", "line 2: a whole number of 5,000 digits: write it as text"),
     ],
@@ -61,6 +66,15 @@ def test_a_malformed_row_is_named_by_its_line(tmp_path: Path, text: str, says: s
     (tmp_path / "t.jsonl").write_text(text)
     with pytest.raises(TaskError, match=says):
         load_tasks(tmp_path / "t.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("compress", "says"), [(gzip.compress, "gzip"), (bz2.compress, "bzip2"), (lzma.compress, "xz")]
+)
+def test_a_compressed_file_is_to_be_decompressed(tmp_path: Path, compress: Callable[[bytes], bytes], says: str) -> None:
+    (tmp_path / "t.jsonl.gz").write_bytes(compress(b'{"a": 1}\n'))
+    with pytest.raises(TaskError, match=f"is compressed with {says}; decompress it first"):
+        load_tasks(tmp_path / "t.jsonl.gz")
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])

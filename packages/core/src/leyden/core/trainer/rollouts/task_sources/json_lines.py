@@ -43,9 +43,10 @@ def _row(file: Path, number: int, line: str) -> Task:
     except ValueError as error:
         raise TaskError(f"{file}, line {number}: {error}") from None
     if not row or type(row) not in (dict, str):
+        advice = "; write one object a line, without a list around them" if isinstance(row, list) else ""
         raise TaskError(
             f"{file}, line {number}: a task is a JSON object with at least one key, or a string that is not empty, "
-            f"not {line.strip()[:40]!r}"
+            f"not {line.strip()[:40]!r}{advice}"
         )
     return row
 

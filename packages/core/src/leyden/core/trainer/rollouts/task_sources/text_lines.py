@@ -6,6 +6,14 @@ from pathlib import Path
 from leyden.core.errors import TaskError
 
 BYTE_ORDER_MARK = "\ufeff"
+COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PK\x03\x04": "zip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+}
+"""Formats of compressed files by their first bytes."""
 
 
 def text_lines(file: Path) -> Iterator[str]:
@@ -27,6 +35,9 @@ def text_lines(file: Path) -> Iterator[str]:
 
 
 def _decoded(file: Path, number: int, line: bytes) -> str:
+    packed = next((name for start, name in COMPRESSED.items() if number == 1 and line.startswith(start)), None)
+    if packed:
+        raise TaskError(f"{file} is compressed with {packed}; decompress it first")
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError:
