@@ -29,12 +29,13 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from steps.meter import Step
 from steps.sides import Ours, Plan, Trl, our_sides, trl_sides
 from steps.task import TOOL, messages_of
 
+from leyden.core.engine.base import EnginePrecision
 from leyden.core.trainer.rollouts.tasks import batch, load_tasks
 
 EXAMPLE = Path(__file__).parents[1] / "examples/calculator_langgraph"
@@ -181,9 +182,7 @@ def main() -> None:
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--policy", type=Path, default=EXAMPLE / "policy", help="one that earns rewards on these tasks")
     parser.add_argument("--learning-rate", type=float, default=6e-4)
-    parser.add_argument(
-        "--engine-precision", choices=("float32", "bfloat16", "int8"), default="float32", help="of our sides"
-    )
+    parser.add_argument("--engine-precision", choices=get_args(EnginePrecision), default="float32", help="of our sides")
     parser.add_argument(
         "--update-precision", choices=("float32", "bfloat16"), default="float32", help="of our sides and of TRL, tuned"
     )

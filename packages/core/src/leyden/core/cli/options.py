@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, cast, get_args
 
 import msgspec
 import typer
@@ -339,9 +339,10 @@ def read_engine(value: str) -> Literal["embedded", "vllm"]:
 
 def read_engine_precision(value: str) -> EnginePrecision:
     """Read the precision of the served weights; raises UsageError for an unknown value."""
-    if value not in ("float32", "bfloat16", "int8"):
-        raise UsageError(f"--engine-precision must be float32, bfloat16 or int8, not {value!r}")
-    return value
+    known = get_args(EnginePrecision)
+    if value not in known:
+        raise UsageError(f"--engine-precision must be {', '.join(known[:-1])} or {known[-1]}, not {value!r}")
+    return cast("EnginePrecision", value)
 
 
 def read_held_out(sets: Sequence[Mapping[str, str]]) -> dict[str, list[Task]]:

@@ -192,14 +192,13 @@ class EmbeddedEngine(Engine):
         Responses in flight continue; their prompts and tokens so far are computed again. Raises EngineError, and
         changes nothing, unless `weights` has every parameter in its shape (of tied ones, any).
         """
-        served = self._check_ready()
+        served, forward = self._check_ready(), self._forward
         chosen = served.check(weights)
 
         def replace() -> None:
             self._thread.flush(version)
             served.replace(chosen)
-            if isinstance(self._forward, FusedForward):
-                self._forward.refresh()
+            forward.refresh()
 
         await asyncio.wrap_future(self._thread.between_steps(replace))
 

@@ -21,6 +21,10 @@ class Forward(Protocol):
         """Return logits of each row's last token (B, 1, V), or of `every` token (B, Q, V)."""
         ...
 
+    def refresh(self) -> None:
+        """Follow a change of the model's weights."""
+        ...
+
 
 class GenericForward:
     """The model's own forward pass, with the engine's cache instead of its own.
@@ -46,6 +50,9 @@ class GenericForward:
             logits_to_keep=0 if every else 1,
         )
         return out.logits
+
+    def refresh(self) -> None:
+        """Do nothing: the model reads its weights in each pass."""
 
 
 class _StepCache(Cache):
