@@ -60,6 +60,7 @@ RUINED: dict[str, Lines] = {
     "groups_without_spread": history(groups_with_spread=always(2)),
     "gradient_explosion": history(grad_norm=5.0),
     "all_masked": history(optimizer_steps=0, optimizer_steps_masked=4),
+    "constant_critic": history(value_explained_variance=always(-0.01)),
 }
 SOUND_ALL_THE_SAME: dict[str, Lines] = {
     "as it began": history(),
@@ -105,6 +106,7 @@ def test_what_does_not_raises_nothing(what: str) -> None:
         ("importance_ratio_deviation", 0.0099, 0.0101),
         ("grad_norm", 1.99, 2.01),
         ("groups_with_spread", always(4), always(3)),
+        ("value_explained_variance", always(0.021), always(0.019)),
     ],
 )
 def test_thresholds_are_where_they_are_documented(threshold: str, sound: Any, ruined: Any) -> None:

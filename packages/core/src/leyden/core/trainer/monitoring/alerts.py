@@ -191,6 +191,21 @@ def all_masked(history: History) -> str | None:
     )
 
 
+def constant_critic(history: History) -> str | None:
+    """Alert when over 5 steps, after 5 others, the critic explains less than 0.02 of the returns, and rewards vary.
+
+    A critic that predicts the mean of all returns explains 0 or a little less. Credit by such values is noise: with
+    `learned_value`, little but the last call of a rollout is then trained.
+    """
+    explained = _values(history, "value_explained_variance")
+    if len(explained) < 2 * BEGINNING or not median(explained[-BEGINNING:]) < 0.02 or not _unsolved(history):
+        return None
+    return (
+        f"the critic explains {max(0.0, median(explained[-BEGINNING:])):.0%} of the returns after {len(explained)} "
+        "steps, as a constant does; set critic.epochs and critic.minibatches to 4, or raise critic.learning_rate"
+    )
+
+
 CHECKS: dict[str, Check] = {
     check.__name__: check
     for check in (
@@ -202,6 +217,7 @@ CHECKS: dict[str, Check] = {
         groups_without_spread,
         gradient_explosion,
         all_masked,
+        constant_critic,
     )
 }
 """Alert checks by name."""
