@@ -73,17 +73,23 @@ def leyden_processes(run: Path) -> list[int]:
     return found
 
 
-def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(
-    train_arguments: Callable[..., list[str]], start: Start, leyden: Leyden, tmp_path: Path
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_or_sigterm_stops_cleanly_and_says_how_to_go_on(
+    train_arguments: Callable[..., list[str]],
+    start: Start,
+    leyden: Leyden,
+    tmp_path: Path,
+    number: signal.Signals,
+    code: int,
 ) -> None:
     run = tmp_path / "stopped"
     process = start(*train_arguments(tmp_path, "stopped", "--steps", str(LONG)))
     wait_for_step(run, 2, process)
     began = time.monotonic()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     stopped = process.ended(60)
     assert time.monotonic() - began < 20
-    assert stopped.returncode == 130
+    assert stopped.returncode == code
     said = stopped.stderr
     assert "Traceback" not in said
     command = re.search(r"continue with: leyden (.*)", said)

@@ -10,6 +10,7 @@ from leyden.core.cli.options import default_name, read_held_out, read_policies, 
 from leyden.core.errors import CheckFailed, EngineError, NothingToLearn, TrainingError, UsageError
 from leyden.core.trainer import launch
 from leyden.core.trainer.config import NAME
+from leyden.core.trainer.event_loop import Terminated
 
 
 @pytest.mark.parametrize(
@@ -99,6 +100,7 @@ def test_resume_hands_on_what_may_change(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         (EngineError("no replica is left"), 1, "failed; continue with: leyden train --resume old --runs {}\n"),
         (KeyboardInterrupt(), 130, "stopped; continue with: leyden train --resume old --runs {}\n"),
+        (Terminated(), 143, "stopped; continue with: leyden train --resume old --runs {}\n"),
         (UsageError("no such option"), 2, "leyden: no such option\n"),
         (NothingToLearn("no reward"), 2, "failed; continue with: leyden train --resume old --runs {}\n"),
         (CheckFailed("it cannot learn"), 1, "leyden: it cannot learn\n"),

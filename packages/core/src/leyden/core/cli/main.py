@@ -30,6 +30,7 @@ from leyden.core.cli.commands.run import run_workers
 from leyden.core.cli.descriptors import OutputError, give_up_output, guard_output, open_descriptors
 from leyden.core.errors import LeydenError, UsageError
 from leyden.core.masking import mask_own_logs, printable, remember_words
+from leyden.core.trainer.event_loop import Terminated
 
 app = typer.Typer(
     name="leyden",
@@ -57,7 +58,7 @@ app.add_typer(prompts.app, name="prompts")
 app.add_typer(policies.app, name="policies")
 app.add_typer(verl.app, name="verl")
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 
 
 def _show_version(wanted: bool) -> None:
@@ -80,7 +81,10 @@ def options(
 
 
 def main() -> None:
-    """Run the command line and exit: 0 success, 2 arguments cannot work, 1 other failure, 130 stopped by Ctrl-C."""
+    """Run the command line and exit.
+
+    Exit codes: 0 success, 2 arguments cannot work, 1 other failure, 130 stopped by Ctrl-C, 143 stopped by SIGTERM.
+    """
     open_descriptors()
     guard_output()
     try:
@@ -102,6 +106,8 @@ def run(arguments: list[str]) -> int:
         return exit_.exit_code
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
+    except Terminated:
+        return TERMINATED
     except UsageError as error:
         return _fail(str(error), 2)
     except LeydenError as error:

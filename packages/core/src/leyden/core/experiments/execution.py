@@ -20,7 +20,7 @@ from leyden.core.experiments.record import ENDED, Records, Session, State
 from leyden.core.trainer.run_folder.folder import RunFolder
 
 SECONDS_TO_STOP = 60.0
-"""Time that a run has to write its checkpoint after Ctrl-C; it is killed then."""
+"""Time that a run has to end after SIGTERM; it is killed then."""
 PAUSE = 0.3
 _ERROR = re.compile(r"^(?:leyden|[\w.]*Error): .*", re.MULTILINE)
 MOST_CHARACTERS = 500
@@ -71,8 +71,8 @@ class Execution:
     def run(self) -> dict[str, State]:
         """Run the jobs, and return the state in which each ended.
 
-        On KeyboardInterrupt the running processes are stopped with Ctrl-C; they continue from their checkpoints when
-        the experiment is run again.
+        On KeyboardInterrupt the running processes are stopped; they continue from their checkpoints when the experiment
+        is run again.
         """
         waiting: list[Job] = []
         for job in self._jobs:
@@ -199,10 +199,13 @@ class Execution:
         self._progress.end(job, state, error, was_there=was_there)
 
     def _stop(self) -> None:
-        """Stop all processes like Ctrl-C does; kill those that do not end."""
+        """Stop all processes with SIGTERM; kill those that do not end.
+
+        They would ignore SIGINT if a shell had started this command in the background.
+        """
         for one in self._running:
             with contextlib.suppress(ProcessLookupError):
-                one.process.send_signal(signal.SIGINT)
+                one.process.terminate()
         deadline = time.monotonic() + SECONDS_TO_STOP
         for one in self._running:
             try:

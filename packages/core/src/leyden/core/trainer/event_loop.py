@@ -19,6 +19,36 @@ def run_loop(main: Coroutine[Any, Any, A]) -> A:
     return uvloop.run(main)
 
 
+class Terminated(BaseException):
+    """SIGTERM has ended the work. Like KeyboardInterrupt, it is no error that code recovers from."""
+
+
+async def ended_by_sigterm(main: Coroutine[Any, Any, A]) -> A:
+    """Await `main`. SIGTERM cancels it, as Ctrl-C does, and raises `Terminated` once it has ended.
+
+    Outside the main thread, which gets no signals, this only awaits.
+    """
+    loop, task, received = asyncio.get_running_loop(), asyncio.current_task(), list[bool]()
+    assert task is not None
+
+    def cancel() -> None:
+        received.append(True)
+        task.cancel()
+
+    try:
+        loop.add_signal_handler(signal.SIGTERM, cancel)
+    except (NotImplementedError, RuntimeError, ValueError):
+        return await main
+    try:
+        return await main
+    except asyncio.CancelledError:
+        if received:
+            raise Terminated from None
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
 @contextlib.contextmanager
 def stopped_by_sigterm() -> Generator[asyncio.Event]:
     """Context manager: yields an event that SIGTERM sets. On exit it restores Python's default signal handler."""

@@ -25,7 +25,7 @@ from leyden.core.runner.user_code.agent_spec import agent_fields
 from leyden.core.store.open import open_store
 from leyden.core.trainer.agents.local import AgentPlan, AgentSide, no_agents, remote_agents, worker_agents
 from leyden.core.trainer.config import RunConfig, check_in_clear, save_config
-from leyden.core.trainer.event_loop import run_loop
+from leyden.core.trainer.event_loop import ended_by_sigterm, run_loop
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.preflight.rehearsal import ENOUGH_ROLLOUTS, MOST_BATCHES
 from leyden.core.trainer.preflight.report import CheckReport
@@ -234,7 +234,8 @@ def train_here(display: Display, resources: NamedResources | None = None) -> Ses
 
     def run_session(folder: RunFolder, config: RunConfig) -> RunReport:
         with folder.locked(), repeatable(config.deterministic):
-            return run_loop(train(folder, config, _agents(folder, config), display, resources))
+            work = train(folder, config, _agents(folder, config), display, resources)
+            return run_loop(ended_by_sigterm(work))
 
     return run_session
 
@@ -244,7 +245,8 @@ def check_here(display: Display, resources: NamedResources | None = None) -> Che
 
     def run_check(folder: RunFolder, config: RunConfig) -> CheckReport:
         with folder.locked(), repeatable(config.deterministic):
-            return run_loop(check(folder, config, _agents(folder, config), display, resources))
+            work = check(folder, config, _agents(folder, config), display, resources)
+            return run_loop(ended_by_sigterm(work))
 
     return run_check
 

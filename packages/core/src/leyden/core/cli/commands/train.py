@@ -52,12 +52,13 @@ def train(
 
 def _finish(given: RunOptions, work: "Callable[[], RunReport]", name: str) -> None:
     """Do the work; say how to go on when it is stopped or fails, and show what it came to."""
+    from leyden.core.trainer.event_loop import Terminated
     from leyden.core.trainer.run_folder.folder import RunFolder
 
     where = "" if given.runs == RUNS else f" --runs {given.runs}"
     try:
         report = work()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         sys.stderr.write(f"\nstopped; continue with: leyden train --resume {name}{where}\n")
         raise
     except LeydenError as error:
