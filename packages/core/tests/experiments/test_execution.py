@@ -92,6 +92,21 @@ def test_what_was_made_with_another_command_is_refused(tmp_path: Path) -> None:
         check_unchanged(records, changed)
 
 
+def test_a_moved_experiment_is_the_same(tmp_path: Path) -> None:
+    after = "open('$first/made').close(); import pathlib, sys; pathlib.Path(sys.argv[1], 'of').touch()"
+    before, after_move = tmp_path / "here", tmp_path / "there" / "deeper"
+    before.mkdir()
+    records, jobs = made(before, {"first": TOUCH, "second": after})
+    run(records, jobs)
+    after_move.parent.mkdir()
+    before.rename(after_move)
+    records, jobs = made(after_move, {"first": TOUCH, "second": after})
+    check_unchanged(records, jobs)
+    assert [records.state(job) for job in jobs] == ["finished", "finished"]
+    records, jobs = made(after_move, {"first": TOUCH, "second": after + " "})
+    assert [records.state(job) for job in jobs] == ["finished", "other settings"]
+
+
 def test_sigterm_stops_the_processes_and_the_next_time_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

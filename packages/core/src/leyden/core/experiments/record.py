@@ -1,5 +1,6 @@
 """Records of jobs: with which settings a job was run, each of its sessions, and how it ended."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,7 +10,7 @@ import yaml
 from leyden.core.data.reasons import NO_SPREAD
 from leyden.core.errors import UsageError
 from leyden.core.experiments.plan import Job
-from leyden.core.experiments.settings import changed_file, difference, used_files
+from leyden.core.experiments.settings import changed_file, difference, used_files, wherever
 from leyden.core.masking import mask_values
 from leyden.core.policy.checkpoints.atomic import replace_file
 from leyden.core.trainer.run_folder.folder import RunFolder
@@ -99,15 +100,19 @@ class Records:
         return JobRecord(settings=settings, command=list(job.command), files=used_files(settings))
 
     def change(self, job: Job) -> str | None:
-        """Return how a job differs from the one that was run, as text; None if it is the same or was never run."""
+        """Return how a job differs from the one that was run, as text; None if it is the same or was never run.
+
+        It is the same if the experiment's folder has been moved, or Python is another one.
+        """
         record = self.read(job)
         if record is None:
             return None
-        now = self.new(job)
-        if record.command != now.command:
-            return f"the command was {record.command}, and is now {now.command}"
-        found = difference(mask_values(record.settings), mask_values(now.settings))
-        return found or changed_file(record.files, now.files)
+        prepared = (*job.needs, job.name)
+        before, now = (_comparable(one, prepared) for one in (record, self.new(job)))
+        if before.command != now.command:
+            return f"the command was {record.command}, and is now {list(job.command)}"
+        found = difference(mask_values(before.settings), mask_values(now.settings))
+        return found or changed_file(before.files, now.files)
 
     def state(self, job: Job) -> State:
         """Return what became of a job so far."""
@@ -126,11 +131,20 @@ class Records:
             return "finished"
         if run.path.exists() and run.is_in_use():
             return "in use"
-        if last.exit_code is None or last.exit_code < 0 or last.exit_code == 130:
+        if last.exit_code is None or last.exit_code < 0 or last.exit_code in (130, 143):
             return "unfinished"
         if last.exit_code == NOTHING_TO_LEARN and has_no_spread(run):
             return "no spread"
         return "failed"
+
+
+def _comparable(record: JobRecord, prepared: Sequence[str]) -> JobRecord:
+    """Return what decides the results of a job, wherever its experiment and its Python are."""
+    command = wherever(record.command, prepared)
+    if command and Path(command[0]).name.startswith("python"):
+        command[0] = "python"
+    files = {wherever(path, prepared): digest for path, digest in record.files.items()}
+    return JobRecord(settings=wherever(record.settings, prepared), command=command, files=files)
 
 
 def has_no_spread(run: RunFolder) -> bool:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -63,6 +63,14 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list | tuple):
         return [_each_text(one, change) for one in cast("list[Any]", value)]
     return value
+
+
+def wherever(value: Any, prepared: Sequence[str]) -> Any:
+    """Return `value` without the folders above those of `prepared`, which differ if an experiment has been moved."""
+    if not prepared:
+        return value
+    above = re.compile(rf"[^\s:'\"]*/(?=(?:{'|'.join(map(re.escape, prepared))})(?:/|$|['\"]))")
+    return _each_text(value, lambda text: above.sub("", text))
 
 
 def used_files(settings: Mapping[str, Any]) -> dict[str, str]:
