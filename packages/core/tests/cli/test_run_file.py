@@ -110,18 +110,8 @@ def test_options_win_over_the_file(files: Path, begun: list[tuple[RunConfig, Any
     save_config(ALL, files / "config.yaml")
     options = [
         *("other.py:agent", "--name", "again", "--steps", "25", "--tasks", "other.jsonl", "--val", "other.jsonl"),
-        *(
-            "--temperature",
-            "1",
-            "--max-tokens",
-            "64",
-            "--ray-cpus",
-            "2",
-            "--set",
-            "kl_loss=0.75",
-            "--check",
-            "--sampled-eval",
-        ),
+        *("--temperature", "1", "--max-tokens", "64", "--ray-cpus", "2"),
+        *("--set", "kl_loss=0.75", "--check", "--sampled-eval"),
         *("--reward-weight", "content=2", "--timeout", "120", "--route", "agent=x,to=b", "--route", "to=a"),
     ]
     assert cli.run(["train", "--config", "config.yaml", *options]) == 2

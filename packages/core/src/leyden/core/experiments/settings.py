@@ -66,9 +66,7 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def wherever(value: Any, prepared: Sequence[str]) -> Any:
-    """Return `value` without the folders above those of `prepared`, which differ if an experiment has been moved."""
-    if not prepared:
-        return value
+    """Return `value` without what is above the folders named in `prepared`, which changes if an experiment is moved."""
     above = re.compile(rf"[^\s:'\"]*/(?=(?:{'|'.join(map(re.escape, prepared))})(?:/|$|['\"]))")
     return _each_text(value, lambda text: above.sub("", text))
 

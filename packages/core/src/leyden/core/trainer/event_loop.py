@@ -26,7 +26,7 @@ class Terminated(BaseException):
 async def ended_by_sigterm(main: Coroutine[Any, Any, A]) -> A:
     """Await `main`. SIGTERM cancels it, as Ctrl-C does, and raises `Terminated` once it has ended.
 
-    Outside the main thread, which gets no signals, this only awaits.
+    Signals can be handled in the main thread only, and not on Windows; elsewhere this only awaits.
     """
     loop, task, received = asyncio.get_running_loop(), asyncio.current_task(), list[bool]()
     assert task is not None

@@ -20,11 +20,13 @@ def text_lines(file: Path) -> Iterator[str]:
     """Yield the lines of a file, each with its newline; a byte order mark is dropped.
 
     Only a newline ends a line: a text may contain other line separators. Raises TaskError for a file that does not
-    exist or cannot be read, and, with the line, for another encoding.
+    exist, is compressed or cannot be read, and, with the line, for another encoding.
     """
     try:
         with file.open("rb") as lines:
             for number, line in enumerate(lines, 1):
+                if number == 1:
+                    _check_uncompressed(file, line)
                 yield _decoded(file, number, line)
     except FileNotFoundError:
         raise TaskError(f"task file {file} does not exist") from None
@@ -34,10 +36,13 @@ def text_lines(file: Path) -> Iterator[str]:
         raise TaskError(f"task file {file} cannot be read: {error}") from None
 
 
-def _decoded(file: Path, number: int, line: bytes) -> str:
-    packed = next((name for start, name in COMPRESSED.items() if number == 1 and line.startswith(start)), None)
-    if packed:
+def _check_uncompressed(file: Path, beginning: bytes) -> None:
+    packed = next((name for start, name in COMPRESSED.items() if beginning.startswith(start)), None)
+    if packed is not None:
         raise TaskError(f"{file} is compressed with {packed}; decompress it first")
+
+
+def _decoded(file: Path, number: int, line: bytes) -> str:
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError:
