@@ -114,8 +114,9 @@ export class Table {
       spacer(this.below),
     );
     this.node = element("div.table-scroll", { "data-list": true, onscroll: () => this.#drawSoon() }, this.grid);
-    const width = this.columns.reduce((sum, column) => sum + column.width, 0);
-    this.grid.style.minWidth = `${Math.min(width, 1000)}px`;
+    const width = (columns) => `${columns.reduce((sum, column) => sum + column.width, 0)}px`;
+    this.grid.style.setProperty("--width", width(this.columns));
+    this.grid.style.setProperty("--narrow-width", width(this.columns.filter((column) => !column.wide)));
     this.node.addEventListener("list:move", (event) => this.#move(event.detail));
     this.node.addEventListener("list:open", () => this.#openActive());
   }

@@ -10,7 +10,7 @@ import { Histogram } from "../elements/histogram.js";
 import { choice, empty, fold, problem, setOptions, smallTable } from "../elements/page.js";
 import { Table } from "../elements/table.js";
 import { counted, duration, moment, number, visible } from "../format.js";
-import { link } from "../router.js";
+import { go, link } from "../router.js";
 import { runFrame } from "./run_frame.js";
 
 const NAMES = ["text", "mode", "status", "set", "reason", "agents", "group", "trained", "step", "version", "task", "low", "high"];
@@ -133,9 +133,7 @@ class RolloutsPage {
     }
     fields.push(choice("Trained", [["", "all"], ["yes", "yes"], ["no", "no"]], this.filter.trained, (value) => this.#set({ trained: value })));
     for (const [name, label] of NUMBERS) fields.push(this.#numberField(name, label));
-    const clear = () => {
-      location.hash = link(["runs", this.run.key, "rollouts"], { view: this.grouped ? "groups" : null, cleared: Date.now() });
-    };
+    const clear = () => go(link(["runs", this.run.key, "rollouts"], { view: this.grouped ? "groups" : null }));
     return element("div.bar", { role: "search" }, view, fields, element("button.plain", { type: "button", onclick: clear }, "Clear filters"));
   }
 
@@ -163,7 +161,7 @@ class RolloutsPage {
         if (!this.page.signal.aborted) fill(body, problem(error.message, () => draw(body)));
       }
     };
-    this.why.append(fold("What was not trained, and why", draw, this.page.query.has("reason")));
+    this.why.append(fold("What was not trained, and why", draw));
   }
 
   #href(row) {

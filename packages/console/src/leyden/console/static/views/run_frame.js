@@ -55,14 +55,11 @@ function drawHeading(heading, run, crumbs) {
   if (crumbs.length) trail.push(" / ", element("a", { href: link(["runs", run.key]) }, visible(run.name)));
   for (const [text, href] of crumbs) trail.push(" / ", href ? element("a", { href }, visible(text)) : visible(text));
   const title = crumbs.length ? crumbs[crumbs.length - 1][0] : run.name;
-  fill(
-    heading,
-    element("nav.crumbs", { "aria-label": "Breadcrumb" }, trail),
-    element("h1", {}, visible(title)),
-    run.state && stateBadge(run.state),
-    run.state && element("span.note", {}, run.steps ? `step ${number(run.step)} of ${number(run.steps)}` : `step ${number(run.step)}`),
-    (run.alerts ?? []).filter((alert) => alert.until === null).map((alert) => badge(visible(alert.name), "warn")),
-  );
+  const steps = run.steps ? `step ${number(run.step)} of ${number(run.steps)}` : `step ${number(run.step)}`;
+  const state = run.state
+    ? [stateBadge(run.state), element("span.note", {}, steps), ...run.alerts.filter((one) => one.until === null).map((one) => badge(visible(one.name), "warn"))]
+    : [];
+  fill(heading, element("div.crumbs", {}, element("nav", { "aria-label": "Breadcrumb" }, trail), state), element("h1", {}, visible(title)));
 }
 
 function tabs(key, current) {
