@@ -21,6 +21,15 @@ export function number(value) {
   return size >= 1000 ? minus(WHOLE.format(value)) : minus(String(Number(value.toPrecision(4))));
 }
 
+/**
+ * Seven significant digits, for numbers that the reader compares with each other.
+ * @param {number | null | undefined} value
+ */
+export function exact(value) {
+  if (value === null || value === undefined) return UNKNOWN;
+  return minus(Math.abs(value) >= 1e-4 || value === 0 ? String(Number(value.toPrecision(7))) : value.toExponential(6));
+}
+
 /** @param {number | null | undefined} value with its sign, as a difference */
 export function signed(value) {
   if (value === null || value === undefined) return UNKNOWN;
@@ -105,10 +114,18 @@ export function tokenText(text) {
   return text === "" ? "∅" : visible(text).replace(/ /g, "·").replace(/\n/g, "⏎").replace(/\t/g, "⇥");
 }
 
+/**
+ * A text as one word of a shell command, so that a run's name cannot become a command of its own.
+ * @param {string} text
+ */
+export function shellWord(text) {
+  return /^[\w.:/@%+=,-]+$/.test(text) && !text.startsWith("-") ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}
+
 function codePoint(one) {
   return `⟨U+${one.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
 }
 
 function minus(text) {
-  return text.replace("-", "−");
+  return text.replaceAll("-", "−");
 }

@@ -28,6 +28,7 @@ const DASHES = [undefined, [6, 4], [2, 3]];
  * @property {(step: number) => void} [onPick] a point was clicked
  * @property {(range: [number, number] | null) => void} [onZoom] the reader zoomed; null: back to all
  * @property {(value: number) => string} [format]
+ * @property {number} [top] the y axis goes from 0 to this value, so that several charts can be compared
  */
 
 export class Curve {
@@ -116,14 +117,14 @@ export class Curve {
   }
 
   #make() {
-    const { sync, onPick, onZoom } = this.options;
+    const { sync, onPick, onZoom, top } = this.options;
     this.plot = new uPlot(
       {
         width: this.area.clientWidth,
         height: HEIGHT,
         legend: { show: false },
         padding: [6, 8, 0, 0],
-        scales: { x: { time: false }, y: { range: yRange } },
+        scales: { x: { time: false }, y: { range: top === undefined ? yRange : [0, top] } },
         axes: [this.#axis({ size: 26, values: (_, ticks) => ticks.map(wholeStep) }), this.#axis({ size: yAxisSize, values: (_, ticks) => ticks.map(number) })],
         cursor: { sync: { key: sync }, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, bind: { dblclick: () => () => onZoom?.(null) } },
         series: [{}, ...this.series.map((one, index) => this.#line(one, index, false)), ...this.series.map((one, index) => this.#line(one, index, true))],

@@ -136,9 +136,10 @@ export function longText(text, { name = "text", mark } = {}) {
 /**
  * Names and values. A value may be a node.
  * @param {[string, import("../dom.js").Child][]} entries
+ * @param {"grid" | "rows"} [form] beside each other, or one a row
  */
-export function facts(entries) {
-  return element("dl.facts", {}, entries.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
+export function facts(entries, form = "grid") {
+  return element(`dl.facts.${form}`, {}, entries.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
 }
 
 /**

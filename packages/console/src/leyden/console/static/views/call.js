@@ -9,7 +9,7 @@ import { messageList } from "../elements/messages.js";
 import { badge, choice, facts, fold, load, longText, panel } from "../elements/page.js";
 import { spanDetails } from "../elements/span.js";
 import { TokenStrip } from "../elements/tokens.js";
-import { number, plain, signed, tokenText, visible } from "../format.js";
+import { exact, number, plain, signed, tokenText, visible } from "../format.js";
 import { isMasked, measures, scaleOf, sum } from "../measures.js";
 import { link } from "../router.js";
 import { runFrame } from "./run_frame.js";
@@ -122,7 +122,7 @@ class CallPage {
       this.details,
       element("h2", {}, `Token ${number(index + 1)} of ${number(ids.length)}`),
       element("p", {}, element("code.token.shown", {}, texts[index] === undefined ? "–" : tokenText(texts[index]))),
-      facts([["Id", String(ids[index])], ...mask, ...values]),
+      facts([["Id", String(ids[index])], ...mask, ...values], "rows"),
     );
   }
 
@@ -136,7 +136,7 @@ class CallPage {
       this.loss,
       element("h2", {}, `Loss in step ${number(trained.step)}`),
       element("p", {}, badge(trained.policy), trained.side && badge(trained.side)),
-      facts([["Sum of this call's token losses", number(shown)], ["This call's recorded share", number(trained.share)], ["Difference", signed(shown - trained.share)], ["Logged loss of the step", number(trained.loss)], ["Passes over the batch", number(trained.passes)]]),
+      facts([["Sum of this call's token losses", exact(shown)], ["This call's recorded share", exact(trained.share)], ["Difference", signed(shown - trained.share)], ["Logged loss of the step", exact(trained.loss)], ["Passes over the batch", number(trained.passes)]]),
       rest,
     );
     const { key } = this.page.parameters;
@@ -145,7 +145,7 @@ class CallPage {
       const href = link(["runs", key, "steps", trained.step]);
       if (!own) return rest.append(element("p.note", {}, "The tokens of the step's other calls were not recorded."));
       rest.append(
-        facts([["Sum over all calls of the step", number(own.sum)], ["Logged loss of the step", number(own.loss)], ["Difference", signed(own.sum - own.loss)]]),
+        facts([["Sum over all calls of the step", exact(own.sum)], ["Logged loss of the step", exact(own.loss)], ["Difference", own.loss === null ? "–" : signed(own.sum - own.loss)]]),
         element("p", {}, element("a", { href }, "All calls of the step")),
       );
     });

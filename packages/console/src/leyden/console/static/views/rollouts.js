@@ -11,7 +11,7 @@ import { choice, empty, fold, problem, setOptions, smallTable } from "../element
 import { Table } from "../elements/table.js";
 import { counted, duration, moment, number, visible } from "../format.js";
 import { go, link } from "../router.js";
-import { runFrame } from "./run_frame.js";
+import { resumeCommand, runFrame } from "./run_frame.js";
 
 const NAMES = ["text", "mode", "status", "set", "reason", "agents", "group", "trained", "step", "version", "task", "low", "high"];
 const CHOICES = [["mode", "Mode"], ["status", "Status"], ["set", "Held-out set"], ["reason", "Not trained because"], ["agents", "Agents"]];
@@ -93,7 +93,7 @@ class RolloutsPage {
     for (const [name] of CHOICES) this.#renewOptions(name);
     const table = this.grouped ? this.groupTable : this.table;
     const groups = this.grouped ? data.groups(rows) : [];
-    if (!data.length) fill(this.list, empty("This run has no rollouts yet. A run makes them while it trains:", `leyden train --resume ${this.run.name}`));
+    if (!data.length) fill(this.list, empty("This run has no rollouts yet. A run makes them while it trains:", resumeCommand(this.run)));
     else if (this.list.firstChild !== table.node) fill(this.list, table.node);
     table.setRows(this.grouped ? this.#sameGroups(groups) : rows);
     setText(this.count, this.#countText(rows, groups));

@@ -9,7 +9,7 @@ import { element, fill, setText } from "../dom.js";
 import { Curve } from "../elements/curve.js";
 import { command, empty, facts, fold, longText, panel, problem } from "../elements/page.js";
 import { shares } from "../elements/shares.js";
-import { duration, moment, number, percent, plain, result, signed, visible } from "../format.js";
+import { duration, moment, number, percent, plain, result, shellWord, signed, visible } from "../format.js";
 import { link } from "../router.js";
 import { SMOOTHING, StepSeries } from "../series.js";
 import { runFrame } from "./run_frame.js";
@@ -175,7 +175,7 @@ class RunPage {
 
   #noCharts() {
     if (this.data.steps.length) return element("p.note", {}, "No series has such a name.");
-    const next = this.run.commands[0]?.command ?? `leyden show ${this.run.name}`;
+    const next = this.run.commands[0]?.command ?? `leyden show ${shellWord(this.run.name)}`;
     return empty("This run has taken no step yet. To go on with it, or to see what happened:", next);
   }
 

@@ -6,7 +6,7 @@
 import { get, watchRun } from "../api.js";
 import { element, fill } from "../dom.js";
 import { badge, load, stateBadge } from "../elements/page.js";
-import { number, visible } from "../format.js";
+import { number, shellWord, visible } from "../format.js";
 import { link } from "../router.js";
 
 const PAGES = [
@@ -48,6 +48,14 @@ export function runFrame(page, current, crumbs, draw) {
     });
   });
   return { onChange: (listener) => listeners.push(listener) };
+}
+
+/**
+ * The command that goes on with a run.
+ * @param {any} run
+ */
+export function resumeCommand(run) {
+  return run.commands.find((one) => one.what === "resume")?.command ?? `leyden train --resume ${shellWord(run.name)}`;
 }
 
 function drawHeading(heading, run, crumbs) {

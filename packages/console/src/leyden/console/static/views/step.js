@@ -7,7 +7,7 @@ import { get } from "../api.js";
 import { element } from "../dom.js";
 import { empty, facts, load, panel } from "../elements/page.js";
 import { Table } from "../elements/table.js";
-import { number, signed, visible } from "../format.js";
+import { exact, number, signed, visible } from "../format.js";
 import { link } from "../router.js";
 import { runFrame } from "./run_frame.js";
 
@@ -35,7 +35,7 @@ function draw(page, target, answer) {
     });
     table.setRows(policy.calls);
     const sums = [
-      ["Sum of all shown token losses", number(policy.sum)], ["Logged loss", number(policy.loss)],
+      ["Sum of all shown token losses", exact(policy.sum)], ["Logged loss", exact(policy.loss)],
       ["Difference", policy.loss === null ? "–" : signed(policy.sum - policy.loss)], ["Tokens", number(policy.tokens)], ["Passes over the batch", number(policy.passes)],
     ];
     target.append(panel(visible(name), facts(sums), table.node));
