@@ -49,9 +49,7 @@ def _routes(page: Page, key: str) -> Iterator[tuple[str, str]]:
     yield "run", run
     yield "rollouts", f"{run}/rollouts"
     yield "groups", f"{run}/rollouts?view=groups"
-    columns = _api(page, f"runs/{quote(key, safe='')}/rollouts")["columns"]
-    if columns["id"]:
-        yield from _rollout_routes(page, key, run, columns["id"][:2])
+    yield from _rollout_routes(page, key, run, _rollout_ids(page, key))
     for view in ("versions", "prompts", "health", "bottlenecks"):
         yield view, f"{run}/{view}"
     keys = [one["key"] for one in _api(page, "runs")["runs"]]
@@ -61,6 +59,8 @@ def _routes(page: Page, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _rollout_routes(page: Page, key: str, run: str, ids: list[str]) -> Iterator[tuple[str, str]]:
+    if not ids:
+        return
     yield "rollout", f"{run}/rollouts/{quote(ids[0], safe='')}"
     if len(ids) > 1:
         yield "pair", f"#/compare/rollouts?{urlencode({'a': f'{key}/{ids[0]}', 'b': f'{key}/{ids[1]}'})}"
@@ -73,6 +73,17 @@ def _rollout_routes(page: Page, key: str, run: str, ids: list[str]) -> Iterator[
                 for step in span["model"]["steps"][:1]:
                     yield "step", f"{run}/steps/{step.split()[-1]}"
                 return
+
+
+def _rollout_ids(page: Page, key: str) -> list[str]:
+    """The first two rollouts that called a model; the server reads them in the background, so it is asked again."""
+    for _ in range(40):
+        columns = _api(page, f"runs/{quote(key, safe='')}/rollouts")["columns"]
+        called = [name for name, calls in zip(columns["id"], columns["calls"], strict=True) if calls]
+        if called:
+            return called[:2]
+        page.wait_for_timeout(250)
+    return []
 
 
 def _api(page: Page, path: str) -> Any:

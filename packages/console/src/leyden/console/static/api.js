@@ -44,8 +44,9 @@ export async function get(path, { query = {}, signal } = {}) {
  * @param {string} key of the run
  * @param {AbortSignal} signal
  * @param {(change: {lines: number, generation: string, state: string, step: number, rollouts: number | null}) => void} onChange
+ * @param {(message: string) => void} onProblem the server cannot read the run now
  */
-export function watchRun(key, signal, onChange) {
+export function watchRun(key, signal, onChange, onProblem) {
   /** @type {EventSource | null} */
   let source = null;
   const close = () => {
@@ -57,6 +58,7 @@ export function watchRun(key, signal, onChange) {
     if (source) return;
     source = new EventSource(address(["runs", key, "events"], {}), { withCredentials: true });
     source.addEventListener("change", (event) => onChange(JSON.parse(event.data)));
+    source.addEventListener("problem", (event) => onProblem(JSON.parse(event.data).error));
   };
   document.addEventListener("visibilitychange", adjust, { signal });
   signal.addEventListener("abort", close, { once: true });

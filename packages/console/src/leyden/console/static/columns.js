@@ -5,6 +5,13 @@
 
 import { get } from "./api.js";
 
+/** The most rollouts that the server gives; of more, the newest. */
+const MOST = 100_000;
+/** Milliseconds between two looks while the server still reads. */
+const PAUSE = 500;
+/** Looks until a store without rollouts counts as empty: the server begins to read when it is first asked. */
+const FIRST_LOOKS = 4;
+
 /** Filters that compare a column with one text. */
 const EXACT = ["mode", "status", "set", "reason", "agents", "group"];
 
@@ -32,6 +39,8 @@ export class RolloutColumns {
     this.next = 0;
     this.total = 0;
     this.indexed = 0;
+    /** @type {string | null} why the server cannot read the store now */
+    this.problem = null;
     this.length = 0;
     /** @type {Record<string, any[]>} */
     this.columns = {};
@@ -42,17 +51,19 @@ export class RolloutColumns {
   }
 
   /**
-   * Adds an answer of `/rollouts`. An answer of another generation replaces everything.
+   * Adds an answer of `/rollouts`: rows that are new, and rows that have changed, which replace those of the same id. A cursor that
+   * went back, or another generation, means that the store is another one; the answer then replaces everything.
    * @param {any} answer
    * @returns {boolean} whether a row was added or changed
    */
   add(answer) {
-    if (answer.generation !== this.generation) Object.assign(this, new RolloutColumns(), { generation: answer.generation });
-    const before = this.length;
+    const generation = answer.generation ?? "";
+    if (generation !== this.generation || answer.next < this.next) Object.assign(this, new RolloutColumns(), { generation });
     this.#put(answer.updates);
     this.#put(answer.columns);
-    Object.assign(this, { next: answer.next, total: answer.total, indexed: answer.indexed });
-    return this.length !== before || (answer.updates?.id?.length ?? 0) > 0;
+    const { next, total, indexed, problem = null } = answer;
+    Object.assign(this, { next, total, indexed, problem });
+    return answer.count > 0 || (answer.updates?.id?.length ?? 0) > 0;
   }
 
   /**
@@ -122,7 +133,7 @@ export class RolloutColumns {
       task: this.columns.task[rows[0]],
       versions: [...new Set(rows.map((row) => this.columns.version[row]).filter((version) => version !== null))].sort((a, b) => a - b),
       staleness: stale.length ? Math.max(...stale) : null,
-      trained: rows.filter((row) => this.columns.trained[row] === 1).length,
+      trained: rows.filter((row) => this.columns.trained[row]).length,
       reasons,
     };
   }
@@ -131,7 +142,7 @@ export class RolloutColumns {
     const { columns } = this;
     const tests = EXACT.filter((name) => filter[name]).map((name) => equals(columns[name], filter[name]));
     for (const name of ["step", "version", "task"]) if (filter[name]) tests.push(equals(columns[name], Number(filter[name])));
-    if (filter.trained) tests.push(equals(columns.trained, filter.trained === "yes" ? 1 : 0));
+    if (filter.trained) tests.push((row) => columns.trained[row] !== null && Boolean(columns.trained[row]) === (filter.trained === "yes"));
     if (filter.low) tests.push((row) => columns.reward[row] !== null && columns.reward[row] >= Number(filter.low));
     if (filter.high) tests.push((row) => columns.reward[row] !== null && columns.reward[row] <= Number(filter.high));
     for (const word of (filter.text ?? "").toLowerCase().split(/\s+/).filter(Boolean)) tests.push(this.#contains(word));
@@ -179,12 +190,13 @@ export async function readRollouts(key, signal, onPart) {
   if (kept.key !== key) kept = { key, columns: new RolloutColumns() };
   const { columns } = kept;
   if (columns.length) onPart(columns);
-  for (;;) {
-    const query = columns.generation ? { after: columns.next } : {};
-    const answer = await get(["runs", key, "rollouts"], { query, signal });
-    if (columns.add(answer) || !answer.total) onPart(columns);
-    if (answer.count === 0 && answer.indexed >= answer.total) return columns;
-    if (answer.count === 0) await pause(300, signal);
+  for (let looks = 0; ; looks++) {
+    const answer = await get(["runs", key, "rollouts"], { query: { after: columns.next }, signal });
+    if (columns.add(answer)) onPart(columns);
+    if (answer.count > 0) continue;
+    const complete = answer.total > 0 ? answer.indexed >= Math.min(answer.total, MOST) : looks >= FIRST_LOOKS;
+    if (complete || answer.problem) return onPart(columns);
+    await pause(PAUSE, signal);
   }
 }
 

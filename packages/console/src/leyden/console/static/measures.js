@@ -52,7 +52,7 @@ export function scaleOf(one) {
  * @param {number} index
  */
 export function isMasked(trained, index) {
-  return (trained.losses?.[index] ?? null) === null || trained.weights?.[index] === 0;
+  return Boolean(trained.masked?.[index]) || (trained.losses?.[index] ?? null) === null || trained.weights?.[index] === 0;
 }
 
 /**
@@ -64,5 +64,5 @@ export function sum(values) {
 }
 
 function measure(key, title, values, zero = null, text = number) {
-  return { key, title, values: values ?? [], zero, text };
+  return { key, title, values: (values ?? []).map((value) => (value === null ? null : Number(value))), zero, text };
 }

@@ -15,6 +15,15 @@ import { Tree } from "./tree.js";
 const SPEEDS = [["1", "1 ×"], ["4", "4 ×"], ["16", "16 ×"], ["0.25", "¼ ×"]];
 
 /**
+ * The reward of a rollout, as the answer gives it or as the list of its group does.
+ * @param {any} data answer of `/rollouts/{id}`
+ * @returns {number | null}
+ */
+export function rewardOf({ rollout, reward, siblings }) {
+  return reward ?? siblings.find((one) => one.id === rollout.id)?.reward ?? null;
+}
+
+/**
  * @typedef {object} PanelOptions
  * @property {AbortSignal} signal
  * @property {string} run key of the run
@@ -52,11 +61,12 @@ export class RolloutPanel {
     this.lanes = new Lanes(lanes(attempt.spans, this.from, this.to), this.from, this.to, (id) => this.select(id));
     this.tree = new Tree("Spans", branches(attempt.spans, this.options.different), (id) => this.select(id), (id) => this.#open(id));
     this.details = element("div.stack", { "aria-live": "polite" });
+    const of = ` of ${this.options.run} / ${this.data.rollout.id}`;
     fill(
       this.node,
       this.#attempts(),
-      element("section.panel", { "aria-label": "Timing" }, this.lanes.node, this.#player()),
-      element("div.side", {}, element("section.panel", { "aria-label": "Spans" }, this.tree.node), element("section.panel", { "aria-label": "The chosen span" }, this.details)),
+      element("section.panel", { "aria-label": `Timing${of}` }, this.lanes.node, this.#player()),
+      element("div.side", {}, element("section.panel", { "aria-label": `Spans${of}` }, this.tree.node), element("section.panel", { "aria-label": `The chosen span${of}` }, this.details)),
     );
     const first = this.order.find((one) => one.id === (span ?? this.options.different)) ?? this.order[0];
     this.select(first.id, false);

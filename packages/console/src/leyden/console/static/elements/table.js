@@ -123,6 +123,7 @@ export class Table {
 
   #head(column) {
     const name = `th${column.number ? ".number" : ""}${column.wide ? ".wide" : ""}`;
+    if (column.onCheck) return element(name, { scope: "col" }, element("span.visually-hidden", {}, column.title));
     if (!column.value) return element(name, { scope: "col" }, column.title);
     const button = element("button.sort", { type: "button", onclick: () => this.#sortBy(column.key) }, column.title);
     return element(name, { scope: "col", "aria-sort": ariaSort(this.sort, column.key) }, button);

@@ -136,7 +136,7 @@ class CallPage {
       this.loss,
       element("h2", {}, `Loss in step ${number(trained.step)}`),
       element("p", {}, badge(trained.policy), trained.side && badge(trained.side)),
-      facts([["Sum of this call's token losses", exact(shown)], ["This call's recorded share", exact(trained.share)], ["Difference", signed(shown - trained.share)], ["Logged loss of the step", exact(trained.loss)], ["Passes over the batch", number(trained.passes)]]),
+      facts([["Sum of this call's token losses", exact(shown)], ["This call's recorded share", exact(trained.share)], ["Difference", signed(shown - trained.share)], ["Logged loss of the step", exact(trained.loss)], ["Optimizer steps", number(trained.optimizer_steps)]]),
       rest,
     );
     const { key } = this.page.parameters;

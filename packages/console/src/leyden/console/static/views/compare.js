@@ -13,13 +13,16 @@ import { go, link } from "../router.js";
 import { SMOOTHING, StepSeries } from "../series.js";
 
 const MOST = 8;
+/** Milliseconds between two requests for rollouts that the server has not found yet, and how many there are at most. */
+const LOOK_AGAIN = 3000;
+const LOOKS = 20;
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
   page.title("Compare");
   const body = element("div.stack");
   page.main.append(element("div.heading", {}, element("h1", {}, "Compare runs")), body);
-  const keys = (page.query.get("runs") ?? "").split(",").filter(Boolean);
+  const keys = [...new Set((page.query.get("runs") ?? "").split(",").filter(Boolean))];
   const picker = element("div");
   const target = element("div.stack");
   body.append(picker, target);
@@ -32,14 +35,14 @@ export async function show(page) {
 function chooser(keys, runs) {
   const change = (next) => go(link(["compare"], { runs: next.join(",") }));
   const names = new Map(runs.map((run) => [run.key, run.name]));
-  const chosen = keys.map((key) => element("li", {}, element("button.plain", { type: "button", "aria-label": `Remove ${key}`, onclick: () => change(keys.filter((one) => one !== key)) }, `${visible(names.get(key) ?? key)} ×`)));
+  const chosen = keys.map((key) => element("li", {}, element("button.plain", { type: "button", title: "Remove", onclick: () => change(keys.filter((one) => one !== key)) }, visible(names.get(key) ?? key), " ×")));
   const rest = runs.filter((run) => !keys.includes(run.key)).map((run) => [run.key, run.name]);
   const add = choice("Add a run", [["", "…"], ...rest], "", (key) => key && change([...keys, key]));
   return element("div.bar", {}, keys.length ? element("ul.chosen", { "aria-label": "Chosen runs" }, chosen) : null, keys.length < MOST ? add : null);
 }
 
 function draw(page, target, keys, answer) {
-  target.append(...answer.notes.map((note) => element("p.notice.warn", {}, visible(note))), panel("Runs", runsTable(answer.runs)));
+  target.append(...answer.notes.map((note) => element("p.notice.warn", {}, visible(note))), panel("Runs", runsTable(answer)));
   const curves = panel("Curves");
   const tasks = element("div");
   target.append(curves, panel("Held-out results", ...resultTables(answer)), tasks, panel("Configuration", differences(answer)));
@@ -50,15 +53,16 @@ function draw(page, target, keys, answer) {
   if (answer.sets.length) drawTasks(page, tasks, keys, answer);
 }
 
-function runsTable(runs) {
+function runsTable({ runs, versions = [] }) {
   const rows = runs.map((run, index) => [
     element("span", {}, swatch(index), " ", element("a", { href: link(["runs", run.key]) }, visible(run.name))),
     stateBadge(run.state),
     number(run.step),
     number(run.reward),
     ...[run.held_out[0]].flatMap((one) => [result(one?.before, one?.is_share ?? false), result(one?.after, one?.is_share ?? false)]),
+    number(versions[index]),
   ]);
-  return smallTable("Runs", ["Run", "State", ">Step", ">Reward", ">Before", ">After"], rows);
+  return smallTable("Runs", ["Run", "State", ">Step", ">Reward", ">Before", ">After", ">Evaluated version"], rows);
 }
 
 function drawCurves(page, content, runs, answers) {
@@ -106,7 +110,7 @@ function aligned(data, name, steps) {
 function resultTables({ runs, sets }) {
   if (!sets.length) return [element("p.note", {}, "These runs have no held-out set in common.")];
   return sets.flatMap((set) => {
-    const isShare = runs.every((run) => run.held_out.find((one) => one.name === set.name)?.is_share ?? true);
+    const isShare = runs.every((run) => run.held_out.find((one) => one.name === set.name)?.is_share ?? false);
     const show = isShare ? points : signed;
     const widest = Math.max(1e-9, ...set.rows.flatMap((row) => [Math.abs(row.low ?? 0), Math.abs(row.high ?? 0)]));
     const rows = set.rows.map((row) => [
@@ -117,7 +121,7 @@ function resultTables({ runs, sets }) {
       verdict(row),
       number(row.common),
     ]);
-    return [element("h3", {}, `${visible(set.name)}, ${number(set.tasks)} tasks`), smallTable(`Differences on ${set.name}`, ["Difference", ">Mean", ">95 % interval", "", "Reading", ">Common tasks"], rows)];
+    return [element("h3", {}, `${visible(set.name)}, ${number(set.tasks)} tasks`), smallTable(`Differences on ${set.name}`, ["Difference", ">Mean", ">95 % interval", "Around zero", "Reading", ">Common tasks"], rows)];
   });
 }
 
@@ -144,32 +148,51 @@ function differences({ runs, differences: rows }) {
 }
 
 /** The same held-out task in each run, with the first two rollouts side by side. */
-function drawTasks(page, target, keys, { runs, sets }) {
+function drawTasks(page, target, keys, answer) {
+  const { sets } = answer;
   const holder = element("div.stack");
   const wanted = page.query.get("set") ?? "";
-  const request = (set) => load(holder, page.signal, () => get(["compare", "tasks"], { query: { runs: keys.join(","), set }, signal: page.signal }), ({ tasks }) => {
-    const table = new Table("Tasks", taskColumns(keys, runs), { signal: page.signal, sort: page.query.get("sort") ?? "", onSort: (sort) => page.remember({ sort }), open: (task) => pairLink(keys, task) });
-    table.setRows(tasks);
-    holder.append(tasks.length ? table.node : element("p.note", {}, "No task of this set was evaluated by these runs."));
-    table.draw();
-  });
   const first = sets.some((set) => set.name === wanted) ? wanted : sets[0].name;
+  let shown = first;
+  const show = (set) => {
+    shown = set;
+    const request = () => get(["compare", "tasks"], { query: { runs: keys.join(","), set }, signal: page.signal });
+    load(holder, page.signal, request, ({ tasks }) => {
+      if (!tasks.length) return holder.append(element("p.note", {}, "No task of this set was evaluated by these runs."));
+      const options = { signal: page.signal, sort: page.query.get("sort") ?? "", onSort: (sort) => page.remember({ sort }), open: (task) => pairLink(keys, task) };
+      const table = new Table("Tasks", taskColumns(keys, answer.runs, tasks), options);
+      holder.append(table.node);
+      table.setRows(tasks);
+      completeLater(page, tasks, request, () => shown === set, () => table.draw());
+    });
+  };
   const choose = choice("Held-out set", sets.map((set) => [set.name, set.name]), first, (set) => {
     page.remember({ set });
-    request(set);
+    show(set);
   });
   target.append(panel("The same task in each run", sets.length > 1 && choose, holder));
-  request(first);
+  show(first);
 }
 
-function taskColumns(keys, runs) {
+/** The server finds rollouts in the background; tasks without are requested again a few times, and their rollouts added. */
+async function completeLater(page, tasks, request, isShown, onMore) {
+  for (let looks = 0; looks < LOOKS && tasks.some((task) => task.rollouts.includes(null)); looks++) {
+    await new Promise((resolve) => setTimeout(resolve, LOOK_AGAIN));
+    if (page.signal.aborted || !isShown()) return;
+    const answer = await request().catch(() => null);
+    for (const [index, task] of (answer?.tasks ?? []).entries()) tasks[index].rollouts = task.rollouts;
+    if (answer) onMore();
+  }
+}
+
+function taskColumns(keys, runs, tasks) {
   const spread = (task) => {
     const known = task.rewards.filter((reward) => reward !== null);
     return known.length > 1 ? Math.max(...known) - Math.min(...known) : null;
   };
   return [
-    { key: "task", title: "Task", width: 70, number: true, text: (task) => number(task.task), value: (task) => task.task },
-    { key: "input", title: "Input", width: 300, wide: true, text: (task) => brief(task.input) },
+    { key: "task", title: "Task", width: 70, number: true, text: (task) => visible(String(task.task)), value: (task) => task.task },
+    ...(tasks.some((task) => task.input) ? [{ key: "input", title: "Input", width: 300, wide: true, text: (task) => brief(task.input) }] : []),
     ...runs.map((run, index) => ({
       key: `run${index}`, title: visible(run.name), width: 110, number: true, text: (task) => number(task.rewards[index]), value: (task) => task.rewards[index],
       href: (task) => task.rollouts[index] && link(["runs", keys[index], "rollouts", task.rollouts[index]]),

@@ -6,7 +6,7 @@
 import { get } from "../api.js";
 import { element } from "../dom.js";
 import { facts, load, problem } from "../elements/page.js";
-import { RolloutPanel } from "../elements/rollout_panel.js";
+import { rewardOf, RolloutPanel } from "../elements/rollout_panel.js";
 import { number, visible } from "../format.js";
 import { link } from "../router.js";
 import { firstCharacter, firstDifference, inOrder, said } from "../spans.js";
@@ -32,7 +32,7 @@ function draw(page, body, names, rollouts) {
 }
 
 function column(page, run, data, side, spans) {
-  const { rollout, siblings } = data;
+  const { rollout } = data;
   const { mark } = marks(spans[side], spans[1 - side]);
   const panel = new RolloutPanel(data, {
     signal: page.signal,
@@ -43,9 +43,8 @@ function column(page, run, data, side, spans) {
     mark,
     onChange: ({ attempt, span }) => page.remember({ [`attempt${side}`]: attempt, [`span${side}`]: span }),
   });
-  const reward = siblings.find((one) => one.id === rollout.id)?.reward ?? null;
   const title = element("h2", {}, element("a", { href: link(["runs", run, "rollouts", rollout.id]) }, visible(`${run} / ${rollout.id}`)));
-  return element("div.stack.narrow", {}, title, facts([["Reward", number(reward)], ["Status", rollout.status], ["Version", number(rollout.version)]]), panel.node);
+  return element("div.stack.narrow", {}, title, facts([["Reward", number(rewardOf(data))], ["Status", rollout.status], ["Version", number(rollout.version)]]), panel.node);
 }
 
 /** Where the two texts begin to differ, if they are texts of the same kind of span. */

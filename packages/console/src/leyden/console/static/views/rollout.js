@@ -6,7 +6,7 @@
 import { get } from "../api.js";
 import { element } from "../dom.js";
 import { badge, facts, fold, load, longText, panel } from "../elements/page.js";
-import { RolloutPanel } from "../elements/rollout_panel.js";
+import { rewardOf, RolloutPanel } from "../elements/rollout_panel.js";
 import { duration, moment, number, plain, visible } from "../format.js";
 import { link } from "../router.js";
 import { runFrame } from "./run_frame.js";
@@ -43,11 +43,11 @@ function draw(page, target, data) {
   );
 }
 
-function summary(key, { rollout, outcome, siblings }) {
-  const reward = siblings.find((one) => one.id === rollout.id)?.reward ?? null;
+function summary(key, data) {
+  const { rollout, outcome } = data;
   const seconds = rollout.started !== null && rollout.ended !== null ? rollout.ended - rollout.started : null;
   const entries = [
-    ["Status", rollout.status], ["Mode", [rollout.mode, rollout.set].filter(Boolean).join(", ") || "–"], ["Reward", number(reward)], ["Task", number(rollout.task)],
+    ["Status", rollout.status], ["Mode", [rollout.mode, rollout.set].filter(Boolean).join(", ") || "–"], ["Reward", number(rewardOf(data))], ["Task", number(rollout.task)],
     ["Version", number(rollout.version)], ["Started", moment(rollout.started)], ["Duration", duration(seconds)],
     rollout.group && ["Group", element("a", { href: link(["runs", key, "rollouts"], { group: rollout.group }) }, visible(rollout.group))],
   ].filter(Boolean);

@@ -63,7 +63,7 @@ class RolloutsPage {
         this.data = columns;
         this.#renew();
       });
-      fill(this.failed);
+      fill(this.failed, this.data?.problem && problem(this.data.problem, () => this.read()));
     } catch (error) {
       if (this.page.signal.aborted) return;
       fill(this.failed, problem(error.message, () => this.read()));
@@ -178,7 +178,7 @@ class RolloutsPage {
       column("id", "Rollout", 175, { href: (row) => this.#href(row) }),
       column("status", "Status", 95, { tone: (row) => TONES[at("status")(row)] ?? "" }),
       column("reward", "Reward", 80, { number: true, text: count("reward") }),
-      column("trained", "Trained", 80, { text: (row) => ({ 1: "yes", 0: "no" })[at("trained")(row)] ?? "–" }),
+      column("trained", "Trained", 80, { text: (row) => (at("trained")(row) === null ? "–" : at("trained")(row) ? "yes" : "no") }),
       column("reason", "Not trained because", 160, {}),
       column("step", "Step", 65, { number: true, wide: true, text: count("step") }),
       column("version", "Version", 80, { number: true, wide: true, text: count("version") }),

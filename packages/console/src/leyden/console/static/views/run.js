@@ -43,8 +43,9 @@ class RunPage {
     this.trend = element("p.note");
     this.tokens = element("p.note");
     this.failed = element("div");
-    this.grid = element("div.charts", { id: "charts" });
-    this.stepPanel = element("section.panel", { "aria-label": "The chosen step" });
+    this.rollouts = element("span", {}, run.rollouts ? number(run.rollouts) : "–");
+    this.grid = element("div.charts", {}, element("p.note", { "aria-busy": "true" }, "Loading…"));
+    this.stepPanel = element("section.panel", { "aria-label": "The chosen step", hidden: true });
     body.append(...this.#summary(), this.failed, this.#controls(), this.stepPanel, this.grid, ...this.#below());
   }
 
@@ -61,7 +62,7 @@ class RunPage {
       const answer = await get(["runs", this.run.key, "steps"], { query, signal: this.page.signal });
       const renewed = this.data.add(answer);
       fill(this.failed);
-      if (renewed || !this.grid.hasChildNodes()) this.#makeCharts();
+      if (renewed || !this.data.steps.length) this.#makeCharts();
       this.#draw();
     } catch (error) {
       if (this.page.signal.aborted) return;
@@ -76,6 +77,7 @@ class RunPage {
   }
 
   changed(change) {
+    if (change.rollouts) setText(this.rollouts, number(change.rollouts));
     if (change.lines !== this.data.lines || change.generation !== this.data.generation) this.update();
   }
 
@@ -87,7 +89,7 @@ class RunPage {
     ]);
     const entries = [
       ["Algorithm", run.algorithm], ["Policy", run.policy ?? run.endpoint], ["Agent", run.agent], ["Experiment", run.experiment],
-      ["Tags", run.tags.join(", ")], ["Began", run.began && moment(run.began)], ["Rollouts", number(run.rollouts)], ...held,
+      ["Tags", run.tags.join(", ")], ["Began", run.began && moment(run.began)], ["Rollouts", this.rollouts], ...held,
     ].filter(([, value]) => value !== null && value !== "").map(([name, value]) => [name, typeof value === "string" ? visible(value) : value]);
     return [
       run.error && element("p.notice.bad", {}, visible(run.error)),

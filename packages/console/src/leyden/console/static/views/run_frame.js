@@ -5,7 +5,7 @@
 
 import { get, watchRun } from "../api.js";
 import { element, fill } from "../dom.js";
-import { badge, load, stateBadge } from "../elements/page.js";
+import { badge, load, problem, stateBadge } from "../elements/page.js";
 import { number, shellWord, visible } from "../format.js";
 import { link } from "../router.js";
 
@@ -29,23 +29,26 @@ const PAGES = [
 export function runFrame(page, current, crumbs, draw) {
   const { key } = page.parameters;
   const heading = element("div.heading");
+  const trouble = element("div.trouble");
   const body = element("div.run-body");
   /** @type {((change: any) => void)[]} */
   const listeners = [];
-  page.main.append(heading, tabs(key, current), body);
+  page.main.append(heading, tabs(key, current), trouble, body);
   page.title(crumbs.length ? `${crumbs[crumbs.length - 1][0]} · ${key}` : key);
   drawHeading(heading, { key, name: key }, crumbs);
   load(body, page.signal, () => get(["runs", key], { signal: page.signal }), (run) => {
     drawHeading(heading, run, crumbs);
     draw(run, body);
-    watchRun(key, page.signal, (change) => {
+    const onChange = (change) => {
+      fill(trouble);
+      if (change.state !== run.state) page.say(`The run is now: ${change.state}.`);
       if (change.state !== run.state || change.step !== run.step) {
-        if (change.state !== run.state) page.say(`The run is now: ${change.state}.`);
         Object.assign(run, { state: change.state, step: change.step });
         drawHeading(heading, run, crumbs);
       }
       for (const listener of listeners) listener(change);
-    });
+    };
+    watchRun(key, page.signal, onChange, (message) => fill(trouble, problem(message, null)));
   });
   return { onChange: (listener) => listeners.push(listener) };
 }
@@ -55,7 +58,7 @@ export function runFrame(page, current, crumbs, draw) {
  * @param {any} run
  */
 export function resumeCommand(run) {
-  return run.commands.find((one) => one.what === "resume")?.command ?? `leyden train --resume ${shellWord(run.name)}`;
+  return run.commands.find((one) => one.command.includes(" --resume "))?.command ?? `leyden train --resume ${shellWord(run.name)}`;
 }
 
 function drawHeading(heading, run, crumbs) {

@@ -110,7 +110,7 @@ function runColumns(chosen, check) {
   const raised = (run) => run.alerts.filter((alert) => alert.until === null);
   const heldOut = (run, when) => run.held_out[0]?.[when] ?? null;
   return [
-    { key: "compare", title: "", width: 34, text: (run) => `Compare ${run.name}`, onCheck: check, checked: (run) => chosen.has(run.key) },
+    { key: "compare", title: "Chosen to compare", width: 34, text: (run) => `Compare ${run.name}`, onCheck: check, checked: (run) => chosen.has(run.key) },
     { key: "name", title: "Run", width: 190, text: (run) => visible(run.name), value: (run) => run.name, href: (run) => link(["runs", run.key]) },
     { key: "state", title: "State", width: 125, text: (run) => run.state, value: (run) => run.state, tone: (run) => TONES[run.state] ?? "" },
     { key: "alerts", title: "Alarms", width: 130, text: (run) => raised(run).map((alert) => `⚠ ${visible(alert.name)}`).join(", "), value: (run) => raised(run).length, tone: () => "warn" },

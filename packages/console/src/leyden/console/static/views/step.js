@@ -36,7 +36,7 @@ function draw(page, target, answer) {
     table.setRows(policy.calls);
     const sums = [
       ["Sum of all shown token losses", exact(policy.sum)], ["Logged loss", exact(policy.loss)],
-      ["Difference", policy.loss === null ? "–" : signed(policy.sum - policy.loss)], ["Tokens", number(policy.tokens)], ["Passes over the batch", number(policy.passes)],
+      ["Difference", policy.loss === null ? "–" : signed(policy.sum - policy.loss)], ["Tokens", number(policy.tokens)], ["Optimizer steps", number(policy.optimizer_steps)],
     ];
     target.append(panel(visible(name), facts(sums), table.node));
     table.draw();

@@ -73,20 +73,28 @@ function results(run, heldOut) {
 function versionDetails(run, one) {
   const sets = [...new Set([...Object.keys(one.held_out ?? {}), ...Object.keys(one.sampled ?? {})])];
   const rows = sets.map((name) => [visible(name), inUnits(run, name, one.held_out?.[name]), inUnits(run, name, one.sampled?.[name])]);
-  const at = shellWord(`${run.name}:${one.version}`);
-  const first = shellWord(`${run.name}:${run.versions[0].version}`);
-  const commands = [
-    ["Its numbers", `leyden models show ${at}`],
-    ["Compare it with the first version", `leyden models compare ${first} ${at}`],
-    ...(one.has_weights ? [["Write its policy to a folder", `leyden models export ${at} FOLDER`], ["Take the run back to it", `leyden models rollback ${shellWord(run.name)} ${one.version}`]] : []),
-  ];
   return [
     element("h2", {}, `Version ${number(one.version)}`),
     one.kept && element("p", {}, badge("kept", "good"), one.why ? ` ${visible(one.why)}` : ""),
     facts([["Made from", one.parent === null ? "the beginning" : `version ${number(one.parent)}`], ["Created", moment(one.created)], ["Weights", one.has_weights ? "on disk" : "no longer on disk"]]),
     rows.length ? smallTable("Held-out results", ["Held-out set", ">With the agent's settings", ">Sampled"], rows) : element("p.note", {}, "It was not evaluated."),
-    ...commands.flatMap(([title, text]) => [element("h3", {}, title), command(text)]),
+    ...commandsOf(run, one),
   ];
+}
+
+/** The console only reads: it shows the commands that use a version. */
+function commandsOf(run, one) {
+  if (run.folder === null) return [element("p.note", {}, "The folder of this run is not on this machine, so no command reaches its versions from here.")];
+  const name = shellWord(run.name);
+  const where = run.source === "runs" || run.source === "runs/" ? "" : ` --runs ${shellWord(run.source)}`;
+  const at = shellWord(`${run.name}:${one.version}`);
+  const first = shellWord(`${run.name}:${run.versions[0].version}`);
+  const commands = [
+    ["Its numbers", `leyden models show ${at}${where}`],
+    ["Compare it with the first version", `leyden models compare ${first} ${at}${where}`],
+    ...(one.has_weights ? [["Write its policy to a folder", `leyden models export ${name} ${one.version} FOLDER${where}`], ["Take the run back to it", `leyden models rollback ${name} ${one.version}${where}`]] : []),
+  ];
+  return commands.flatMap(([title, text]) => [element("h3", {}, title), command(text)]);
 }
 
 function inUnits(run, name, value) {
