@@ -21,7 +21,10 @@ import { nextTheme } from "./theme.js";
  * @property {(text: string) => void} say tells readers of a screen reader about an update
  */
 
-/** A view is `show(page)`; modules are loaded when they are first needed. */
+/**
+ * A view is `show(page)`; modules are loaded when they are first needed.
+ * @type {[string[], () => Promise<{show: (page: Page) => Promise<void>}>][]}
+ */
 const VIEWS = [
   [["runs"], () => import("./views/runs.js")],
   [["runs", ":key"], () => import("./views/run.js")],

@@ -175,7 +175,21 @@ export class RolloutColumns {
   }
 }
 
-/** @typedef {ReturnType<RolloutColumns["groups"]>[number]} Group */
+/**
+ * Rollouts of one task that are compared with each other.
+ * @typedef {object} Group
+ * @property {string} id
+ * @property {number[]} rows
+ * @property {number[]} rewards those that are known
+ * @property {number | null} mean
+ * @property {number | null} spread standard deviation
+ * @property {number | null} step
+ * @property {number | null} task
+ * @property {number[]} versions ascending
+ * @property {number | null} staleness of its oldest rollout
+ * @property {number} trained number of rollouts that were learned from
+ * @property {string[]} reasons why the others were not
+ */
 
 /** The columns of the run that was looked at last, so that going back to its list is immediate. */
 let kept = { key: "", columns: new RolloutColumns() };

@@ -97,6 +97,7 @@ export class Histogram {
       return Math.max(0, Math.min(BINS - 1, Math.floor(((event.clientX - left) / width) * BINS)));
     };
     const edge = (index) => String(Number((this.from + ((this.to - this.from) * index) / BINS).toPrecision(6)));
+    /** @returns {[string, string]} */
     const chosen = (event) => [edge(Math.min(begin ?? 0, at(event))), edge(Math.max(begin ?? 0, at(event)) + 1)];
     this.picture.addEventListener("pointerdown", (event) => {
       begin = at(event);

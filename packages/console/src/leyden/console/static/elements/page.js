@@ -135,7 +135,7 @@ export function longText(text, { name = "text", mark } = {}) {
 
 /**
  * Names and values. A value may be a node.
- * @param {[string, import("../dom.js").Child][]} entries
+ * @param {import("../dom.js").Child[][]} entries name and value of each
  * @param {"grid" | "rows"} [form] beside each other, or one a row
  */
 export function facts(entries, form = "grid") {
@@ -167,7 +167,7 @@ export function smallTable(label, head, rows) {
 /**
  * A labelled choice.
  * @param {string} label
- * @param {[string, string][]} options value and text
+ * @param {string[][]} options value and text of each
  * @param {string} value
  * @param {(value: string) => void} onChange
  */
@@ -180,7 +180,7 @@ export function choice(label, options, value, onChange) {
 /**
  * Replaces the options of a select, unless they are the same.
  * @param {HTMLSelectElement} select
- * @param {[string, string][]} options
+ * @param {string[][]} options value and text of each
  * @param {string} value
  */
 export function setOptions(select, options, value) {

@@ -35,7 +35,8 @@ function draw(page, target, data) {
   document.addEventListener(
     "keydown",
     (event) => {
-      if (event.key !== " " || event.target.closest("button, a, input, select, summary, dialog, pre")) return;
+      const { target: focused } = event;
+      if (event.key !== " " || !(focused instanceof Element) || focused.closest("button, a, input, select, summary, dialog, pre")) return;
       event.preventDefault();
       rollout.toggle();
     },

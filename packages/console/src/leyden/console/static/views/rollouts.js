@@ -37,6 +37,8 @@ class RolloutsPage {
     this.data = null;
     this.filter = Object.fromEntries(NAMES.map((name) => [name, page.query.get(name) ?? ""]));
     this.grouped = page.query.get("view") === "groups";
+    /** @type {Map<string, import("../columns.js").Group>} */
+    this.known = new Map();
     this.reading = false;
     this.lines = -1;
     /** @type {number | null} */
@@ -109,7 +111,6 @@ class RolloutsPage {
 
   /** A group keeps its object while the page is open, so that the table keeps its selection. */
   #sameGroups(groups) {
-    this.known ??= new Map();
     return groups.map((group) => {
       const same = Object.assign(this.known.get(group.id) ?? {}, group);
       this.known.set(group.id, same);

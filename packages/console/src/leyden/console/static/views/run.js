@@ -30,7 +30,7 @@ class RunPage {
     this.page = page;
     this.run = run;
     this.data = new StepSeries();
-    /** @type {{curve: Curve, values: () => [number[], (number | null)[][]], marked: boolean}[]} */
+    /** @type {{curve: Curve, values: () => {steps: number[], columns: (number | null)[][]}}[]} */
     this.charts = [];
     this.chartScope = new AbortController();
     this.smoothing = Number(page.query.get("smooth") ?? 0);
@@ -183,7 +183,7 @@ class RunPage {
 
   #chart(title, names) {
     const curve = this.#curve(title, names.map((name) => ({ name })), {});
-    return { curve, values: () => [this.data.steps, names.map((name) => this.data.series[name])], marked: true };
+    return { curve, values: () => ({ steps: this.data.steps, columns: names.map((name) => this.data.series[name]) }) };
   }
 
   #heldOutChart(names) {
@@ -191,9 +191,9 @@ class RunPage {
     const curve = this.#curve("Held-out tasks", names.map((name) => ({ name, points: true })), share ? { format: percent } : {});
     const values = () => {
       const { steps, series } = this.data.heldOut();
-      return [steps, names.map((name) => series[name])];
+      return { steps, columns: names.map((name) => series[name]) };
     };
-    return { curve, values, marked: true };
+    return { curve, values };
   }
 
   #curve(title, series, more) {
@@ -210,7 +210,8 @@ class RunPage {
     for (const { curve, values } of this.charts) {
       curve.weight = SMOOTHING[this.smoothing] ?? 0;
       curve.zoomed = this.zoom;
-      curve.setData(...values());
+      const { steps, columns } = values();
+      curve.setData(steps, columns);
       curve.setMarks(this.data.alerts, this.picked);
     }
     setText(this.trend, this.#trendText());
@@ -277,7 +278,8 @@ class RunPage {
   }
 }
 
+/** @returns {[number, number] | null} */
 function readRange(text) {
-  const found = /^(\d+)-(\d+)$/.exec(text ?? "");
-  return found && Number(found[1]) < Number(found[2]) ? [Number(found[1]), Number(found[2])] : null;
+  const [from, to] = (/^(\d+)-(\d+)$/.exec(text ?? "") ?? []).slice(1).map(Number);
+  return from < to ? [from, to] : null;
 }

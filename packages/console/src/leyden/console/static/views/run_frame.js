@@ -22,7 +22,7 @@ const PAGES = [
  * Draws the heading of a run and, below it, what `draw` makes of it.
  * @param {import("../app.js").Page} page
  * @param {string} current the page, as in the address; "" for the overview
- * @param {[string, string | null][]} crumbs what follows the run in the breadcrumb: text and link
+ * @param {(string | null)[][]} crumbs what follows the run in the breadcrumb: text and link
  * @param {(run: any, body: HTMLElement) => void} draw
  * @returns {{onChange: (listener: (change: any) => void) => void}}
  */
