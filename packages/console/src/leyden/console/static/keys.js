@@ -2,7 +2,7 @@
  * The keyboard: one table of keys, and the dialog that lists them.
  *
  * Lists (tables, trees, token strips) do not listen for keys themselves. The main list of a page has the attribute `data-list`
- * and gets the events `list:move` (detail: rows to move by) and `list:open`.
+ * and gets the events `list:move` (detail: rows to move by), `list:open` and `list:check`.
  * @module
  */
 
@@ -16,9 +16,10 @@ const RUN_PAGES = { o: "", l: "rollouts", v: "versions", p: "prompts", h: "healt
 const LISTED = [
   ["j k", "move down and up in the list"],
   ["Enter", "open the selected row"],
+  ["x", "choose the selected run to compare, or do not"],
   ["/", "search"],
   ["Esc", "close a dialog, leave a field, or go up one page"],
-  ["← →", "previous and next token; previous and next step of a rollout"],
+  ["← →", "previous and next token; close and open a branch"],
   ["Space", "play or pause a rollout"],
   ["g r", "runs"],
   ["g c", "compare"],
@@ -63,6 +64,8 @@ function press(event, dialog) {
       return move(-1);
     case "Enter":
       return event.target.closest("a, button, summary, [role=button]") === null && send("list:open", null);
+    case "x":
+      return send("list:check", null);
     case "/":
       return search();
     case "?":

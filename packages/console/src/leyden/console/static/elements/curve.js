@@ -150,7 +150,7 @@ export class Curve {
   }
 
   #line(one, index, smoothed) {
-    const faint = () => !smoothed && this.weight > 0;
+    const faint = () => !smoothed && !one.points && this.weight > 0;
     return {
       label: one.label ?? one.name,
       stroke: () => seriesColour(index) + (faint() ? "55" : ""),

@@ -119,6 +119,7 @@ export class Table {
     this.grid.style.setProperty("--narrow-width", width(this.columns.filter((column) => !column.wide)));
     this.node.addEventListener("list:move", (event) => this.#move(event.detail));
     this.node.addEventListener("list:open", () => this.#openActive());
+    this.node.addEventListener("list:check", () => this.#checkActive());
   }
 
   #head(column) {
@@ -154,7 +155,8 @@ export class Table {
     const line = { tr, cells: cells.map((cell) => cell.inner), row: undefined };
     for (const [index, cell] of cells.entries()) {
       const { onCheck } = this.columns[index];
-      if (onCheck) cell.inner.addEventListener("change", () => onCheck(line.row, cell.inner.checked));
+      // not "change": the click reaches the row first, which draws the checkbox as it was
+      if (onCheck) cell.inner.addEventListener("click", () => onCheck(line.row, cell.inner.checked));
     }
     return line;
   }
@@ -198,6 +200,13 @@ export class Table {
   #openActive() {
     const target = this.active >= 0 && this.active < this.rows.length ? this.open(this.rows[this.active]) : null;
     if (target) go(target);
+  }
+
+  #checkActive() {
+    const column = this.columns.find((one) => one.onCheck);
+    if (!column || this.active < 0) return;
+    const row = this.rows[this.active];
+    column.onCheck(row, !column.checked(row));
   }
 
   #drawSoon() {

@@ -37,6 +37,7 @@ class RunPage {
     this.zoom = readRange(page.query.get("zoom"));
     this.picked = page.query.has("step") ? Number(page.query.get("step")) : null;
     this.text = page.query.get("text") ?? "";
+    this.numbersOpen = false;
     this.busy = false;
     this.again = false;
     page.signal.addEventListener("abort", () => this.chartScope.abort(), { once: true });
@@ -264,8 +265,15 @@ class RunPage {
         element("a", { href: link(["runs", key, "steps", picked]) }, "Its loss, call by call"),
       ),
       alerts.map((alert) => element("p.notice.warn", {}, visible(alert.message))),
-      row >= 0 ? facts(values) : element("p.note", {}, "The run has no numbers of this step."),
+      row >= 0 ? this.#numbers(values) : element("p.note", {}, "The run has no numbers of this step."),
     );
+  }
+
+  /** All numbers of the chosen step; they stay open while the reader goes from step to step. */
+  #numbers(values) {
+    const details = fold("All its numbers", (body) => body.append(facts(values)), this.numbersOpen);
+    details.addEventListener("toggle", () => (this.numbersOpen = details.open));
+    return details;
   }
 
   #below() {
