@@ -1,4 +1,4 @@
-"""Opens every view of the console in a browser, as a reader would, and hands each to a function that takes a picture or checks it."""
+"""Opens every view of the console in a browser, and hands each to a function that takes a picture or checks it."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -38,7 +38,8 @@ def tour(page: Page, base: str, run_key: str, shot: Shot) -> list[str]:
 
 _SETTLED = """() => {
     const main = document.getElementById("main");
-    return main.querySelector("h1") !== null && main.querySelector("[aria-busy]") === null && main.textContent.length > 80;
+    const isWaiting = main.querySelector("[aria-busy]") !== null;
+    return main.querySelector("h1") !== null && !isWaiting && main.textContent.length > 80;
 }"""
 
 

@@ -27,7 +27,11 @@ export class ApiError extends Error {
 export async function get(path, { query = {}, signal } = {}) {
   let response;
   try {
-    response = await fetch(address(path, query), { signal, credentials: "same-origin", headers: { accept: "application/json" } });
+    response = await fetch(address(path, query), {
+      signal,
+      credentials: "same-origin",
+      headers: { accept: "application/json" },
+    });
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new ApiError("The console's server does not answer. Is `leyden console` still running?", 0);
@@ -43,7 +47,8 @@ export async function get(path, { query = {}, signal } = {}) {
  * because a browser allows few of them to one server and each tab would hold one.
  * @param {string} key of the run
  * @param {AbortSignal} signal
- * @param {(change: {lines: number, generation: string, state: string, step: number, rollouts: number | null}) => void} onChange
+ * @param {(change: {lines: number, generation: string, state: string, step: number, rollouts: number | null}) => void}
+ *     onChange
  * @param {(message: string) => void} onProblem the server cannot read the run now
  */
 export function watchRun(key, signal, onChange, onProblem) {

@@ -10,7 +10,8 @@ import { match, parse, remember } from "./router.js";
 import { nextTheme } from "./theme.js";
 
 /**
- * What a view gets. It draws into `main`, requests with `signal`, and stops everything of its own when `signal` is aborted.
+ * What a view gets. It draws into `main`, requests with `signal`, and stops everything of its own when `signal` is
+ * aborted.
  * @typedef {object} Page
  * @property {HTMLElement} main empty
  * @property {Record<string, string>} parameters of its route
@@ -52,7 +53,9 @@ async function route() {
   const { path, query } = parse(location.hash || "#/runs");
   for (const link of document.querySelectorAll("[data-section]")) mark(link, path[0]);
   fill(main);
-  const found = VIEWS.map(([pattern, load]) => ({ parameters: match(pattern, path), load })).find((one) => one.parameters);
+  const found = VIEWS.map(([pattern, load]) => ({ parameters: match(pattern, path), load })).find(
+    (one) => one.parameters,
+  );
   if (!found) return fill(main, problem("There is no such page.", null));
   try {
     const view = await found.load();

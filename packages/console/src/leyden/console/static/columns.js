@@ -1,5 +1,6 @@
 /**
- * All rollouts of a run as columns, filtered and sorted in the browser. A rollout is its row: an index into the columns.
+ * All rollouts of a run as columns, filtered and sorted in the browser. A rollout is its row: an index into the
+ * columns.
  * @module
  */
 
@@ -51,14 +52,16 @@ export class RolloutColumns {
   }
 
   /**
-   * Adds an answer of `/rollouts`: rows that are new, and rows that have changed, which replace those of the same id. A cursor that
+   * Adds an answer of `/rollouts`: rows that are new, and rows that have changed, which replace those of the same id.
+   * A cursor that
    * went back, or another generation, means that the store is another one; the answer then replaces everything.
    * @param {any} answer
    * @returns {boolean} whether a row was added or changed
    */
   add(answer) {
     const generation = answer.generation ?? "";
-    if (generation !== this.generation || answer.next < this.next) Object.assign(this, new RolloutColumns(), { generation });
+    if (generation !== this.generation || answer.next < this.next)
+      Object.assign(this, new RolloutColumns(), { generation });
     this.#put(answer.updates);
     this.#put(answer.columns);
     const { next, total, indexed, problem = null } = answer;
@@ -87,7 +90,8 @@ export class RolloutColumns {
    */
   counts(name) {
     const counts = new Map();
-    for (const value of this.columns[name] ?? []) if (value !== null && value !== "") counts.set(value, (counts.get(value) ?? 0) + 1);
+    for (const value of this.columns[name] ?? [])
+      if (value !== null && value !== "") counts.set(value, (counts.get(value) ?? 0) + 1);
     return [...counts].sort((a, b) => b[1] - a[1]);
   }
 
@@ -114,13 +118,16 @@ export class RolloutColumns {
    */
   staleness(row) {
     const [step, version] = [this.columns.step[row], this.columns.version[row]];
-    return step === null || version === null || this.columns.mode[row] !== "train" ? null : Math.max(0, step - 1 - version);
+    return step === null || version === null || this.columns.mode[row] !== "train"
+      ? null
+      : Math.max(0, step - 1 - version);
   }
 
   #group(id, rows) {
     const rewards = rows.map((row) => this.columns.reward[row]).filter((reward) => reward !== null);
     const mean = rewards.length ? rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length : null;
-    const spread = mean === null ? null : Math.sqrt(rewards.reduce((sum, reward) => sum + (reward - mean) ** 2, 0) / rewards.length);
+    const spread =
+      mean === null ? null : Math.sqrt(rewards.reduce((sum, reward) => sum + (reward - mean) ** 2, 0) / rewards.length);
     const reasons = [...new Set(rows.map((row) => this.columns.reason[row]).filter(Boolean))];
     const stale = rows.map((row) => this.staleness(row)).filter((value) => value !== null);
     return {
@@ -131,7 +138,9 @@ export class RolloutColumns {
       spread,
       step: this.columns.step[rows[0]],
       task: this.columns.task[rows[0]],
-      versions: [...new Set(rows.map((row) => this.columns.version[row]).filter((version) => version !== null))].sort((a, b) => a - b),
+      versions: [...new Set(rows.map((row) => this.columns.version[row]).filter((version) => version !== null))].sort(
+        (a, b) => a - b,
+      ),
       staleness: stale.length ? Math.max(...stale) : null,
       trained: rows.filter((row) => this.columns.trained[row]).length,
       reasons,
@@ -141,8 +150,12 @@ export class RolloutColumns {
   #tests(filter) {
     const { columns } = this;
     const tests = EXACT.filter((name) => filter[name]).map((name) => equals(columns[name], filter[name]));
-    for (const name of ["step", "version", "task"]) if (filter[name]) tests.push(equals(columns[name], Number(filter[name])));
-    if (filter.trained) tests.push((row) => columns.trained[row] !== null && Boolean(columns.trained[row]) === (filter.trained === "yes"));
+    for (const name of ["step", "version", "task"])
+      if (filter[name]) tests.push(equals(columns[name], Number(filter[name])));
+    if (filter.trained)
+      tests.push(
+        (row) => columns.trained[row] !== null && Boolean(columns.trained[row]) === (filter.trained === "yes"),
+      );
     if (filter.low) tests.push((row) => columns.reward[row] !== null && columns.reward[row] >= Number(filter.low));
     if (filter.high) tests.push((row) => columns.reward[row] !== null && columns.reward[row] <= Number(filter.high));
     for (const word of (filter.text ?? "").toLowerCase().split(/\s+/).filter(Boolean)) tests.push(this.#contains(word));

@@ -8,7 +8,8 @@ const LEAST = 8;
 
 /**
  * @typedef {object} Trend
- * @property {"rising" | "falling" | "flat" | "unknown"} verdict rising or falling if the slope is two standard errors from zero
+ * @property {"rising" | "falling" | "flat" | "unknown"} verdict rising or falling if the slope is two standard errors
+ *     from zero
  * @property {number} slope per step
  * @property {number} error standard error of the slope
  * @property {number} level the line's value at the last step
@@ -21,7 +22,9 @@ const LEAST = 8;
  * @returns {Trend}
  */
 export function trend(steps, values) {
-  const known = steps.map((step, index) => [step, values[index]]).filter(([, value]) => value !== null && value !== undefined);
+  const known = steps
+    .map((step, index) => [step, values[index]])
+    .filter(([, value]) => value !== null && value !== undefined);
   const last = known.slice(-Math.max(LEAST, Math.ceil(known.length / 3)));
   if (last.length < LEAST) return { verdict: "unknown", slope: 0, error: 0, level: 0, steps: last.length };
   const mean = (column) => last.reduce((sum, point) => sum + point[column], 0) / last.length;
@@ -41,6 +44,9 @@ export function trend(steps, values) {
  * @param {number} left steps that are left
  */
 export function secondsLeft(seconds, left) {
-  const last = (seconds ?? []).filter((value) => value !== null).slice(-10).sort((a, b) => a - b);
+  const last = (seconds ?? [])
+    .filter((value) => value !== null)
+    .slice(-10)
+    .sort((a, b) => a - b);
   return last.length && left > 0 ? last[Math.floor(last.length / 2)] * left : null;
 }

@@ -9,7 +9,8 @@ const SVG = "http://www.w3.org/2000/svg";
 /** @typedef {Record<string, string | number | boolean | null | undefined | ((event: any) => void)>} Attributes */
 
 /**
- * A new HTML element. `tag` may name classes: `"p.note"`. An attribute that is a function is a listener (`onclick`); one that
+ * A new HTML element. `tag` may name classes: `"p.note"`. An attribute that is a function is a listener (`onclick`);
+ * one that
  * is null, undefined or false is left out. Links lead to other views of the console and nowhere else.
  * @param {string} tag
  * @param {Attributes} [attributes]

@@ -6,7 +6,13 @@
 export const UNKNOWN = "–";
 
 const WHOLE = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0 });
-const MOMENT = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const MOMENT = new Intl.DateTimeFormat("en-GB", {
+  day: "numeric",
+  month: "short",
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+});
 
 /**
  * Four significant digits, or all digits of a whole number.
@@ -90,7 +96,7 @@ export function plain(value) {
 
 /** Any JSON value on one short line. */
 export function brief(value, length = 120) {
-  const text = (typeof value === "string" ? value : JSON.stringify(value) ?? "").slice(0, length * 4);
+  const text = (typeof value === "string" ? value : (JSON.stringify(value) ?? "")).slice(0, length * 4);
   const line = visible(text.replace(/\s+/g, " ").trim());
   return line.length > length ? `${line.slice(0, length - 1)}…` : line;
 }

@@ -1,7 +1,8 @@
 /**
  * The keyboard: one table of keys, and the dialog that lists them.
  *
- * Lists (tables, trees, token strips) do not listen for keys themselves. The main list of a page has the attribute `data-list`
+ * Lists (tables, trees, token strips) do not listen for keys themselves. The main list of a page has the attribute
+ * `data-list`
  * and gets the events `list:move` (detail: rows to move by), `list:open` and `list:check`.
  * @module
  */
@@ -125,7 +126,10 @@ function goTo(key) {
 }
 
 function typing(target) {
-  return target instanceof Element && target.matches("input:not([type=checkbox]):not([type=range]):not([type=radio]), select, textarea");
+  return (
+    target instanceof Element &&
+    target.matches("input:not([type=checkbox]):not([type=range]):not([type=radio]), select, textarea")
+  );
 }
 
 function leaveField(event) {

@@ -52,7 +52,9 @@ export function scaleOf(one) {
  * @param {number} index
  */
 export function isMasked(trained, index) {
-  return Boolean(trained.masked?.[index]) || (trained.losses?.[index] ?? null) === null || trained.weights?.[index] === 0;
+  return (
+    Boolean(trained.masked?.[index]) || (trained.losses?.[index] ?? null) === null || trained.weights?.[index] === 0
+  );
 }
 
 /**

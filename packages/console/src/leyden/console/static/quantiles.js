@@ -9,8 +9,10 @@ const MIDDLE = 3;
 
 /**
  * @typedef {object} Scale
- * @property {(value: number | null | undefined) => string | null} classOf the CSS class of a value; none for a value that is missing
- * @property {{name: string, from: number, to: number}[]} legend the classes that occur, with their lowest and highest value
+ * @property {(value: number | null | undefined) => string | null} classOf the CSS class of a value; none for a value
+ *     that is missing
+ * @property {{name: string, from: number, to: number}[]} legend the classes that occur, with their lowest and highest
+ *     value
  */
 
 /**
@@ -30,7 +32,12 @@ export function lowToHigh(values) {
  * @returns {Scale}
  */
 export function aroundZero(values, zero) {
-  const edges = quantiles(known(values).map((value) => Math.abs(value - zero)).filter((size) => size > 0), MIDDLE);
+  const edges = quantiles(
+    known(values)
+      .map((value) => Math.abs(value - zero))
+      .filter((size) => size > 0),
+    MIDDLE,
+  );
   return scale(values, (value) => {
     if (value === zero) return `signed-${MIDDLE}`;
     const size = 1 + edges.filter((edge) => edge < Math.abs(value - zero)).length;

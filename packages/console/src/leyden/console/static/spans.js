@@ -26,7 +26,12 @@ export function inOrder(spans) {
  * @returns {import("./elements/tree.js").Branch[]}
  */
 export function branches(spans, different = null) {
-  const known = new Map(inOrder(spans).map((span) => [span.id, { id: span.id, label: label(span), tone: tone(span, different), children: [] }]));
+  const known = new Map(
+    inOrder(spans).map((span) => [
+      span.id,
+      { id: span.id, label: label(span), tone: tone(span, different), children: [] },
+    ]),
+  );
   const roots = [];
   for (const span of inOrder(spans)) {
     const branch = known.get(span.id);
@@ -44,10 +49,19 @@ export function branches(spans, different = null) {
  * @returns {import("./elements/lanes.js").Lane[]}
  */
 export function lanes(spans, from, to) {
-  const bars = (kind) => inOrder(spans).filter((span) => span.kind === kind).map(bar);
+  const bars = (kind) =>
+    inOrder(spans)
+      .filter((span) => span.kind === kind)
+      .map(bar);
   const model = bars("model");
   const tool = bars("tool");
-  const wait = gaps([...model, ...tool], from, to).map(([start, end]) => ({ start, end, title: `agent's own code, or waiting: ${duration(end - start)}`, tone: "wait", id: null }));
+  const wait = gaps([...model, ...tool], from, to).map(([start, end]) => ({
+    start,
+    end,
+    title: `agent's own code, or waiting: ${duration(end - start)}`,
+    tone: "wait",
+    id: null,
+  }));
   return Object.entries({ model, tool, wait }).map(([kind, own]) => ({
     name: LANES[kind],
     bars: own,
@@ -74,7 +88,17 @@ export function firstDifference(left, right) {
 export function said(span) {
   const { model, tool, reward } = span;
   const calls = (model?.tool_calls ?? []).map((call) => `${call.name}(${call.arguments})`);
-  const parts = [span.kind, span.title, model?.answer, ...calls, tool?.arguments, tool?.result, reward?.value, span.text, span.error];
+  const parts = [
+    span.kind,
+    span.title,
+    model?.answer,
+    ...calls,
+    tool?.arguments,
+    tool?.result,
+    reward?.value,
+    span.text,
+    span.error,
+  ];
   return parts.filter((part) => part !== null && part !== undefined && part !== "").join("\n");
 }
 
@@ -116,7 +140,13 @@ function isBelow(parent, branch) {
 
 function bar(span) {
   const end = span.end ?? span.start;
-  return { start: span.start, end, title: `${span.title}: ${duration(end - span.start)}`, tone: span.error ? "error" : span.kind, id: span.id };
+  return {
+    start: span.start,
+    end,
+    title: `${span.title}: ${duration(end - span.start)}`,
+    tone: span.error ? "error" : span.kind,
+    id: span.id,
+  };
 }
 
 function gaps(bars, from, to) {

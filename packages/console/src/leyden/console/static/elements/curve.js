@@ -53,12 +53,19 @@ export class Curve {
     /** @type {[number, number] | null} */
     this.zoomed = null;
     this.keys = series.map((one, index) => this.#legendKey(one, index));
-    this.area = element("div.chart-area", { role: "img", "aria-label": `Curve: ${title}. The values of a step are listed below the charts.` });
+    this.area = element("div.chart-area", {
+      role: "img",
+      "aria-label": `Curve: ${title}. The values of a step are listed below the charts.`,
+    });
     this.node = element(
       "figure.chart",
       {},
       element("h3", {}, title),
-      element("div.legend", { role: "group", "aria-label": `Series of ${title}` }, this.keys.map((key) => key.button)),
+      element(
+        "div.legend",
+        { role: "group", "aria-label": `Series of ${title}` },
+        this.keys.map((key) => key.button),
+      ),
       this.area,
     );
     this.node.style.margin = "0";
@@ -104,7 +111,9 @@ export class Curve {
   #watch() {
     const { signal } = this.options;
     const sizes = new ResizeObserver(() => this.plot?.setSize({ width: this.area.clientWidth, height: HEIGHT }));
-    const sight = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && !this.plot && this.#make());
+    const sight = new IntersectionObserver(
+      (entries) => entries.some((entry) => entry.isIntersecting) && !this.plot && this.#make(),
+    );
     sizes.observe(this.area);
     sight.observe(this.area);
     onTheme(signal, () => this.#recolour());
@@ -125,9 +134,21 @@ export class Curve {
         legend: { show: false },
         padding: [6, 8, 0, 0],
         scales: { x: { time: false }, y: { range: top === undefined ? yRange : [0, top] } },
-        axes: [this.#axis({ size: 26, values: (_, ticks) => ticks.map(wholeStep) }), this.#axis({ size: yAxisSize, values: (_, ticks) => ticks.map(number) })],
-        cursor: { sync: { key: sync }, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, bind: { dblclick: () => () => onZoom?.(null) } },
-        series: [{}, ...this.series.map((one, index) => this.#line(one, index, false)), ...this.series.map((one, index) => this.#line(one, index, true))],
+        axes: [
+          this.#axis({ size: 26, values: (_, ticks) => ticks.map(wholeStep) }),
+          this.#axis({ size: yAxisSize, values: (_, ticks) => ticks.map(number) }),
+        ],
+        cursor: {
+          sync: { key: sync },
+          drag: { x: true, y: false, setScale: false },
+          points: { size: 6 },
+          bind: { dblclick: () => () => onZoom?.(null) },
+        },
+        series: [
+          {},
+          ...this.series.map((one, index) => this.#line(one, index, false)),
+          ...this.series.map((one, index) => this.#line(one, index, true)),
+        ],
         hooks: {
           setCursor: [(plot) => this.#showValues(plot.cursor.idx)],
           setSelect: [(plot) => this.#selected(plot, onZoom)],
@@ -146,7 +167,13 @@ export class Curve {
   }
 
   #axis(more) {
-    return { stroke: () => colour("--soft"), grid: { stroke: () => colour("--grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif", ...more };
+    return {
+      stroke: () => colour("--soft"),
+      grid: { stroke: () => colour("--grid"), width: 1 },
+      ticks: { show: false },
+      font: "11px system-ui, sans-serif",
+      ...more,
+    };
   }
 
   #line(one, index, smoothed) {
@@ -163,7 +190,9 @@ export class Curve {
   }
 
   #data() {
-    const smoothed = this.values.map((values, index) => (this.weight > 0 && !this.series[index].points ? smooth(values, this.weight) : values.map(() => null)));
+    const smoothed = this.values.map((values, index) =>
+      this.weight > 0 && !this.series[index].points ? smooth(values, this.weight) : values.map(() => null),
+    );
     return [this.steps, ...this.values, ...smoothed];
   }
 
@@ -185,7 +214,8 @@ export class Curve {
   /** The legend shows the values below the cursor, else those of the last step. */
   #showValues(index) {
     const at = index ?? this.steps.length - 1;
-    for (const [position, key] of this.keys.entries()) setText(key.value, at >= 0 ? this.format(this.values[position][at] ?? null) : "");
+    for (const [position, key] of this.keys.entries())
+      setText(key.value, at >= 0 ? this.format(this.values[position][at] ?? null) : "");
   }
 
   #drawMarks(plot) {
@@ -199,8 +229,18 @@ export class Curve {
 
   #legendKey(one, index) {
     const value = element("span");
-    const swatch = svg("svg.swatch", { viewBox: "0 0 10 10", "aria-hidden": "true" }, svg("rect", { width: 10, height: 10 }));
-    const button = element("button", { type: "button", "aria-pressed": "true", onclick: () => this.#toggle(index) }, swatch, one.label ?? one.name, value);
+    const swatch = svg(
+      "svg.swatch",
+      { viewBox: "0 0 10 10", "aria-hidden": "true" },
+      svg("rect", { width: 10, height: 10 }),
+    );
+    const button = element(
+      "button",
+      { type: "button", "aria-pressed": "true", onclick: () => this.#toggle(index) },
+      swatch,
+      one.label ?? one.name,
+      value,
+    );
     swatch.style.fill = `var(--series-${index % COLOURS})`;
     return { button, value, shown: true };
   }

@@ -22,7 +22,12 @@ export function lineDiff(before, after) {
   let start = 0;
   while (start < old.length && start < next.length && old[start] === next[start]) start++;
   let end = 0;
-  while (end < old.length - start && end < next.length - start && old[old.length - 1 - end] === next[next.length - 1 - end]) end++;
+  while (
+    end < old.length - start &&
+    end < next.length - start &&
+    old[old.length - 1 - end] === next[next.length - 1 - end]
+  )
+    end++;
   const same = (lines) => lines.map((text) => ({ kind: "same", text }));
   const middle = changed(old.slice(start, old.length - end), next.slice(start, next.length - end));
   return [...same(old.slice(0, start)), ...middle, ...same(old.slice(old.length - end))];
@@ -35,7 +40,9 @@ export function lineDiff(before, after) {
  */
 export function diff(before, after) {
   const signs = { same: "  ", added: "+ ", removed: "− " };
-  const lines = lineDiff(before, after).map(({ kind, text }) => element(`div.${kind}`, {}, signs[kind] + visible(text)));
+  const lines = lineDiff(before, after).map(({ kind, text }) =>
+    element(`div.${kind}`, {}, signs[kind] + visible(text)),
+  );
   return element("div.diff", { tabindex: "0", role: "group", "aria-label": "Difference" }, lines);
 }
 
@@ -46,7 +53,8 @@ function changed(old, next) {
   for (let row = old.length - 1; row >= 0; row--) {
     for (let column = next.length - 1; column >= 0; column--) {
       const at = row * width + column;
-      lengths[at] = old[row] === next[column] ? lengths[at + width + 1] + 1 : Math.max(lengths[at + width], lengths[at + 1]);
+      lengths[at] =
+        old[row] === next[column] ? lengths[at + width + 1] + 1 : Math.max(lengths[at + width], lengths[at + 1]);
     }
   }
   return walk(old, next, lengths, width);

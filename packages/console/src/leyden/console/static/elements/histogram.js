@@ -24,7 +24,13 @@ export class Histogram {
     this.back = Array.from({ length: BINS }, (_, index) => bin(index, "all"));
     this.front = Array.from({ length: BINS }, (_, index) => bin(index, "kept"));
     this.shade = svg("rect.range", { y: 0, height: HEIGHT, width: 0 });
-    this.picture = svg("svg.histogram", { viewBox: `0 0 ${BINS} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" }, this.back, this.front, this.shade);
+    this.picture = svg(
+      "svg.histogram",
+      { viewBox: `0 0 ${BINS} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" },
+      this.back,
+      this.front,
+      this.shade,
+    );
     this.low = this.#field(0);
     this.high = this.#field(1);
     const all = element("button.plain", { type: "button", onclick: () => this.#choose(["", ""]) }, "All");
@@ -32,7 +38,14 @@ export class Histogram {
       "div.stack",
       {},
       this.picture,
-      element("div.bar", {}, labelled(`${label} from`, this.low), labelled("to", this.high), all, (this.text = element("p.note"))),
+      element(
+        "div.bar",
+        {},
+        labelled(`${label} from`, this.low),
+        labelled("to", this.high),
+        all,
+        (this.text = element("p.note")),
+      ),
     );
     this.node.style.gap = "0.4rem";
     this.#drag();
@@ -60,7 +73,8 @@ export class Histogram {
   #count(values, rows) {
     const counts = new Array(BINS).fill(0);
     const scale = BINS / (this.to - this.from);
-    const add = (value) => value !== null && value !== undefined && counts[Math.min(BINS - 1, Math.floor((value - this.from) * scale))]++;
+    const add = (value) =>
+      value !== null && value !== undefined && counts[Math.min(BINS - 1, Math.floor((value - this.from) * scale))]++;
     if (rows === null) values.forEach(add);
     else for (let index = 0; index < rows.length; index++) add(values[rows[index]]);
     return counts;
@@ -68,7 +82,9 @@ export class Histogram {
 
   #field(position) {
     const field = element("input", { type: "number", step: "any", value: this.range[position] });
-    field.addEventListener("change", () => this.#choose(position === 0 ? [field.value, this.range[1]] : [this.range[0], field.value]));
+    field.addEventListener("change", () =>
+      this.#choose(position === 0 ? [field.value, this.range[1]] : [this.range[0], field.value]),
+    );
     return field;
   }
 
@@ -82,10 +98,14 @@ export class Histogram {
 
   #drawRange() {
     const open = this.range[0] === "" && this.range[1] === "";
-    const place = (text, otherwise) => (text === "" ? otherwise : ((Number(text) - this.from) / (this.to - this.from)) * BINS);
+    const place = (text, otherwise) =>
+      text === "" ? otherwise : ((Number(text) - this.from) / (this.to - this.from)) * BINS;
     const left = Math.max(0, place(this.range[0], 0));
     this.shade.setAttribute("x", String(left));
-    this.shade.setAttribute("width", String(open ? 0 : Math.max(0.3, Math.min(BINS, place(this.range[1], BINS)) - left)));
+    this.shade.setAttribute(
+      "width",
+      String(open ? 0 : Math.max(0.3, Math.min(BINS, place(this.range[1], BINS)) - left)),
+    );
   }
 
   /** A drag chooses whole bins; a click chooses one. */

@@ -33,11 +33,18 @@ export class Lanes {
     this.node = element(
       "div.lanes",
       {},
-      lanes.map((lane, index) => [
-        element("span", {}, lane.name),
-        svg("svg", { role: "img", "aria-label": `${lane.name}: ${lane.bars.length} times, ${lane.total}` }, lane.bars.map((bar) => this.#bar(bar, onSelect)), this.heads[index]),
-        element("span.lane-end", {}, lane.total),
-      ]).flat(),
+      lanes
+        .map((lane, index) => [
+          element("span", {}, lane.name),
+          svg(
+            "svg",
+            { role: "img", "aria-label": `${lane.name}: ${lane.bars.length} times, ${lane.total}` },
+            lane.bars.map((bar) => this.#bar(bar, onSelect)),
+            this.heads[index],
+          ),
+          element("span.lane-end", {}, lane.total),
+        ])
+        .flat(),
     );
   }
 
@@ -55,7 +62,11 @@ export class Lanes {
   #bar(bar, onSelect) {
     const width = `${Math.max(0.15, ((bar.end - bar.start) / this.span) * 100)}%`;
     const listen = bar.id === null ? {} : { onclick: () => onSelect(bar.id) };
-    return svg(`rect.lane-bar.fill-${bar.tone}`, { x: this.#place(bar.start), width, y: "10%", height: "80%", ...listen }, svg("title", {}, bar.title));
+    return svg(
+      `rect.lane-bar.fill-${bar.tone}`,
+      { x: this.#place(bar.start), width, y: "10%", height: "80%", ...listen },
+      svg("title", {}, bar.title),
+    );
   }
 
   #place(seconds) {

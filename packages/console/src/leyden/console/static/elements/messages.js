@@ -14,7 +14,11 @@ export function messageList(messages) {
 }
 
 function message({ role, name, content, tool_calls: calls }) {
-  const parts = Array.isArray(content) ? content : content === null || content === undefined || content === "" ? [] : [content];
+  const parts = Array.isArray(content)
+    ? content
+    : content === null || content === undefined || content === ""
+      ? []
+      : [content];
   return element(
     "article.message",
     {},
@@ -22,7 +26,12 @@ function message({ role, name, content, tool_calls: calls }) {
     parts.map((part) => longText(partText(part), { name: `text of ${role}` })),
     (calls ?? []).map((call) => {
       const called = call.function ?? call;
-      return element("div", {}, element("p.note", {}, `calls ${visible(String(called.name))}`), longText(plain(called.arguments), { name: "arguments" }));
+      return element(
+        "div",
+        {},
+        element("p.note", {}, `calls ${visible(String(called.name))}`),
+        longText(plain(called.arguments), { name: "arguments" }),
+      );
     }),
   );
 }

@@ -32,7 +32,10 @@ export async function load(target, signal, request, draw) {
     clearTimeout(waiting);
     if (signal.aborted) return;
     if (error.status === undefined) console.error(error);
-    fill(target, problem(error.message, () => load(target, signal, request, draw)));
+    fill(
+      target,
+      problem(error.message, () => load(target, signal, request, draw)),
+    );
   }
 }
 
@@ -100,7 +103,10 @@ export function stateBadge(state) {
 export function command(text) {
   const button = element("button.plain", { type: "button", "aria-label": `Copy: ${text}` }, "Copy");
   button.addEventListener("click", async () => {
-    const copied = await navigator.clipboard?.writeText(text).then(() => true, () => false);
+    const copied = await navigator.clipboard?.writeText(text).then(
+      () => true,
+      () => false,
+    );
     button.textContent = copied ? "Copied" : "Select the text to copy it";
     setTimeout(() => (button.textContent = "Copy"), 2000);
   });
@@ -139,7 +145,11 @@ export function longText(text, { name = "text", mark } = {}) {
  * @param {"grid" | "rows"} [form] beside each other, or one a row
  */
 export function facts(entries, form = "grid") {
-  return element(`dl.facts.${form}`, {}, entries.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
+  return element(
+    `dl.facts.${form}`,
+    {},
+    entries.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))),
+  );
 }
 
 /**
@@ -150,7 +160,8 @@ export function facts(entries, form = "grid") {
  */
 export function smallTable(label, head, rows) {
   const numbers = head.map((title) => title.startsWith(">"));
-  const cell = (tag, child, index) => element(numbers[index] ? `${tag}.number` : tag, tag === "th" ? { scope: "col" } : {}, child);
+  const cell = (tag, child, index) =>
+    element(numbers[index] ? `${tag}.number` : tag, tag === "th" ? { scope: "col" } : {}, child);
   return element(
     "div.scroll-x",
     { tabindex: "0", role: "group", "aria-label": label },
@@ -158,8 +169,26 @@ export function smallTable(label, head, rows) {
       "table",
       {},
       element("caption.visually-hidden", {}, label),
-      element("thead", {}, element("tr", {}, head.map((title, index) => cell("th", title.replace(/^>/, ""), index)))),
-      element("tbody", {}, rows.map((row) => element("tr", {}, row.map((child, index) => cell("td", child, index))))),
+      element(
+        "thead",
+        {},
+        element(
+          "tr",
+          {},
+          head.map((title, index) => cell("th", title.replace(/^>/, ""), index)),
+        ),
+      ),
+      element(
+        "tbody",
+        {},
+        rows.map((row) =>
+          element(
+            "tr",
+            {},
+            row.map((child, index) => cell("td", child, index)),
+          ),
+        ),
+      ),
     ),
   );
 }
@@ -187,7 +216,10 @@ export function setOptions(select, options, value) {
   const known = JSON.stringify(options);
   if (select.dataset.known !== known) {
     select.dataset.known = known;
-    fill(select, options.map(([one, text]) => element("option", { value: one }, visible(text))));
+    fill(
+      select,
+      options.map(([one, text]) => element("option", { value: one }, visible(text))),
+    );
   }
   select.value = value;
 }

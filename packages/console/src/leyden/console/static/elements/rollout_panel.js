@@ -12,7 +12,12 @@ import { badge, choice, empty } from "./page.js";
 import { spanDetails } from "./span.js";
 import { Tree } from "./tree.js";
 
-const SPEEDS = [["1", "1 ×"], ["4", "4 ×"], ["16", "16 ×"], ["0.25", "¼ ×"]];
+const SPEEDS = [
+  ["1", "1 ×"],
+  ["4", "4 ×"],
+  ["16", "16 ×"],
+  ["0.25", "¼ ×"],
+];
 
 /**
  * The reward of a rollout, as the answer gives it or as the list of its group does.
@@ -59,14 +64,24 @@ export class RolloutPanel {
     this.from = Math.min(attempt.started ?? Infinity, this.order[0].start);
     this.to = this.order.reduce((last, one) => Math.max(last, one.end ?? one.start), attempt.ended ?? this.from);
     this.lanes = new Lanes(lanes(attempt.spans, this.from, this.to), this.from, this.to, (id) => this.select(id));
-    this.tree = new Tree("Spans", branches(attempt.spans, this.options.different), (id) => this.select(id), (id) => this.#open(id));
+    this.tree = new Tree(
+      "Spans",
+      branches(attempt.spans, this.options.different),
+      (id) => this.select(id),
+      (id) => this.#open(id),
+    );
     this.details = element("div.stack", { "aria-live": "polite" });
     const of = ` of ${this.options.run} / ${this.data.rollout.id}`;
     fill(
       this.node,
       this.#attempts(),
       element("section.panel", { "aria-label": `Timing${of}` }, this.lanes.node, this.#player()),
-      element("div.side", {}, element("section.panel", { "aria-label": `Spans${of}` }, this.tree.node), element("section.panel", { "aria-label": `The chosen span${of}` }, this.details)),
+      element(
+        "div.side",
+        {},
+        element("section.panel", { "aria-label": `Spans${of}` }, this.tree.node),
+        element("section.panel", { "aria-label": `The chosen span${of}` }, this.details),
+      ),
     );
     const first = this.order.find((one) => one.id === (span ?? this.options.different)) ?? this.order[0];
     this.select(first.id, false);
@@ -150,20 +165,36 @@ export class RolloutPanel {
     const { attempts } = this.data;
     const failure = this.attempt.failure;
     const text = (one) => `${number(one.number)}: ${one.status}`;
-    const select = choice("Attempt", attempts.map((one) => [one.id, text(one)]), this.attempt.id, (id) => {
-      this.options.onChange({ attempt: id, span: undefined });
-      this.#showAttempt(attempts.find((one) => one.id === id), null);
-    });
+    const select = choice(
+      "Attempt",
+      attempts.map((one) => [one.id, text(one)]),
+      this.attempt.id,
+      (id) => {
+        this.options.onChange({ attempt: id, span: undefined });
+        this.#showAttempt(
+          attempts.find((one) => one.id === id),
+          null,
+        );
+      },
+    );
     return element(
       "div.stack",
       {},
       attempts.length > 1 && select,
-      failure && element("p.notice.bad", {}, badge(visible(failure.kind), "bad"), visible(`${failure.type ? `${failure.type}: ` : ""}${failure.message}`)),
+      failure &&
+        element(
+          "p.notice.bad",
+          {},
+          badge(visible(failure.kind), "bad"),
+          visible(`${failure.type ? `${failure.type}: ` : ""}${failure.message}`),
+        ),
     );
   }
 
   #callHref(span) {
-    return link(["runs", this.options.run, "rollouts", this.data.rollout.id, "calls", span.id], { attempt: this.attempt.id });
+    return link(["runs", this.options.run, "rollouts", this.data.rollout.id, "calls", span.id], {
+      attempt: this.attempt.id,
+    });
   }
 
   #open(id) {

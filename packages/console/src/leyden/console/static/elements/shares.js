@@ -18,7 +18,11 @@ export function shares(label, parts) {
     duration(part.seconds),
     percent(part.share ?? (total ? part.seconds / total : null)),
   ]);
-  const bar = element("div.stacked", { "aria-hidden": "true" }, parts.map((part, index) => piece(index, part.seconds)));
+  const bar = element(
+    "div.stacked",
+    { "aria-hidden": "true" },
+    parts.map((part, index) => piece(index, part.seconds)),
+  );
   return element("div.stack", {}, bar, smallTable(label, ["Part", ">Time", ">Share"], rows));
 }
 

@@ -37,16 +37,33 @@ export function spanDetails(span, href, mark) {
 
 function modelDetails(model, href, mark) {
   const versions = model.versions.map(([version, tokens]) => `${version} (${number(tokens)} tokens)`).join(", ");
-  const trained = model.trained ? `trained in ${model.steps.join(", ")}` : `not trained${model.reason ? `: ${model.reason}` : ""}`;
+  const trained = model.trained
+    ? `trained in ${model.steps.join(", ")}`
+    : `not trained${model.reason ? `: ${model.reason}` : ""}`;
   return [
-    element("p.bar", {}, href && element("a", { href }, "Open the call, token by token"), badge(visible(trained), model.trained ? "good" : "plain"), !model.moves && model.trained && badge("moved no weight")),
+    element(
+      "p.bar",
+      {},
+      href && element("a", { href }, "Open the call, token by token"),
+      badge(visible(trained), model.trained ? "good" : "plain"),
+      !model.moves && model.trained && badge("moved no weight"),
+    ),
     facts([
-      ["Policy", visible(model.policy ?? "–")], ["Version", versions || "–"], ["Asked for", visible(model.model ?? "–")], ["Prompt", `${number(model.prompt_tokens)} tokens`],
-      ["Response", `${number(model.response_tokens)} tokens`], ["Ended by", visible(model.finish ?? "–")], ["Latency", duration(model.latency)], ["Messages", number(model.messages)],
+      ["Policy", visible(model.policy ?? "–")],
+      ["Version", versions || "–"],
+      ["Asked for", visible(model.model ?? "–")],
+      ["Prompt", `${number(model.prompt_tokens)} tokens`],
+      ["Response", `${number(model.response_tokens)} tokens`],
+      ["Ended by", visible(model.finish ?? "–")],
+      ["Latency", duration(model.latency)],
+      ["Messages", number(model.messages)],
     ]),
     element("h3", {}, "Answer"),
     longText(model.answer ?? "", { name: "answer", mark }),
-    ...model.tool_calls.flatMap((call) => [element("h3", {}, `Calls ${visible(call.name)}`), longText(plain(call.arguments), { name: "arguments" })]),
+    ...model.tool_calls.flatMap((call) => [
+      element("h3", {}, `Calls ${visible(call.name)}`),
+      longText(plain(call.arguments), { name: "arguments" }),
+    ]),
   ];
 }
 
@@ -61,5 +78,8 @@ function toolDetails(tool, mark) {
 
 function rewardDetails(reward) {
   const dimensions = Object.entries(reward.dimensions ?? {}).map(([name, value]) => [visible(name), number(value)]);
-  return [facts([["Reward", number(reward.value)], ...dimensions]), reward.feedback && longText(reward.feedback, { name: "feedback" })].filter(Boolean);
+  return [
+    facts([["Reward", number(reward.value)], ...dimensions]),
+    reward.feedback && longText(reward.feedback, { name: "feedback" }),
+  ].filter(Boolean);
 }

@@ -1,5 +1,6 @@
 /**
- * A table of any number of rows. Only the rows in sight have DOM nodes, and these are used again while the reader scrolls.
+ * A table of any number of rows. Only the rows in sight have DOM nodes, and these are used again while the reader
+ * scrolls.
  * @module
  */
 
@@ -34,7 +35,8 @@ export class Table {
   /**
    * @param {string} label what the table lists
    * @param {Column<Row>[]} columns
-   * @param {{open?: (row: Row) => string | null, sort?: string, onSort?: (sort: string) => void, signal: AbortSignal}} options
+   * @param {{open?: (row: Row) => string | null, sort?: string, onSort?: (sort: string) => void, signal: AbortSignal}}
+   *     options
    *     `open` gives the link of a row; `sort` is a column's key, with "-" in front for descending
    */
   constructor(label, columns, { open, sort = "", onSort, signal }) {
@@ -150,7 +152,11 @@ export class Table {
 
   #newRow() {
     const cells = this.columns.map((column) => newCell(column));
-    const tr = element("tr", { onclick: (event) => this.#clicked(event, tr) }, cells.map((cell) => cell.td));
+    const tr = element(
+      "tr",
+      { onclick: (event) => this.#clicked(event, tr) },
+      cells.map((cell) => cell.td),
+    );
     this.body.append(tr);
     const line = { tr, cells: cells.map((cell) => cell.inner), row: undefined };
     for (const [index, cell] of cells.entries()) {

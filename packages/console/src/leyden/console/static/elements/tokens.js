@@ -15,7 +15,8 @@ export class TokenStrip {
   /**
    * @param {string} label
    * @param {string[]} texts one a token
-   * @param {{signal: AbortSignal, onSelect: (index: number) => void, onPoint?: (index: number | null) => void, base?: string}} options
+   * @param {{signal: AbortSignal, onSelect: (index: number) => void, onPoint?: (index: number | null) => void, base?:
+   *     string}} options
    *     `onPoint`: the mouse is over a token, or has left; `base`: a class of every token
    */
   constructor(label, texts, { signal, onSelect, onPoint = () => {}, base = "" }) {
@@ -29,13 +30,26 @@ export class TokenStrip {
     /** @type {HTMLElement[]} */
     this.drawn = [];
     this.end = element("span", { "aria-hidden": "true" }, " ");
-    this.node = element("div.tokens", { role: "listbox", "aria-label": label, tabindex: "0", "data-list": true, onkeydown: (event) => this.#keys(event) }, this.end);
+    this.node = element(
+      "div.tokens",
+      {
+        role: "listbox",
+        "aria-label": label,
+        tabindex: "0",
+        "data-list": true,
+        onkeydown: (event) => this.#keys(event),
+      },
+      this.end,
+    );
     this.node.addEventListener("click", (event) => this.#pointed(event, (index) => this.#choose(index)));
     this.node.addEventListener("pointerover", (event) => this.#pointed(event, onPoint));
     this.node.addEventListener("pointerleave", () => onPoint(null));
     this.node.addEventListener("list:move", (event) => this.#choose(this.selected + event.detail));
     this.#drawTo(CHUNK);
-    const sight = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && this.#drawTo(this.drawn.length + CHUNK), { root: this.node });
+    const sight = new IntersectionObserver(
+      (entries) => entries.some((entry) => entry.isIntersecting) && this.#drawTo(this.drawn.length + CHUNK),
+      { root: this.node },
+    );
     sight.observe(this.end);
     signal.addEventListener("abort", () => sight.disconnect(), { once: true });
   }
@@ -62,7 +76,8 @@ export class TokenStrip {
     token.setAttribute("aria-selected", "true");
     this.node.setAttribute("aria-activedescendant", token.id);
     const top = token.offsetTop - this.node.offsetTop;
-    if (top < this.node.scrollTop || top > this.node.scrollTop + this.node.clientHeight - 30) this.node.scrollTop = top - 60;
+    if (top < this.node.scrollTop || top > this.node.scrollTop + this.node.clientHeight - 30)
+      this.node.scrollTop = top - 60;
   }
 
   #choose(index) {
@@ -74,7 +89,11 @@ export class TokenStrip {
   #drawTo(count) {
     const more = [];
     for (let index = this.drawn.length; index < Math.min(count, this.texts.length); index++) {
-      const token = element("span", { role: "option", id: `${this.id}-${index}`, "aria-selected": "false" }, tokenText(this.texts[index]));
+      const token = element(
+        "span",
+        { role: "option", id: `${this.id}-${index}`, "aria-selected": "false" },
+        tokenText(this.texts[index]),
+      );
       token.className = this.#className(index);
       this.drawn.push(token);
       more.push(token);

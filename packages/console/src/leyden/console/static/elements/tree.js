@@ -27,7 +27,12 @@ export class Tree {
     this.selected = roots[0]?.id ?? "";
     /** @type {Set<string>} */
     this.closed = new Set();
-    this.node = element("div.tree", { role: "tree", "aria-label": label, "data-list": true, onkeydown: (event) => this.#keys(event) });
+    this.node = element("div.tree", {
+      role: "tree",
+      "aria-label": label,
+      "data-list": true,
+      onkeydown: (event) => this.#keys(event),
+    });
     this.node.addEventListener("list:move", (event) => this.#step(event.detail));
     this.node.addEventListener("list:open", () => this.onOpen(this.selected));
     this.draw();
@@ -36,7 +41,10 @@ export class Tree {
   /** Draws the tree again, after branches opened or closed. */
   draw() {
     this.lines = this.roots.flatMap((root) => this.#visible(root, 1));
-    fill(this.node, this.lines.map((line) => this.#line(line)));
+    fill(
+      this.node,
+      this.lines.map((line) => this.#line(line)),
+    );
   }
 
   /**

@@ -26,7 +26,8 @@ export async function show(page) {
   runFrame(page, "rollouts", crumbs, (_, body) => {
     const target = element("div.stack");
     body.append(target);
-    const request = () => get(["runs", key, "rollouts", rollout, "calls", span], { query: { attempt }, signal: page.signal });
+    const request = () =>
+      get(["runs", key, "rollouts", rollout, "calls", span], { query: { attempt }, signal: page.signal });
     load(target, page.signal, request, (call) => new CallPage(page, target, call));
   });
 }
@@ -76,14 +77,19 @@ class CallPage {
     const { trained } = this.call;
     if (trained.length < 2) return null;
     const name = (one) => [`step ${one.step}`, one.policy, one.side].filter(Boolean).join(", ");
-    return choice("Trained in", trained.map((one, index) => [String(index), name(one)]), String(trained.indexOf(this.trained)), (value) => {
-      this.trained = trained[Number(value)];
-      this.page.remember({ update: value });
-      this.measures = measures(this.call.response, this.trained);
-      this.#colour();
-      this.#drawToken(this.selected);
-      this.#drawLoss();
-    });
+    return choice(
+      "Trained in",
+      trained.map((one, index) => [String(index), name(one)]),
+      String(trained.indexOf(this.trained)),
+      (value) => {
+        this.trained = trained[Number(value)];
+        this.page.remember({ update: value });
+        this.measures = measures(this.call.response, this.trained);
+        this.#colour();
+        this.#drawToken(this.selected);
+        this.#drawLoss();
+      },
+    );
   }
 
   #colour() {
@@ -97,7 +103,8 @@ class CallPage {
       return [scale?.classOf(one.values[index]), masked, constrained].filter(Boolean).join(" ");
     });
     this.strip.colour(classes);
-    const range = (part) => (part.from === part.to ? one.text(part.from) : `${one.text(part.from)} … ${one.text(part.to)}`);
+    const range = (part) =>
+      part.from === part.to ? one.text(part.from) : `${one.text(part.from)} … ${one.text(part.to)}`;
     fill(
       this.legend,
       (scale?.legend ?? []).map((part) => element(`span.${part.name}`, {}, range(part))),
@@ -129,42 +136,80 @@ class CallPage {
   /** The sum of the shown losses beside the logged loss of the step, of which it is a part. */
   #drawLoss() {
     const { trained } = this;
-    if (!trained) return fill(this.loss, element("h2", {}, "Loss"), element("p", {}, "No update learned from this call", this.call.untrained ? `: ${visible(this.call.untrained)}.` : "."));
+    if (!trained)
+      return fill(
+        this.loss,
+        element("h2", {}, "Loss"),
+        element(
+          "p",
+          {},
+          "No update learned from this call",
+          this.call.untrained ? `: ${visible(this.call.untrained)}.` : ".",
+        ),
+      );
     const shown = sum(trained.losses);
     const rest = element("div");
     fill(
       this.loss,
       element("h2", {}, `Loss in step ${number(trained.step)}`),
       element("p", {}, badge(trained.policy), trained.side && badge(trained.side)),
-      facts([["Sum of this call's token losses", exact(shown)], ["This call's recorded share", exact(trained.share)], ["Difference", signed(shown - trained.share)], ["Logged loss of the step", exact(trained.loss)], ["Optimizer steps", number(trained.optimizer_steps)]]),
+      facts([
+        ["Sum of this call's token losses", exact(shown)],
+        ["This call's recorded share", exact(trained.share)],
+        ["Difference", signed(shown - trained.share)],
+        ["Logged loss of the step", exact(trained.loss)],
+        ["Optimizer steps", number(trained.optimizer_steps)],
+      ]),
       rest,
     );
     const { key } = this.page.parameters;
-    load(rest, this.page.signal, () => get(["runs", key, "step", trained.step], { signal: this.page.signal }), (step) => {
-      const own = step.policies[trained.policy];
-      const href = link(["runs", key, "steps", trained.step]);
-      if (!own) return rest.append(element("p.note", {}, "The tokens of the step's other calls were not recorded."));
-      rest.append(
-        facts([["Sum over all calls of the step", exact(own.sum)], ["Logged loss of the step", exact(own.loss)], ["Difference", own.loss === null ? "–" : signed(own.sum - own.loss)]]),
-        element("p", {}, element("a", { href }, "All calls of the step")),
-      );
-    });
+    load(
+      rest,
+      this.page.signal,
+      () => get(["runs", key, "step", trained.step], { signal: this.page.signal }),
+      (step) => {
+        const own = step.policies[trained.policy];
+        const href = link(["runs", key, "steps", trained.step]);
+        if (!own) return rest.append(element("p.note", {}, "The tokens of the step's other calls were not recorded."));
+        rest.append(
+          facts([
+            ["Sum over all calls of the step", exact(own.sum)],
+            ["Logged loss of the step", exact(own.loss)],
+            ["Difference", own.loss === null ? "–" : signed(own.sum - own.loss)],
+          ]),
+          element("p", {}, element("a", { href }, "All calls of the step")),
+        );
+      },
+    );
   }
 
   #rest() {
     const { call, page } = this;
     const prompt = (body) => {
-      const strip = new TokenStrip("Tokens of the prompt", textsOf(call.prompt), { signal: page.signal, base: "prompt", onSelect: (index) => fill(chosen, `Token ${number(index + 1)}: id ${call.prompt.ids[index]}`) });
-      const chosen = element("p.note", { "aria-live": "polite" }, "A token of the prompt has no log-probability, ratio, advantage or loss.");
+      const strip = new TokenStrip("Tokens of the prompt", textsOf(call.prompt), {
+        signal: page.signal,
+        base: "prompt",
+        onSelect: (index) => fill(chosen, `Token ${number(index + 1)}: id ${call.prompt.ids[index]}`),
+      });
+      const chosen = element(
+        "p.note",
+        { "aria-live": "polite" },
+        "A token of the prompt has no log-probability, ratio, advantage or loss.",
+      );
       body.append(chosen, strip.node);
     };
-    const leftOut = call.left_out.length ? element("p.notice.warn", {}, `The request asked for more than was used: ${visible(call.left_out.join(", "))}`) : null;
+    const leftOut = call.left_out.length
+      ? element("p.notice.warn", {}, `The request asked for more than was used: ${visible(call.left_out.join(", "))}`)
+      : null;
     return [
       leftOut,
       panel("Messages", messageList(call.messages)),
       panel("Answer", messageList(call.answer)),
       call.prompt.ids.length > 0 && fold(`Prompt, ${number(call.prompt.ids.length)} tokens`, prompt),
-      call.tools.length > 0 && fold(`Tools (${number(call.tools.length)})`, (body) => body.append(longText(plain(call.tools), { name: "tools" }))),
+      call.tools.length > 0 &&
+        fold(`Tools (${number(call.tools.length)})`, (body) =>
+          body.append(longText(plain(call.tools), { name: "tools" })),
+        ),
       fold("Sampling", (body) => body.append(longText(plain(call.sampling), { name: "sampling" }))),
       fold("The call's span", (body) => body.append(...spanDetails(call.span, null))),
     ].filter(Boolean);

@@ -26,26 +26,61 @@ export async function show(page) {
   const picker = element("div");
   const target = element("div.stack");
   body.append(picker, target);
-  load(picker, page.signal, () => get(["runs"], { signal: page.signal }), ({ runs }) => picker.append(chooser(keys, runs)));
-  if (keys.length > MOST) return target.append(problem(`At most ${MOST} runs can be compared; the address names ${keys.length}.`, null));
+  load(
+    picker,
+    page.signal,
+    () => get(["runs"], { signal: page.signal }),
+    ({ runs }) => picker.append(chooser(keys, runs)),
+  );
+  if (keys.length > MOST)
+    return target.append(problem(`At most ${MOST} runs can be compared; the address names ${keys.length}.`, null));
   if (keys.length < 2) return target.append(empty("Choose at least two runs, here or in the list of runs."));
-  await load(target, page.signal, () => get(["compare"], { query: { runs: keys.join(",") }, signal: page.signal }), (answer) => draw(page, target, keys, answer));
+  await load(
+    target,
+    page.signal,
+    () => get(["compare"], { query: { runs: keys.join(",") }, signal: page.signal }),
+    (answer) => draw(page, target, keys, answer),
+  );
 }
 
 function chooser(keys, runs) {
   const change = (next) => go(link(["compare"], { runs: next.join(",") }));
   const names = new Map(runs.map((run) => [run.key, run.name]));
-  const chosen = keys.map((key) => element("li", {}, element("button.plain", { type: "button", title: "Remove", onclick: () => change(keys.filter((one) => one !== key)) }, visible(names.get(key) ?? key), " ×")));
+  const chosen = keys.map((key) =>
+    element(
+      "li",
+      {},
+      element(
+        "button.plain",
+        { type: "button", title: "Remove", onclick: () => change(keys.filter((one) => one !== key)) },
+        visible(names.get(key) ?? key),
+        " ×",
+      ),
+    ),
+  );
   const rest = runs.filter((run) => !keys.includes(run.key)).map((run) => [run.key, run.name]);
   const add = choice("Add a run", [["", "…"], ...rest], "", (key) => key && change([...keys, key]));
-  return element("div.bar", {}, keys.length ? element("ul.chosen", { "aria-label": "Chosen runs" }, chosen) : null, keys.length < MOST ? add : null);
+  return element(
+    "div.bar",
+    {},
+    keys.length ? element("ul.chosen", { "aria-label": "Chosen runs" }, chosen) : null,
+    keys.length < MOST ? add : null,
+  );
 }
 
 function draw(page, target, keys, answer) {
-  target.append(...answer.notes.map((note) => element("p.notice.warn", {}, visible(note))), panel("Runs", runsTable(answer)));
+  target.append(
+    ...answer.notes.map((note) => element("p.notice.warn", {}, visible(note))),
+    panel("Runs", runsTable(answer)),
+  );
   const curves = panel("Curves");
   const tasks = element("div");
-  target.append(curves, panel("Held-out results", ...resultTables(answer)), tasks, panel("Configuration", differences(answer)));
+  target.append(
+    curves,
+    panel("Held-out results", ...resultTables(answer)),
+    tasks,
+    panel("Configuration", differences(answer)),
+  );
   const content = element("div.stack");
   curves.append(content);
   const request = () => Promise.all(keys.map((key) => get(["runs", key, "steps"], { signal: page.signal })));
@@ -59,7 +94,10 @@ function runsTable({ runs, versions = [] }) {
     stateBadge(run.state),
     number(run.step),
     number(run.reward),
-    ...[run.held_out[0]].flatMap((one) => [result(one?.before, one?.is_share ?? false), result(one?.after, one?.is_share ?? false)]),
+    ...[run.held_out[0]].flatMap((one) => [
+      result(one?.before, one?.is_share ?? false),
+      result(one?.after, one?.is_share ?? false),
+    ]),
     number(versions[index]),
   ]);
   return smallTable("Runs", ["Run", "State", ">Step", ">Reward", ">Before", ">After", ">Evaluated version"], rows);
@@ -73,7 +111,11 @@ function drawCurves(page, content, runs, answers) {
   });
   const names = [...new Set(data.flatMap((one) => Object.keys(one.series)))];
   if (!names.length) return content.append(element("p.note", {}, "None of these runs has taken a step."));
-  let name = names.includes(page.query.get("series") ?? "") ? page.query.get("series") : names.includes("reward") ? "reward" : names[0];
+  let name = names.includes(page.query.get("series") ?? "")
+    ? page.query.get("series")
+    : names.includes("reward")
+      ? "reward"
+      : names[0];
   let smoothing = Number(page.query.get("smooth") ?? 0);
   let scope = new AbortController();
   page.signal.addEventListener("abort", () => scope.abort(), { once: true });
@@ -82,21 +124,38 @@ function drawCurves(page, content, runs, answers) {
     scope.abort();
     scope = new AbortController();
     const steps = [...new Set(data.flatMap((one) => one.steps))].sort((a, b) => a - b);
-    const curve = new Curve(name, runs.map((run) => ({ name: visible(run.name) })), { signal: scope.signal, sync: "compare", onZoom: (range) => curve.setZoom(range) });
+    const curve = new Curve(
+      name,
+      runs.map((run) => ({ name: visible(run.name) })),
+      { signal: scope.signal, sync: "compare", onZoom: (range) => curve.setZoom(range) },
+    );
     curve.weight = SMOOTHING[smoothing] ?? 0;
-    curve.setData(steps, data.map((one) => aligned(one, name, steps)));
+    curve.setData(
+      steps,
+      data.map((one) => aligned(one, name, steps)),
+    );
     fill(holder, curve.node);
   };
-  const series = choice("Series", names.map((one) => [one, one]), name, (value) => {
-    name = value;
-    page.remember({ series: name });
-    renew();
-  });
-  const slide = choice("Smoothing", SMOOTHING.map((weight, index) => [String(index), String(weight)]), String(smoothing), (value) => {
-    smoothing = Number(value);
-    page.remember({ smooth: smoothing || null });
-    renew();
-  });
+  const series = choice(
+    "Series",
+    names.map((one) => [one, one]),
+    name,
+    (value) => {
+      name = value;
+      page.remember({ series: name });
+      renew();
+    },
+  );
+  const slide = choice(
+    "Smoothing",
+    SMOOTHING.map((weight, index) => [String(index), String(weight)]),
+    String(smoothing),
+    (value) => {
+      smoothing = Number(value);
+      page.remember({ smooth: smoothing || null });
+      renew();
+    },
+  );
   content.append(element("div.bar", {}, series, slide), holder);
   renew();
 }
@@ -114,14 +173,31 @@ function resultTables({ runs, sets }) {
     const show = isShare ? points : signed;
     const widest = Math.max(1e-9, ...set.rows.flatMap((row) => [Math.abs(row.low ?? 0), Math.abs(row.high ?? 0)]));
     const rows = set.rows.map((row) => [
-      element("span", {}, swatch(row.b), " ", visible(runs[row.b].name), " − ", swatch(row.a), " ", visible(runs[row.a].name)),
+      element(
+        "span",
+        {},
+        swatch(row.b),
+        " ",
+        visible(runs[row.b].name),
+        " − ",
+        swatch(row.a),
+        " ",
+        visible(runs[row.a].name),
+      ),
       show(row.difference),
       row.low === null ? "–" : `${show(row.low)} to ${show(row.high)}`,
       row.low === null ? "" : interval(row, widest),
       verdict(row),
       number(row.common),
     ]);
-    return [element("h3", {}, `${visible(set.name)}, ${number(set.tasks)} tasks`), smallTable(`Differences on ${set.name}`, ["Difference", ">Mean", ">95 % interval", "Around zero", "Reading", ">Common tasks"], rows)];
+    return [
+      element("h3", {}, `${visible(set.name)}, ${number(set.tasks)} tasks`),
+      smallTable(
+        `Differences on ${set.name}`,
+        ["Difference", ">Mean", ">95 % interval", "Around zero", "Reading", ">Common tasks"],
+        rows,
+      ),
+    ];
   });
 }
 
@@ -144,7 +220,11 @@ function interval({ difference, low, high }, widest) {
 function differences({ runs, differences: rows }) {
   if (!rows.length) return element("p.note", {}, "The configurations are the same.");
   const cell = (value) => element("code", {}, brief(value ?? "–"));
-  return smallTable("Configuration", ["Setting", ...runs.map((run) => visible(run.name))], rows.map((row) => [element("code", {}, visible(row.key)), ...row.values.map(cell)]));
+  return smallTable(
+    "Configuration",
+    ["Setting", ...runs.map((run) => visible(run.name))],
+    rows.map((row) => [element("code", {}, visible(row.key)), ...row.values.map(cell)]),
+  );
 }
 
 /** The same held-out task in each run, with the first two rollouts side by side. */
@@ -158,23 +238,43 @@ function drawTasks(page, target, keys, answer) {
     shown = set;
     const request = () => get(["compare", "tasks"], { query: { runs: keys.join(","), set }, signal: page.signal });
     load(holder, page.signal, request, ({ tasks }) => {
-      if (!tasks.length) return holder.append(element("p.note", {}, "No task of this set was evaluated by these runs."));
-      const options = { signal: page.signal, sort: page.query.get("sort") ?? "", onSort: (sort) => page.remember({ sort }), open: (task) => pairLink(keys, task) };
+      if (!tasks.length)
+        return holder.append(element("p.note", {}, "No task of this set was evaluated by these runs."));
+      const options = {
+        signal: page.signal,
+        sort: page.query.get("sort") ?? "",
+        onSort: (sort) => page.remember({ sort }),
+        open: (task) => pairLink(keys, task),
+      };
       const table = new Table("Tasks", taskColumns(keys, answer.runs, tasks), options);
       holder.append(table.node);
       table.setRows(tasks);
-      completeLater(page, tasks, request, () => shown === set, () => table.draw());
+      completeLater(
+        page,
+        tasks,
+        request,
+        () => shown === set,
+        () => table.draw(),
+      );
     });
   };
-  const choose = choice("Held-out set", sets.map((set) => [set.name, set.name]), first, (set) => {
-    page.remember({ set });
-    show(set);
-  });
+  const choose = choice(
+    "Held-out set",
+    sets.map((set) => [set.name, set.name]),
+    first,
+    (set) => {
+      page.remember({ set });
+      show(set);
+    },
+  );
   target.append(panel("The same task in each run", sets.length > 1 && choose, holder));
   show(first);
 }
 
-/** The server finds rollouts in the background; tasks without are requested again a few times, and their rollouts added. */
+/**
+ * The server finds rollouts in the background; tasks without are requested again a few times, and their rollouts
+ * added.
+ */
 async function completeLater(page, tasks, request, isShown, onMore) {
   for (let looks = 0; looks < LOOKS && tasks.some((task) => task.rollouts.includes(null)); looks++) {
     await new Promise((resolve) => setTimeout(resolve, LOOK_AGAIN));
@@ -191,14 +291,34 @@ function taskColumns(keys, runs, tasks) {
     return known.length > 1 ? Math.max(...known) - Math.min(...known) : null;
   };
   return [
-    { key: "task", title: "Task", width: 70, number: true, text: (task) => visible(String(task.task)), value: (task) => task.task },
-    ...(tasks.some((task) => task.input) ? [{ key: "input", title: "Input", width: 300, wide: true, text: (task) => brief(task.input) }] : []),
+    {
+      key: "task",
+      title: "Task",
+      width: 70,
+      number: true,
+      text: (task) => visible(String(task.task)),
+      value: (task) => task.task,
+    },
+    ...(tasks.some((task) => task.input)
+      ? [{ key: "input", title: "Input", width: 300, wide: true, text: (task) => brief(task.input) }]
+      : []),
     ...runs.map((run, index) => ({
-      key: `run${index}`, title: visible(run.name), width: 110, number: true, text: (task) => number(task.rewards[index]), value: (task) => task.rewards[index],
+      key: `run${index}`,
+      title: visible(run.name),
+      width: 110,
+      number: true,
+      text: (task) => number(task.rewards[index]),
+      value: (task) => task.rewards[index],
       href: (task) => task.rollouts[index] && link(["runs", keys[index], "rollouts", task.rollouts[index]]),
     })),
     { key: "spread", title: "Spread", width: 80, number: true, text: (task) => number(spread(task)), value: spread },
-    { key: "pair", title: "First two that have rollouts", width: 190, text: (task) => (pairLink(keys, task) ? "side by side" : ""), href: (task) => pairLink(keys, task) },
+    {
+      key: "pair",
+      title: "First two that have rollouts",
+      width: 190,
+      text: (task) => (pairLink(keys, task) ? "side by side" : ""),
+      href: (task) => pairLink(keys, task),
+    },
   ];
 }
 

@@ -31,7 +31,10 @@ export async function show(page) {
       fill(target, content(run, health));
     };
     load(target, page.signal, request, draw);
-    const timer = setInterval(() => document.hidden || request().then(draw, (error) => fail(page, target, error, () => (shown = ""))), EVERY * 1000);
+    const timer = setInterval(
+      () => document.hidden || request().then(draw, (error) => fail(page, target, error, () => (shown = ""))),
+      EVERY * 1000,
+    );
     page.signal.addEventListener("abort", () => clearInterval(timer), { once: true });
   });
 }
@@ -46,10 +49,28 @@ function content(run, { liveness, alerts, signals }) {
   const alive = liveness.every((one) => one.level !== "alarm");
   return [
     panel("Is it alive?", ...worstFirst(liveness).map(livenessLine)),
-    !alive && element("p.notice.bad", { role: "status" }, "Something above is not alive. Advice on training follows when that is repaired."),
-    panel("Signals of training", ...worstFirst(signals).map((one) => signalLine(run, one, alive)), signals.length === 0 && element("p.note", {}, "No step has been taken, so there is nothing to judge.")),
-    panel("Alerts", ...alerts.map((one) => alertLine(run, one, alive)), alerts.length === 0 && element("p.note", {}, "None was raised.")),
-    run.state !== "running" && run.commands.length > 0 && panel("Commands", ...run.commands.map((one) => element("div", {}, element("p.note", {}, one.what), command(one.command)))),
+    !alive &&
+      element(
+        "p.notice.bad",
+        { role: "status" },
+        "Something above is not alive. Advice on training follows when that is repaired.",
+      ),
+    panel(
+      "Signals of training",
+      ...worstFirst(signals).map((one) => signalLine(run, one, alive)),
+      signals.length === 0 && element("p.note", {}, "No step has been taken, so there is nothing to judge."),
+    ),
+    panel(
+      "Alerts",
+      ...alerts.map((one) => alertLine(run, one, alive)),
+      alerts.length === 0 && element("p.note", {}, "None was raised."),
+    ),
+    run.state !== "running" &&
+      run.commands.length > 0 &&
+      panel(
+        "Commands",
+        ...run.commands.map((one) => element("div", {}, element("p.note", {}, one.what), command(one.command))),
+      ),
   ].filter(Boolean);
 }
 
@@ -60,7 +81,8 @@ function livenessLine(one) {
 
 function signalLine(run, one, alive) {
   const curve = one.series && element("a", { href: link(["runs", run.key], { text: one.series }) }, "curve");
-  const advice = alive && one.level !== "ok" && one.advice ? element("p.note", {}, `What to do: ${visible(one.advice)}`) : null;
+  const advice =
+    alive && one.level !== "ok" && one.advice ? element("p.note", {}, `What to do: ${visible(one.advice)}`) : null;
   return line(one.level, one.name, one.text ?? number(one.value), curve, advice);
 }
 
@@ -73,7 +95,12 @@ function alertLine(run, one, alive) {
 }
 
 function line(level, name, text, more, advice, word = level) {
-  return element("div.signal", {}, badge(word, TONES[level] ?? "plain"), element("div", {}, element("h3", {}, visible(name)), element("p", {}, visible(text), more && " · ", more), advice));
+  return element(
+    "div.signal",
+    {},
+    badge(word, TONES[level] ?? "plain"),
+    element("div", {}, element("h3", {}, visible(name)), element("p", {}, visible(text), more && " · ", more), advice),
+  );
 }
 
 function worstFirst(lines) {

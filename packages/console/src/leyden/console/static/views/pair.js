@@ -18,8 +18,10 @@ export async function show(page) {
   page.main.append(element("div.heading", {}, element("h1", {}, "Two rollouts side by side")), body);
   const names = [page.query.get("a"), page.query.get("b")].map(split);
   const [left, right] = names;
-  if (!left || !right) return body.append(problem("The address must name two rollouts, as a=RUN/ROLLOUT and b=RUN/ROLLOUT.", null));
-  const request = () => Promise.all(names.map(({ run, id }) => get(["runs", run, "rollouts", id], { signal: page.signal })));
+  if (!left || !right)
+    return body.append(problem("The address must name two rollouts, as a=RUN/ROLLOUT and b=RUN/ROLLOUT.", null));
+  const request = () =>
+    Promise.all(names.map(({ run, id }) => get(["runs", run, "rollouts", id], { signal: page.signal })));
   await load(body, page.signal, request, (rollouts) => draw(page, body, names, rollouts));
 }
 
@@ -28,7 +30,13 @@ function draw(page, body, names, rollouts) {
   const step = firstDifference(orders[0], orders[1]);
   const spans = orders.map((order) => (step === null ? null : (order[step] ?? null)));
   body.append(element("p.notice", { role: "status" }, differenceText(step, spans)));
-  body.append(element("div.columns", {}, rollouts.map((data, side) => column(page, names[side].run, data, side, spans))));
+  body.append(
+    element(
+      "div.columns",
+      {},
+      rollouts.map((data, side) => column(page, names[side].run, data, side, spans)),
+    ),
+  );
 }
 
 function column(page, run, data, side, spans) {
@@ -43,8 +51,22 @@ function column(page, run, data, side, spans) {
     mark,
     onChange: ({ attempt, span }) => page.remember({ [`attempt${side}`]: attempt, [`span${side}`]: span }),
   });
-  const title = element("h2", {}, element("a", { href: link(["runs", run, "rollouts", rollout.id]) }, visible(`${run} / ${rollout.id}`)));
-  return element("div.stack.narrow", {}, title, facts([["Reward", number(rewardOf(data))], ["Status", rollout.status], ["Version", number(rollout.version)]]), panel.node);
+  const title = element(
+    "h2",
+    {},
+    element("a", { href: link(["runs", run, "rollouts", rollout.id]) }, visible(`${run} / ${rollout.id}`)),
+  );
+  return element(
+    "div.stack.narrow",
+    {},
+    title,
+    facts([
+      ["Reward", number(rewardOf(data))],
+      ["Status", rollout.status],
+      ["Version", number(rollout.version)],
+    ]),
+    panel.node,
+  );
 }
 
 /** Where the two texts begin to differ, if they are texts of the same kind of span. */
@@ -57,12 +79,15 @@ function marks(own, other) {
 function differenceText(step, spans) {
   if (step === null) return "Both rollouts say the same in every step.";
   const [left, right] = spans.map((span) => (span ? `${span.kind} ${visible(span.title)}` : "nothing"));
-  const what = left === right && said(spans[0]) !== said(spans[1]) ? `in ${left}` : `${left} on the left, ${right} on the right`;
+  const what =
+    left === right && said(spans[0]) !== said(spans[1]) ? `in ${left}` : `${left} on the left, ${right} on the right`;
   return `The first difference is in step ${step + 1}: ${what}. It is marked.`;
 }
 
 function attemptOf(page, data, side) {
-  return data.attempts.find((one) => one.id === page.query.get(`attempt${side}`)) ?? data.attempts[data.attempts.length - 1];
+  return (
+    data.attempts.find((one) => one.id === page.query.get(`attempt${side}`)) ?? data.attempts[data.attempts.length - 1]
+  );
 }
 
 function split(name) {

@@ -17,7 +17,12 @@ export async function show(page) {
   runFrame(page, "prompts", [["Prompts", null]], (run, body) => {
     const target = element("div.stack");
     body.append(target);
-    load(target, page.signal, () => get(["runs", key, "prompts"], { signal: page.signal }), (answer) => draw(page, run, target, answer));
+    load(
+      target,
+      page.signal,
+      () => get(["runs", key, "prompts"], { signal: page.signal }),
+      (answer) => draw(page, run, target, answer),
+    );
   });
 }
 
@@ -26,7 +31,12 @@ function draw(page, run, target, answer) {
   if (candidates.length) drawCandidates(page, run, target, answer);
   if (versions.length) target.append(panel("Prompts of the versions", ...versions.map(versionPrompts)));
   if (!candidates.length && !versions.length) {
-    target.append(empty("This run trains no prompts. This command trains an agent's prompts:", "leyden train AGENT --tasks FILE --reward REWARD --algorithm gepa --prompts prompts.yaml"));
+    target.append(
+      empty(
+        "This run trains no prompts. This command trains an agent's prompts:",
+        "leyden train AGENT --tasks FILE --reward REWARD --algorithm gepa --prompts prompts.yaml",
+      ),
+    );
   }
 }
 
@@ -47,7 +57,9 @@ function drawCandidates(page, run, target, { candidates, best }) {
 
 /** A candidate of several parents stands below the first of them. */
 function roots(candidates, best) {
-  const branches = new Map(candidates.map((one) => [one.number, { id: String(one.number), label: label(one, best), children: [] }]));
+  const branches = new Map(
+    candidates.map((one) => [one.number, { id: String(one.number), label: label(one, best), children: [] }]),
+  );
   const found = [];
   for (const one of candidates) {
     const branch = branches.get(one.number);
@@ -71,7 +83,12 @@ function candidateDetails(run, byNumber, one, page) {
   const content = element("div.stack");
   const against = (value) => fill(content, texts(one, value === "" ? null : byNumber.get(value)));
   const chosen = page.query.get("against") ?? String(parents[0] ?? "");
-  const options = [["", "nothing: the whole text"], ...[...byNumber.keys()].filter((other) => other !== String(one.number)).map((other) => [other, parents.includes(Number(other)) ? `candidate ${other} (parent)` : `candidate ${other}`])];
+  const options = [
+    ["", "nothing: the whole text"],
+    ...[...byNumber.keys()]
+      .filter((other) => other !== String(one.number))
+      .map((other) => [other, parents.includes(Number(other)) ? `candidate ${other} (parent)` : `candidate ${other}`]),
+  ];
   const start = options.some(([value]) => value === chosen) ? chosen : "";
   against(start);
   const remember = (value) => {
@@ -81,7 +98,12 @@ function candidateDetails(run, byNumber, one, page) {
   return [
     element("h2", {}, `Candidate ${number(one.number)}`),
     one.why && element("p", {}, visible(one.why)),
-    facts([["Score", number(one.score)], ["Step", number(one.step)], ["Made from", one.parents.map(number).join(", ") || "the agent's own prompts"], ["Kept", one.kept ? "yes" : "no"]]),
+    facts([
+      ["Score", number(one.score)],
+      ["Step", number(one.step)],
+      ["Made from", one.parents.map(number).join(", ") || "the agent's own prompts"],
+      ["Kept", one.kept ? "yes" : "no"],
+    ]),
     choice("Difference from", options, start, remember),
     content,
     element("h3", {}, "All of it in the terminal"),

@@ -14,11 +14,19 @@ import { runFrame } from "./run_frame.js";
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
   const { key, rollout } = page.parameters;
-  const crumbs = [["Rollouts", link(["runs", key, "rollouts"])], [rollout, null]];
+  const crumbs = [
+    ["Rollouts", link(["runs", key, "rollouts"])],
+    [rollout, null],
+  ];
   runFrame(page, "rollouts", crumbs, (_, body) => {
     const target = element("div.stack");
     body.append(target);
-    load(target, page.signal, () => get(["runs", key, "rollouts", rollout], { signal: page.signal }), (data) => draw(page, target, data));
+    load(
+      target,
+      page.signal,
+      () => get(["runs", key, "rollouts", rollout], { signal: page.signal }),
+      (data) => draw(page, target, data),
+    );
   });
 }
 
@@ -36,7 +44,12 @@ function draw(page, target, data) {
     "keydown",
     (event) => {
       const { target: focused } = event;
-      if (event.key !== " " || !(focused instanceof Element) || focused.closest("button, a, input, select, summary, dialog, pre")) return;
+      if (
+        event.key !== " " ||
+        !(focused instanceof Element) ||
+        focused.closest("button, a, input, select, summary, dialog, pre")
+      )
+        return;
       event.preventDefault();
       rollout.toggle();
     },
@@ -48,11 +61,21 @@ function summary(key, data) {
   const { rollout, outcome } = data;
   const seconds = rollout.started !== null && rollout.ended !== null ? rollout.ended - rollout.started : null;
   const entries = [
-    ["Status", rollout.status], ["Mode", [rollout.mode, rollout.set].filter(Boolean).join(", ") || "–"], ["Reward", number(rewardOf(data))], ["Task", number(rollout.task)],
-    ["Version", number(rollout.version)], ["Started", moment(rollout.started)], ["Duration", duration(seconds)],
-    rollout.group && ["Group", element("a", { href: link(["runs", key, "rollouts"], { group: rollout.group }) }, visible(rollout.group))],
+    ["Status", rollout.status],
+    ["Mode", [rollout.mode, rollout.set].filter(Boolean).join(", ") || "–"],
+    ["Reward", number(rewardOf(data))],
+    ["Task", number(rollout.task)],
+    ["Version", number(rollout.version)],
+    ["Started", moment(rollout.started)],
+    ["Duration", duration(seconds)],
+    rollout.group && [
+      "Group",
+      element("a", { href: link(["runs", key, "rollouts"], { group: rollout.group }) }, visible(rollout.group)),
+    ],
   ].filter(Boolean);
-  const trained = outcome.trained ? `trained in ${outcome.steps.join(", ")}` : `not trained${outcome.reason ? `: ${outcome.reason}` : ""}`;
+  const trained = outcome.trained
+    ? `trained in ${outcome.steps.join(", ")}`
+    : `not trained${outcome.reason ? `: ${outcome.reason}` : ""}`;
   const why = [outcome.means, outcome.detail, outcome.change && `To change that: ${outcome.change}`].filter(Boolean);
   return panel(
     "Outcome",
@@ -69,9 +92,17 @@ function group(key, { rollout, siblings }) {
   const item = (one) => {
     const here = one.id === rollout.id;
     const text = `${visible(one.id)}: ${number(one.reward)}`;
-    const name = here ? element("strong", {}, text) : element("a", { href: link(["runs", key, "rollouts", one.id]) }, text);
+    const name = here
+      ? element("strong", {}, text)
+      : element("a", { href: link(["runs", key, "rollouts", one.id]) }, text);
     const pair = link(["compare", "rollouts"], { a: `${key}/${rollout.id}`, b: `${key}/${one.id}` });
-    return element("li", {}, name, one.trained ? "" : " (not trained)", !here && [" · ", element("a", { href: pair, "aria-label": `Compare with ${one.id}` }, "compare")]);
+    return element(
+      "li",
+      {},
+      name,
+      one.trained ? "" : " (not trained)",
+      !here && [" · ", element("a", { href: pair, "aria-label": `Compare with ${one.id}` }, "compare")],
+    );
   };
   return [panel(`Group of ${siblings.length}`, element("ul.siblings", {}, siblings.map(item)))];
 }

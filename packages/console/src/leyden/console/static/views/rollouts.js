@@ -13,9 +13,33 @@ import { counted, duration, moment, number, visible } from "../format.js";
 import { go, link } from "../router.js";
 import { resumeCommand, runFrame } from "./run_frame.js";
 
-const NAMES = ["text", "mode", "status", "set", "reason", "agents", "group", "trained", "step", "version", "task", "low", "high"];
-const CHOICES = [["mode", "Mode"], ["status", "Status"], ["set", "Held-out set"], ["reason", "Not trained because"], ["agents", "Agents"]];
-const NUMBERS = [["step", "Step"], ["version", "Version"], ["task", "Task"]];
+const NAMES = [
+  "text",
+  "mode",
+  "status",
+  "set",
+  "reason",
+  "agents",
+  "group",
+  "trained",
+  "step",
+  "version",
+  "task",
+  "low",
+  "high",
+];
+const CHOICES = [
+  ["mode", "Mode"],
+  ["status", "Status"],
+  ["set", "Held-out set"],
+  ["reason", "Not trained because"],
+  ["agents", "Agents"],
+];
+const NUMBERS = [
+  ["step", "Step"],
+  ["version", "Version"],
+  ["task", "Task"],
+];
 const TONES = { succeeded: "good", failed: "bad", cancelled: "warn", running: "live" };
 
 /** @param {import("../app.js").Page} page */
@@ -44,13 +68,28 @@ class RolloutsPage {
     /** @type {number | null} */
     this.version = null;
     this.selects = {};
-    this.histogram = new Histogram("Reward", [this.filter.low, this.filter.high], ([low, high]) => this.#set({ low, high }));
+    this.histogram = new Histogram("Reward", [this.filter.low, this.filter.high], ([low, high]) =>
+      this.#set({ low, high }),
+    );
     this.count = element("p.note", { role: "status" });
     this.failed = element("div");
     this.why = element("div");
-    const options = (open) => ({ signal: page.signal, open, sort: page.query.get("sort") ?? "", onSort: (sort) => page.remember({ sort }) });
-    this.table = new Table("Rollouts", this.#rolloutColumns(), options((row) => this.#href(row)));
-    this.groupTable = new Table("Groups", this.#groupColumns(), options((group) => link(["runs", run.key, "rollouts"], { group: group.id })));
+    const options = (open) => ({
+      signal: page.signal,
+      open,
+      sort: page.query.get("sort") ?? "",
+      onSort: (sort) => page.remember({ sort }),
+    });
+    this.table = new Table(
+      "Rollouts",
+      this.#rolloutColumns(),
+      options((row) => this.#href(row)),
+    );
+    this.groupTable = new Table(
+      "Groups",
+      this.#groupColumns(),
+      options((group) => link(["runs", run.key, "rollouts"], { group: group.id })),
+    );
     this.list = element("div");
     body.append(this.failed, this.#bar(), this.histogram.node, this.why, this.count, this.list);
     this.#drawWhy();
@@ -68,7 +107,10 @@ class RolloutsPage {
       fill(this.failed, this.data?.problem && problem(this.data.problem, () => this.read()));
     } catch (error) {
       if (this.page.signal.aborted) return;
-      fill(this.failed, problem(error.message, () => this.read()));
+      fill(
+        this.failed,
+        problem(error.message, () => this.read()),
+      );
     } finally {
       this.reading = false;
     }
@@ -95,7 +137,11 @@ class RolloutsPage {
     for (const [name] of CHOICES) this.#renewOptions(name);
     const table = this.grouped ? this.groupTable : this.table;
     const groups = this.grouped ? data.groups(rows) : [];
-    if (!data.length) fill(this.list, empty("This run has no rollouts yet. A run makes them while it trains:", resumeCommand(this.run)));
+    if (!data.length)
+      fill(
+        this.list,
+        empty("This run has no rollouts yet. A run makes them while it trains:", resumeCommand(this.run)),
+      );
     else if (this.list.firstChild !== table.node) fill(this.list, table.node);
     table.setRows(this.grouped ? this.#sameGroups(groups) : rows);
     setText(this.count, this.#countText(rows, groups));
@@ -103,9 +149,16 @@ class RolloutsPage {
 
   #countText(rows, groups) {
     const { data } = this;
-    const shown = rows.length === data.length ? counted(rows.length, "rollout") : `${number(rows.length)} of ${counted(data.length, "rollout")}`;
-    const older = data.total > data.length && data.indexed >= data.total ? `; the store has ${number(data.total)}, of which the newest are here` : "";
-    const indexing = data.indexed < data.total ? `; ${number(data.indexed)} of ${number(data.total)} are read so far` : "";
+    const shown =
+      rows.length === data.length
+        ? counted(rows.length, "rollout")
+        : `${number(rows.length)} of ${counted(data.length, "rollout")}`;
+    const older =
+      data.total > data.length && data.indexed >= data.total
+        ? `; the store has ${number(data.total)}, of which the newest are here`
+        : "";
+    const indexing =
+      data.indexed < data.total ? `; ${number(data.indexed)} of ${number(data.total)} are read so far` : "";
     return `${this.grouped ? `${counted(groups.length, "group")} of ` : ""}${shown}${older}${indexing}`;
   }
 
@@ -122,20 +175,45 @@ class RolloutsPage {
     const text = element("input", { type: "search", value: this.filter.text, placeholder: "id, error, agent …" });
     text.addEventListener("input", () => this.#set({ text: text.value }));
     const fields = [element("label.field", {}, element("span", {}, "Search"), text)];
-    const view = choice("Show", [["", "rollouts"], ["groups", "groups"]], this.grouped ? "groups" : "", (value) => {
-      this.grouped = value === "groups";
-      this.page.remember({ view: value });
-      this.#renew();
-    });
+    const view = choice(
+      "Show",
+      [
+        ["", "rollouts"],
+        ["groups", "groups"],
+      ],
+      this.grouped ? "groups" : "",
+      (value) => {
+        this.grouped = value === "groups";
+        this.page.remember({ view: value });
+        this.#renew();
+      },
+    );
     for (const [name, label] of CHOICES) {
       const field = choice(label, [["", "all"]], this.filter[name], (value) => this.#set({ [name]: value }));
       this.selects[name] = field.querySelector("select");
       fields.push(field);
     }
-    fields.push(choice("Trained", [["", "all"], ["yes", "yes"], ["no", "no"]], this.filter.trained, (value) => this.#set({ trained: value })));
+    fields.push(
+      choice(
+        "Trained",
+        [
+          ["", "all"],
+          ["yes", "yes"],
+          ["no", "no"],
+        ],
+        this.filter.trained,
+        (value) => this.#set({ trained: value }),
+      ),
+    );
     for (const [name, label] of NUMBERS) fields.push(this.#numberField(name, label));
     const clear = () => go(link(["runs", this.run.key, "rollouts"], { view: this.grouped ? "groups" : null }));
-    return element("div.bar", { role: "search" }, view, fields, element("button.plain", { type: "button", onclick: clear }, "Clear filters"));
+    return element(
+      "div.bar",
+      { role: "search" },
+      view,
+      fields,
+      element("button.plain", { type: "button", onclick: clear }, "Clear filters"),
+    );
   }
 
   #numberField(name, label) {
@@ -157,9 +235,16 @@ class RolloutsPage {
     const draw = async (body) => {
       try {
         const why = await get(["runs", this.run.key, "why"], { signal: this.page.signal });
-        fill(body, whyContent(why, (reason) => link(["runs", this.run.key, "rollouts"], { reason }), this.run));
+        fill(
+          body,
+          whyContent(why, (reason) => link(["runs", this.run.key, "rollouts"], { reason }), this.run),
+        );
       } catch (error) {
-        if (!this.page.signal.aborted) fill(body, problem(error.message, () => draw(body)));
+        if (!this.page.signal.aborted)
+          fill(
+            body,
+            problem(error.message, () => draw(body)),
+          );
       }
     };
     this.why.append(fold("What was not trained, and why", draw));
@@ -173,17 +258,34 @@ class RolloutsPage {
     const at = (name) => (row) => this.data.columns[name][row];
     const text = (name) => (row) => visible(String(at(name)(row) ?? ""));
     const count = (name) => (row) => number(at(name)(row));
-    const column = (name, title, width, more) => ({ key: name, title, width, text: text(name), value: at(name), ...more });
+    const column = (name, title, width, more) => ({
+      key: name,
+      title,
+      width,
+      text: text(name),
+      value: at(name),
+      ...more,
+    });
     const staleness = (row) => this.data.staleness(row);
     return [
       column("id", "Rollout", 175, { href: (row) => this.#href(row) }),
       column("status", "Status", 95, { tone: (row) => TONES[at("status")(row)] ?? "" }),
       column("reward", "Reward", 80, { number: true, text: count("reward") }),
-      column("trained", "Trained", 80, { text: (row) => (at("trained")(row) === null ? "–" : at("trained")(row) ? "yes" : "no") }),
+      column("trained", "Trained", 80, {
+        text: (row) => (at("trained")(row) === null ? "–" : at("trained")(row) ? "yes" : "no"),
+      }),
       column("reason", "Not trained because", 160, {}),
       column("step", "Step", 65, { number: true, wide: true, text: count("step") }),
       column("version", "Version", 80, { number: true, wide: true, text: count("version") }),
-      { key: "staleness", title: "Staleness", width: 90, number: true, wide: true, text: (row) => number(staleness(row)), value: staleness },
+      {
+        key: "staleness",
+        title: "Staleness",
+        width: 90,
+        number: true,
+        wide: true,
+        text: (row) => number(staleness(row)),
+        value: staleness,
+      },
       column("task", "Task", 65, { number: true, wide: true, text: count("task") }),
       column("calls", "Calls", 65, { number: true, wide: true, text: count("calls") }),
       column("tokens", "Tokens", 80, { number: true, wide: true, text: count("tokens") }),
@@ -195,19 +297,53 @@ class RolloutsPage {
   }
 
   #groupColumns() {
-    const numeric = (key, title, width, value, more = {}) => ({ key, title, width, number: true, value, text: (group) => number(value(group)), ...more });
+    const numeric = (key, title, width, value, more = {}) => ({
+      key,
+      title,
+      width,
+      number: true,
+      value,
+      text: (group) => number(value(group)),
+      ...more,
+    });
     return [
-      { key: "group", title: "Group", width: 150, text: (group) => visible(group.id), value: (group) => group.id, href: (group) => link(["runs", this.run.key, "rollouts"], { group: group.id }) },
+      {
+        key: "group",
+        title: "Group",
+        width: 150,
+        text: (group) => visible(group.id),
+        value: (group) => group.id,
+        href: (group) => link(["runs", this.run.key, "rollouts"], { group: group.id }),
+      },
       numeric("size", "Rollouts", 80, (group) => group.rows.length),
       numeric("mean", "Mean reward", 105, (group) => group.mean),
       numeric("spread", "Spread", 80, (group) => group.spread),
-      { key: "rewards", title: "Rewards", width: 230, wide: true, text: (group) => group.rewards.map(number).join("  ") },
+      {
+        key: "rewards",
+        title: "Rewards",
+        width: 230,
+        wide: true,
+        text: (group) => group.rewards.map(number).join("  "),
+      },
       numeric("step", "Step", 65, (group) => group.step),
-      { key: "versions", title: "Versions", width: 90, wide: true, text: (group) => group.versions.join(", "), value: (group) => group.versions[0] ?? null },
+      {
+        key: "versions",
+        title: "Versions",
+        width: 90,
+        wide: true,
+        text: (group) => group.versions.join(", "),
+        value: (group) => group.versions[0] ?? null,
+      },
       numeric("staleness", "Staleness", 90, (group) => group.staleness, { wide: true }),
       numeric("task", "Task", 65, (group) => group.task, { wide: true }),
       numeric("trained", "Trained", 80, (group) => group.trained, { wide: true }),
-      { key: "reason", title: "Not trained because", width: 170, text: (group) => visible(group.reasons.join(", ")), value: (group) => group.reasons[0] ?? null },
+      {
+        key: "reason",
+        title: "Not trained because",
+        width: 170,
+        text: (group) => visible(group.reasons.join(", ")),
+        value: (group) => group.reasons[0] ?? null,
+      },
     ];
   }
 }
@@ -223,10 +359,15 @@ function whyContent(why, href, run) {
       one.example && element("a", { href: link(["runs", run.key, "rollouts", one.example]) }, visible(one.example)),
     ]);
   const head = ["Reason", ">Count", "What it means", "What to change", "Example"];
-  const part = (title, list, linked = false) => (list.length ? [element("h3", {}, title), smallTable(title, head, reasons(list, linked))] : []);
+  const part = (title, list, linked = false) =>
+    list.length ? [element("h3", {}, title), smallTable(title, head, reasons(list, linked))] : [];
   return [
-    element("p", {}, `${number(why.rollouts_trained)} of ${counted(why.rollouts, "training rollout")} were trained in ${counted(why.steps, "step")}; ` +
-      `${number(why.calls_trained)} of ${counted(why.calls, "model call")} were trained.`),
+    element(
+      "p",
+      {},
+      `${number(why.rollouts_trained)} of ${counted(why.rollouts, "training rollout")} were trained in ${counted(why.steps, "step")}; ` +
+        `${number(why.calls_trained)} of ${counted(why.calls, "model call")} were trained.`,
+    ),
     ...part("Rollouts that were not trained", why.rollouts_left_out, true),
     ...part("Calls that were not trained", why.calls_left_out),
     ...part("Held-out rollouts that failed", why.held_out_failures),

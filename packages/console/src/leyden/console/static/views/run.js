@@ -67,7 +67,10 @@ class RunPage {
       this.#draw();
     } catch (error) {
       if (this.page.signal.aborted) return;
-      fill(this.failed, problem(error.message, () => this.update()));
+      fill(
+        this.failed,
+        problem(error.message, () => this.update()),
+      );
     } finally {
       this.busy = false;
     }
@@ -89,12 +92,22 @@ class RunPage {
       `${result(one.before, one.is_share)} → ${result(one.after, one.is_share)}`,
     ]);
     const entries = [
-      ["Algorithm", run.algorithm], ["Policy", run.policy ?? run.endpoint], ["Agent", run.agent], ["Experiment", run.experiment],
-      ["Tags", run.tags.join(", ")], ["Began", run.began && moment(run.began)], ["Rollouts", this.rollouts], ...held,
-    ].filter(([, value]) => value !== null && value !== "").map(([name, value]) => [name, typeof value === "string" ? visible(value) : value]);
+      ["Algorithm", run.algorithm],
+      ["Policy", run.policy ?? run.endpoint],
+      ["Agent", run.agent],
+      ["Experiment", run.experiment],
+      ["Tags", run.tags.join(", ")],
+      ["Began", run.began && moment(run.began)],
+      ["Rollouts", this.rollouts],
+      ...held,
+    ]
+      .filter(([, value]) => value !== null && value !== "")
+      .map(([name, value]) => [name, typeof value === "string" ? visible(value) : value]);
     return [
       run.error && element("p.notice.bad", {}, visible(run.error)),
-      ...run.alerts.filter((one) => one.until === null).map((one) => element("p.notice.warn", {}, `Since step ${one.since}: ${visible(one.message)}`)),
+      ...run.alerts
+        .filter((one) => one.until === null)
+        .map((one) => element("p.notice.warn", {}, `Since step ${one.since}: ${visible(one.message)}`)),
       panel("Summary", facts(entries), this.trend, this.tokens),
     ].filter(Boolean);
   }
@@ -102,7 +115,13 @@ class RunPage {
   #controls() {
     const { page } = this;
     const amount = element("span", {}, `Smoothing ${SMOOTHING[this.smoothing] ?? 0}`);
-    const slider = element("input", { type: "range", min: 0, max: SMOOTHING.length - 1, step: 1, value: this.smoothing });
+    const slider = element("input", {
+      type: "range",
+      min: 0,
+      max: SMOOTHING.length - 1,
+      step: 1,
+      value: this.smoothing,
+    });
     slider.addEventListener("input", () => {
       this.smoothing = Number(slider.value);
       amount.textContent = `Smoothing ${SMOOTHING[this.smoothing]}`;
@@ -167,12 +186,18 @@ class RunPage {
     const others = Object.keys(this.data.series).filter((name) => !grouped.has(name));
     const groups = [...this.data.groups, ...others.map((name) => ({ title: name, series: [name] }))];
     this.charts = groups
-      .map(({ title, series }) => ({ title, names: series.filter((name) => name in this.data.series && (wanted(name) || wanted(title))) }))
+      .map(({ title, series }) => ({
+        title,
+        names: series.filter((name) => name in this.data.series && (wanted(name) || wanted(title))),
+      }))
       .filter(({ names }) => names.length)
       .map(({ title, names }) => this.#chart(title, names));
     const held = this.data.heldOutNames();
     if (held.length && wanted("held-out")) this.charts.splice(1, 0, this.#heldOutChart(held));
-    fill(this.grid, this.charts.map(({ curve }) => curve.node));
+    fill(
+      this.grid,
+      this.charts.map(({ curve }) => curve.node),
+    );
     if (!this.charts.length) fill(this.grid, this.#noCharts());
   }
 
@@ -183,13 +208,21 @@ class RunPage {
   }
 
   #chart(title, names) {
-    const curve = this.#curve(title, names.map((name) => ({ name })), {});
+    const curve = this.#curve(
+      title,
+      names.map((name) => ({ name })),
+      {},
+    );
     return { curve, values: () => ({ steps: this.data.steps, columns: names.map((name) => this.data.series[name]) }) };
   }
 
   #heldOutChart(names) {
     const share = this.run.held_out.every((one) => one.is_share);
-    const curve = this.#curve("Held-out tasks", names.map((name) => ({ name, points: true })), share ? { format: percent } : {});
+    const curve = this.#curve(
+      "Held-out tasks",
+      names.map((name) => ({ name, points: true })),
+      share ? { format: percent } : {},
+    );
     const values = () => {
       const { steps, series } = this.data.heldOut();
       return { steps, columns: names.map((name) => series[name]) };
@@ -226,7 +259,11 @@ class RunPage {
     const time = this.run.state === "running" && left ? ` About ${duration(left)} are left.` : "";
     if (verdict === "unknown") return `Too few steps to tell whether the reward converges.${time}`;
     const rate = `${signed(slope * 10)} ± ${number(2 * error * 10)} per 10 steps over the last ${steps} steps`;
-    const words = { rising: "The reward still rises", falling: "The reward falls", flat: "The reward has levelled off" };
+    const words = {
+      rising: "The reward still rises",
+      falling: "The reward falls",
+      flat: "The reward has levelled off",
+    };
     return `${words[verdict]} (${rate}), at about ${number(level)}.${time}`;
   }
 
@@ -278,11 +315,22 @@ class RunPage {
 
   #below() {
     const phases = Object.entries(this.run.phases).map(([name, seconds]) => ({ name, seconds, share: null }));
-    const time = panel("Where the time went", phases.length ? shares("Seconds of each phase", phases) : element("p.note", {}, "Not known yet."));
-    const commands = panel("Commands", ...this.run.commands.map((one) => element("div", {}, element("p.note", {}, one.what), command(one.command))));
-    const config = fold("Configuration", (body) => body.append(longText(plain(this.run.config), { name: "configuration" })));
-    const report = this.run.report && fold("Report", (body) => body.append(longText(plain(this.run.report), { name: "report" })));
-    return [element("div.columns", {}, time, this.run.commands.length ? commands : null), config, report].filter(Boolean);
+    const time = panel(
+      "Where the time went",
+      phases.length ? shares("Seconds of each phase", phases) : element("p.note", {}, "Not known yet."),
+    );
+    const commands = panel(
+      "Commands",
+      ...this.run.commands.map((one) => element("div", {}, element("p.note", {}, one.what), command(one.command))),
+    );
+    const config = fold("Configuration", (body) =>
+      body.append(longText(plain(this.run.config), { name: "configuration" })),
+    );
+    const report =
+      this.run.report && fold("Report", (body) => body.append(longText(plain(this.run.report), { name: "report" })));
+    return [element("div.columns", {}, time, this.run.commands.length ? commands : null), config, report].filter(
+      Boolean,
+    );
   }
 }
 

@@ -36,20 +36,25 @@ export function runFrame(page, current, crumbs, draw) {
   page.main.append(heading, tabs(key, current), trouble, body);
   page.title(crumbs.length ? `${crumbs[crumbs.length - 1][0]} · ${key}` : key);
   drawHeading(heading, { key, name: key }, crumbs);
-  load(body, page.signal, () => get(["runs", key], { signal: page.signal }), (run) => {
-    drawHeading(heading, run, crumbs);
-    draw(run, body);
-    const onChange = (change) => {
-      fill(trouble);
-      if (change.state !== run.state) page.say(`The run is now: ${change.state}.`);
-      if (change.state !== run.state || change.step !== run.step) {
-        Object.assign(run, { state: change.state, step: change.step });
-        drawHeading(heading, run, crumbs);
-      }
-      for (const listener of listeners) listener(change);
-    };
-    watchRun(key, page.signal, onChange, (message) => fill(trouble, problem(message, null)));
-  });
+  load(
+    body,
+    page.signal,
+    () => get(["runs", key], { signal: page.signal }),
+    (run) => {
+      drawHeading(heading, run, crumbs);
+      draw(run, body);
+      const onChange = (change) => {
+        fill(trouble);
+        if (change.state !== run.state) page.say(`The run is now: ${change.state}.`);
+        if (change.state !== run.state || change.step !== run.step) {
+          Object.assign(run, { state: change.state, step: change.step });
+          drawHeading(heading, run, crumbs);
+        }
+        for (const listener of listeners) listener(change);
+      };
+      watchRun(key, page.signal, onChange, (message) => fill(trouble, problem(message, null)));
+    },
+  );
   return { onChange: (listener) => listeners.push(listener) };
 }
 
@@ -58,7 +63,10 @@ export function runFrame(page, current, crumbs, draw) {
  * @param {any} run
  */
 export function resumeCommand(run) {
-  return run.commands.find((one) => one.command.includes(" --resume "))?.command ?? `leyden train --resume ${shellWord(run.name)}`;
+  return (
+    run.commands.find((one) => one.command.includes(" --resume "))?.command ??
+    `leyden train --resume ${shellWord(run.name)}`
+  );
 }
 
 function drawHeading(heading, run, crumbs) {
@@ -68,9 +76,17 @@ function drawHeading(heading, run, crumbs) {
   const title = crumbs.length ? crumbs[crumbs.length - 1][0] : run.name;
   const steps = run.steps ? `step ${number(run.step)} of ${number(run.steps)}` : `step ${number(run.step)}`;
   const state = run.state
-    ? [stateBadge(run.state), element("span.note", {}, steps), ...run.alerts.filter((one) => one.until === null).map((one) => badge(visible(one.name), "warn"))]
+    ? [
+        stateBadge(run.state),
+        element("span.note", {}, steps),
+        ...run.alerts.filter((one) => one.until === null).map((one) => badge(visible(one.name), "warn")),
+      ]
     : [];
-  fill(heading, element("div.crumbs", {}, element("nav", { "aria-label": "Breadcrumb" }, trail), state), element("h1", {}, visible(title)));
+  fill(
+    heading,
+    element("div.crumbs", {}, element("nav", { "aria-label": "Breadcrumb" }, trail), state),
+    element("h1", {}, visible(title)),
+  );
 }
 
 function tabs(key, current) {

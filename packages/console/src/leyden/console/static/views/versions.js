@@ -12,7 +12,8 @@ import { resumeCommand, runFrame } from "./run_frame.js";
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
   runFrame(page, "versions", [["Versions", null]], (run, body) => {
-    if (!run.versions.length) return body.append(empty("This run has no version yet. Each step of a run makes one:", resumeCommand(run)));
+    if (!run.versions.length)
+      return body.append(empty("This run has no version yet. Each step of a run makes one:", resumeCommand(run)));
     draw(page, run, body);
   });
 }
@@ -34,7 +35,8 @@ function draw(page, run, body) {
 }
 
 /**
- * A version that directly follows another is drawn below it at the same depth; only a second child is indented, because a run of
+ * A version that directly follows another is drawn below it at the same depth; only a second child is indented,
+ * because a run of
  * a thousand steps would otherwise leave the screen.
  */
 function lineage(run) {
@@ -49,7 +51,12 @@ function lineage(run) {
     let one = first;
     while (one) {
       const [next, ...others] = children.get(one.version) ?? [];
-      branches.push({ id: String(one.version), label: label(run, one), tone: one.kept ? "kept" : "", children: others.flatMap(follow) });
+      branches.push({
+        id: String(one.version),
+        label: label(run, one),
+        tone: one.kept ? "kept" : "",
+        children: others.flatMap(follow),
+      });
       one = next;
     }
     return branches;
@@ -67,24 +74,43 @@ function label(run, one) {
 }
 
 function results(run, heldOut) {
-  return Object.entries(heldOut ?? {}).map(([name, value]) => `${visible(name)} ${inUnits(run, name, value)}`).join(", ");
+  return Object.entries(heldOut ?? {})
+    .map(([name, value]) => `${visible(name)} ${inUnits(run, name, value)}`)
+    .join(", ");
 }
 
 function versionDetails(run, one) {
   const sets = [...new Set([...Object.keys(one.held_out ?? {}), ...Object.keys(one.sampled ?? {})])];
-  const rows = sets.map((name) => [visible(name), inUnits(run, name, one.held_out?.[name]), inUnits(run, name, one.sampled?.[name])]);
+  const rows = sets.map((name) => [
+    visible(name),
+    inUnits(run, name, one.held_out?.[name]),
+    inUnits(run, name, one.sampled?.[name]),
+  ]);
   return [
     element("h2", {}, `Version ${number(one.version)}`),
     one.kept && element("p", {}, badge("kept", "good"), one.why ? ` ${visible(one.why)}` : ""),
-    facts([["Made from", one.parent === null ? "the beginning" : `version ${number(one.parent)}`], ["Created", moment(one.created)], ["Weights", one.has_weights ? "on disk" : "no longer on disk"]]),
-    rows.length ? smallTable("Held-out results", ["Held-out set", ">With the agent's settings", ">Sampled"], rows) : element("p.note", {}, "It was not evaluated."),
+    facts([
+      ["Made from", one.parent === null ? "the beginning" : `version ${number(one.parent)}`],
+      ["Created", moment(one.created)],
+      ["Weights", one.has_weights ? "on disk" : "no longer on disk"],
+    ]),
+    rows.length
+      ? smallTable("Held-out results", ["Held-out set", ">With the agent's settings", ">Sampled"], rows)
+      : element("p.note", {}, "It was not evaluated."),
     ...commandsOf(run, one),
   ];
 }
 
 /** The console only reads: it shows the commands that use a version. */
 function commandsOf(run, one) {
-  if (run.folder === null) return [element("p.note", {}, "The folder of this run is not on this machine, so no command reaches its versions from here.")];
+  if (run.folder === null)
+    return [
+      element(
+        "p.note",
+        {},
+        "The folder of this run is not on this machine, so no command reaches its versions from here.",
+      ),
+    ];
   const name = shellWord(run.name);
   const where = run.source === "runs" || run.source === "runs/" ? "" : ` --runs ${shellWord(run.source)}`;
   const at = shellWord(`${run.name}:${one.version}`);
@@ -92,7 +118,12 @@ function commandsOf(run, one) {
   const commands = [
     ["Its numbers", `leyden models show ${at}${where}`],
     ["Compare it with the first version", `leyden models compare ${first} ${at}${where}`],
-    ...(one.has_weights ? [["Write its policy to a folder", `leyden models export ${name} ${one.version} FOLDER${where}`], ["Take the run back to it", `leyden models rollback ${name} ${one.version}${where}`]] : []),
+    ...(one.has_weights
+      ? [
+          ["Write its policy to a folder", `leyden models export ${name} ${one.version} FOLDER${where}`],
+          ["Take the run back to it", `leyden models rollback ${name} ${one.version}${where}`],
+        ]
+      : []),
   ];
   return commands.flatMap(([title, text]) => [element("h3", {}, title), command(text)]);
 }
