@@ -1,0 +1,79 @@
+/**
+ * Requests to the console's own API, and the events of a run.
+ * @module
+ */
+
+const BASE = new URL("api/", document.baseURI);
+
+/** The server answered with an error, or did not answer. The message is one sentence for the reader. */
+export class ApiError extends Error {
+  /**
+   * @param {string} message
+   * @param {number} status HTTP status; 0 if there was no answer
+   */
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/**
+ * Requests one path of the API and returns the JSON of the answer.
+ * @param {(string | number)[]} path segments below `/api`, not yet encoded
+ * @param {{query?: Record<string, string | number | null | undefined>, signal?: AbortSignal}} [options]
+ * @returns {Promise<any>}
+ * @throws {ApiError} with the server's sentence; an aborted request throws the browser's AbortError
+ */
+export async function get(path, { query = {}, signal } = {}) {
+  let response;
+  try {
+    response = await fetch(address(path, query), {
+      signal,
+      credentials: "same-origin",
+      headers: { accept: "application/json" },
+    });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new ApiError("The console's server does not answer. Is `leyden console` still running?", 0);
+  }
+  const body = await response.json().catch(() => null);
+  if (signal?.aborted) throw signal.reason;
+  if (response.ok && body !== null) return body;
+  throw new ApiError(body?.error ?? `The console's server answered with status ${response.status}.`, response.status);
+}
+
+/**
+ * Calls `onChange` for each change of a run until `signal` is aborted. While the page is hidden no connection is held,
+ * because a browser allows few of them to one server and each tab would hold one.
+ * @param {string} key of the run
+ * @param {AbortSignal} signal
+ * @param {(change: {lines: number, generation: string, state: string, step: number, rollouts: number | null}) => void}
+ *     onChange
+ * @param {(message: string) => void} onProblem the server cannot read the run now
+ */
+export function watchRun(key, signal, onChange, onProblem) {
+  /** @type {EventSource | null} */
+  let source = null;
+  const close = () => {
+    source?.close();
+    source = null;
+  };
+  const adjust = () => {
+    if (document.hidden || signal.aborted) return close();
+    if (source) return;
+    source = new EventSource(address(["runs", key, "events"], {}), { withCredentials: true });
+    source.addEventListener("change", (event) => onChange(JSON.parse(event.data)));
+    source.addEventListener("problem", (event) => onProblem(JSON.parse(event.data).error));
+  };
+  document.addEventListener("visibilitychange", adjust, { signal });
+  signal.addEventListener("abort", close, { once: true });
+  adjust();
+}
+
+function address(path, query) {
+  const url = new URL(path.map((part) => encodeURIComponent(part)).join("/"), BASE);
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== null && value !== undefined && value !== "") url.searchParams.set(name, String(value));
+  }
+  return url;
+}

@@ -1,0 +1,52 @@
+/**
+ * Whether a curve still rises, from its last third: a straight line by least squares, and how uncertain its slope is.
+ * @module
+ */
+
+/** Fewer points than this say nothing. */
+const LEAST = 8;
+
+/**
+ * @typedef {object} Trend
+ * @property {"rising" | "falling" | "flat" | "unknown"} verdict rising or falling if the slope is two standard errors
+ *     from zero
+ * @property {number} slope per step
+ * @property {number} error standard error of the slope
+ * @property {number} level the line's value at the last step
+ * @property {number} steps the number of steps looked at
+ */
+
+/**
+ * @param {number[]} steps
+ * @param {(number | null)[]} values
+ * @returns {Trend}
+ */
+export function trend(steps, values) {
+  const known = steps
+    .map((step, index) => [step, values[index]])
+    .filter(([, value]) => value !== null && value !== undefined);
+  const last = known.slice(-Math.max(LEAST, Math.ceil(known.length / 3)));
+  if (last.length < LEAST) return { verdict: "unknown", slope: 0, error: 0, level: 0, steps: last.length };
+  const mean = (column) => last.reduce((sum, point) => sum + point[column], 0) / last.length;
+  const [x, y] = [mean(0), mean(1)];
+  const spread = last.reduce((sum, point) => sum + (point[0] - x) ** 2, 0);
+  const slope = last.reduce((sum, point) => sum + (point[0] - x) * (point[1] - y), 0) / spread;
+  const rest = last.reduce((sum, point) => sum + (point[1] - y - slope * (point[0] - x)) ** 2, 0);
+  const error = Math.sqrt(rest / (last.length - 2) / spread);
+  const clear = Math.abs(slope) > 2 * error;
+  const level = y + slope * (last[last.length - 1][0] - x);
+  return { verdict: clear ? (slope > 0 ? "rising" : "falling") : "flat", slope, error, level, steps: last.length };
+}
+
+/**
+ * Seconds until the planned end, from the median of the last ten steps; null if unknown.
+ * @param {(number | null)[]} seconds of each step
+ * @param {number} left steps that are left
+ */
+export function secondsLeft(seconds, left) {
+  const last = (seconds ?? [])
+    .filter((value) => value !== null)
+    .slice(-10)
+    .sort((a, b) => a - b);
+  return last.length && left > 0 ? last[Math.floor(last.length / 2)] * left : null;
+}

@@ -1,0 +1,341 @@
+/**
+ * Overview of a run: live curves, the numbers of one step, where the time went, and whether it still improves.
+ * @module
+ */
+
+import { get } from "../api.js";
+import { secondsLeft, trend } from "../convergence.js";
+import { element, fill, setText } from "../dom.js";
+import { Curve } from "../elements/curve.js";
+import { command, empty, facts, fold, longText, panel, problem } from "../elements/page.js";
+import { shares } from "../elements/shares.js";
+import { duration, moment, number, percent, plain, result, shellWord, signed, visible } from "../format.js";
+import { link } from "../router.js";
+import { SMOOTHING, StepSeries } from "../series.js";
+import { runFrame } from "./run_frame.js";
+
+/** @param {import("../app.js").Page} page */
+export async function show(page) {
+  /** @type {RunPage | null} */
+  let shown = null;
+  const frame = runFrame(page, "", [], (run, body) => {
+    shown = new RunPage(page, run, body);
+    shown.update();
+  });
+  frame.onChange((change) => shown?.changed(change));
+}
+
+class RunPage {
+  constructor(page, run, body) {
+    this.page = page;
+    this.run = run;
+    this.data = new StepSeries();
+    /** @type {{curve: Curve, values: () => {steps: number[], columns: (number | null)[][]}}[]} */
+    this.charts = [];
+    this.chartScope = new AbortController();
+    this.smoothing = Number(page.query.get("smooth") ?? 0);
+    this.zoom = readRange(page.query.get("zoom"));
+    this.picked = page.query.has("step") ? Number(page.query.get("step")) : null;
+    this.text = page.query.get("text") ?? "";
+    this.numbersOpen = false;
+    this.busy = false;
+    this.again = false;
+    page.signal.addEventListener("abort", () => this.chartScope.abort(), { once: true });
+    this.trend = element("p.note");
+    this.tokens = element("p.note");
+    this.failed = element("div");
+    this.rollouts = element("span", {}, run.rollouts ? number(run.rollouts) : "–");
+    this.grid = element("div.charts", {}, element("p.note", { "aria-busy": "true" }, "Loading…"));
+    this.stepPanel = element("section.panel", { "aria-label": "The chosen step", hidden: true });
+    body.append(...this.#summary(), this.failed, this.#controls(), this.stepPanel, this.grid, ...this.#below());
+  }
+
+  /** Requests what is new since the last answer; while a request is on its way, one more is noted. */
+  async update() {
+    if (this.busy) {
+      this.again = true;
+      return;
+    }
+    this.busy = true;
+    try {
+      const { lines, generation } = this.data;
+      const query = generation ? { after: lines, generation } : {};
+      const answer = await get(["runs", this.run.key, "steps"], { query, signal: this.page.signal });
+      const renewed = this.data.add(answer);
+      fill(this.failed);
+      if (renewed || !this.data.steps.length) this.#makeCharts();
+      this.#draw();
+    } catch (error) {
+      if (this.page.signal.aborted) return;
+      fill(
+        this.failed,
+        problem(error.message, () => this.update()),
+      );
+    } finally {
+      this.busy = false;
+    }
+    if (this.again) {
+      this.again = false;
+      await this.update();
+    }
+  }
+
+  changed(change) {
+    if (change.rollouts) setText(this.rollouts, number(change.rollouts));
+    if (change.lines !== this.data.lines || change.generation !== this.data.generation) this.update();
+  }
+
+  #summary() {
+    const { run } = this;
+    const held = run.held_out.map((one) => [
+      `${one.name}: before → after`,
+      `${result(one.before, one.is_share)} → ${result(one.after, one.is_share)}`,
+    ]);
+    const entries = [
+      ["Algorithm", run.algorithm],
+      ["Policy", run.policy ?? run.endpoint],
+      ["Agent", run.agent],
+      ["Experiment", run.experiment],
+      ["Tags", run.tags.join(", ")],
+      ["Began", run.began && moment(run.began)],
+      ["Rollouts", this.rollouts],
+      ...held,
+    ]
+      .filter(([, value]) => value !== null && value !== "")
+      .map(([name, value]) => [name, typeof value === "string" ? visible(value) : value]);
+    return [
+      run.error && element("p.notice.bad", {}, visible(run.error)),
+      ...run.alerts
+        .filter((one) => one.until === null)
+        .map((one) => element("p.notice.warn", {}, `Since step ${one.since}: ${visible(one.message)}`)),
+      panel("Summary", facts(entries), this.trend, this.tokens),
+    ].filter(Boolean);
+  }
+
+  #controls() {
+    const { page } = this;
+    const amount = element("span", {}, `Smoothing ${SMOOTHING[this.smoothing] ?? 0}`);
+    const slider = element("input", {
+      type: "range",
+      min: 0,
+      max: SMOOTHING.length - 1,
+      step: 1,
+      value: this.smoothing,
+    });
+    slider.addEventListener("input", () => {
+      this.smoothing = Number(slider.value);
+      amount.textContent = `Smoothing ${SMOOTHING[this.smoothing]}`;
+      page.remember({ smooth: this.smoothing || null });
+      for (const { curve } of this.charts) curve.setSmoothing(SMOOTHING[this.smoothing]);
+    });
+    const text = element("input", { type: "search", value: this.text, placeholder: "reward, entropy …" });
+    text.addEventListener("input", () => {
+      this.text = text.value;
+      page.remember({ text: this.text });
+      this.#makeCharts();
+      this.#draw();
+    });
+    this.from = this.#stepField(0);
+    this.to = this.#stepField(1);
+    const all = element("button", { type: "button", onclick: () => this.#setZoom(null) }, "All steps");
+    this.#showZoom();
+    this.stepField = element("input", { type: "number", min: 0, value: this.picked ?? "" });
+    this.stepField.addEventListener("change", () => this.stepField.value && this.#pick(Number(this.stepField.value)));
+    return element(
+      "div.bar",
+      {},
+      element("label.field", {}, element("span", {}, "Search series"), text),
+      element("label.field", {}, amount, slider),
+      element("label.field", {}, element("span", {}, "From step"), this.from),
+      element("label.field", {}, element("span", {}, "To step"), this.to),
+      all,
+      element("label.field", {}, element("span", {}, "Look at step"), this.stepField),
+      element("p.note", {}, "Drag in a chart to zoom. Click in it to look at a step."),
+    );
+  }
+
+  #stepField(position) {
+    const field = element("input", { type: "number", min: 0 });
+    field.addEventListener("change", () => {
+      const steps = this.data.steps;
+      const range = this.zoom ?? [steps[0] ?? 0, steps[steps.length - 1] ?? 1];
+      range[position] = Number(field.value);
+      if (range[0] < range[1]) this.#setZoom([range[0], range[1]]);
+    });
+    return field;
+  }
+
+  #setZoom(range) {
+    this.zoom = range;
+    this.page.remember({ zoom: range && range.join("-") });
+    this.#showZoom();
+    for (const { curve } of this.charts) curve.setZoom(range);
+  }
+
+  #showZoom() {
+    this.from.value = this.zoom ? String(this.zoom[0]) : "";
+    this.to.value = this.zoom ? String(this.zoom[1]) : "";
+  }
+
+  /** New charts: the first time, and when the series of the run or the reader's search changed. */
+  #makeCharts() {
+    this.chartScope.abort();
+    this.chartScope = new AbortController();
+    const wanted = (name) => name.toLowerCase().includes(this.text.toLowerCase());
+    const grouped = new Set(this.data.groups.flatMap((group) => group.series));
+    const others = Object.keys(this.data.series).filter((name) => !grouped.has(name));
+    const groups = [...this.data.groups, ...others.map((name) => ({ title: name, series: [name] }))];
+    this.charts = groups
+      .map(({ title, series }) => ({
+        title,
+        names: series.filter((name) => name in this.data.series && (wanted(name) || wanted(title))),
+      }))
+      .filter(({ names }) => names.length)
+      .map(({ title, names }) => this.#chart(title, names));
+    const held = this.data.heldOutNames();
+    if (held.length && wanted("held-out")) this.charts.splice(1, 0, this.#heldOutChart(held));
+    fill(
+      this.grid,
+      this.charts.map(({ curve }) => curve.node),
+    );
+    if (!this.charts.length) fill(this.grid, this.#noCharts());
+  }
+
+  #noCharts() {
+    if (this.data.steps.length) return element("p.note", {}, "No series has such a name.");
+    const next = this.run.commands[0]?.command ?? `leyden show ${shellWord(this.run.name)}`;
+    return empty("This run has taken no step yet. To go on with it, or to see what happened:", next);
+  }
+
+  #chart(title, names) {
+    const curve = this.#curve(
+      title,
+      names.map((name) => ({ name })),
+      {},
+    );
+    return { curve, values: () => ({ steps: this.data.steps, columns: names.map((name) => this.data.series[name]) }) };
+  }
+
+  #heldOutChart(names) {
+    const share = this.run.held_out.every((one) => one.is_share);
+    const curve = this.#curve(
+      "Held-out tasks",
+      names.map((name) => ({ name, points: true })),
+      share ? { format: percent } : {},
+    );
+    const values = () => {
+      const { steps, series } = this.data.heldOut();
+      return { steps, columns: names.map((name) => series[name]) };
+    };
+    return { curve, values };
+  }
+
+  #curve(title, series, more) {
+    return new Curve(title, series, {
+      signal: this.chartScope.signal,
+      sync: this.run.key,
+      onPick: (step) => this.#pick(step),
+      onZoom: (range) => this.#setZoom(range),
+      ...more,
+    });
+  }
+
+  #draw() {
+    for (const { curve, values } of this.charts) {
+      curve.weight = SMOOTHING[this.smoothing] ?? 0;
+      curve.zoomed = this.zoom;
+      const { steps, columns } = values();
+      curve.setData(steps, columns);
+      curve.setMarks(this.data.alerts, this.picked);
+    }
+    setText(this.trend, this.#trendText());
+    setText(this.tokens, this.#tokensText());
+    this.#drawStep();
+  }
+
+  #trendText() {
+    const { verdict, slope, error, level, steps } = trend(this.data.steps, this.data.series.reward ?? []);
+    const left = secondsLeft(this.data.series.seconds ?? [], (this.run.steps ?? 0) - (this.data.steps.at(-1) ?? 0));
+    const time = this.run.state === "running" && left ? ` About ${duration(left)} are left.` : "";
+    if (verdict === "unknown") return `Too few steps to tell whether the reward converges.${time}`;
+    const rate = `${signed(slope * 10)} ± ${number(2 * error * 10)} per 10 steps over the last ${steps} steps`;
+    const words = {
+      rising: "The reward still rises",
+      falling: "The reward falls",
+      flat: "The reward has levelled off",
+    };
+    return `${words[verdict]} (${rate}), at about ${number(level)}.${time}`;
+  }
+
+  #tokensText() {
+    const sum = (name) => (this.data.series[name] ?? []).reduce((total, value) => total + (value ?? 0), 0);
+    const names = { tokens_trained: "trained", tokens_read: "read in training", tokens_generated: "generated" };
+    const known = Object.entries(names).filter(([name]) => name in this.data.series);
+    return known.length ? `Tokens: ${known.map(([name, word]) => `${number(sum(name))} ${word}`).join(", ")}.` : "";
+  }
+
+  #pick(step) {
+    this.picked = step;
+    this.page.remember({ step });
+    this.stepField.value = String(step);
+    this.#drawStep();
+    this.page.say(`Step ${step}`);
+    for (const { curve } of this.charts) curve.setMarks(this.data.alerts, step);
+  }
+
+  /** The numbers of the chosen step, and the links to its rollouts. */
+  #drawStep() {
+    const { picked } = this;
+    this.stepPanel.hidden = picked === null;
+    if (picked === null) return;
+    const { key } = this.run;
+    const row = this.data.steps.indexOf(picked);
+    const values = Object.entries(this.data.series).map(([name, column]) => [name, number(column[row] ?? null)]);
+    const alerts = this.data.alerts.filter((alert) => alert.step === picked);
+    fill(
+      this.stepPanel,
+      element("h2", {}, `Step ${number(picked)}`),
+      element(
+        "p.bar",
+        {},
+        element("a", { href: link(["runs", key, "rollouts"], { step: picked }) }, "Its rollouts"),
+        element("a", { href: link(["runs", key, "steps", picked]) }, "Its loss, call by call"),
+      ),
+      alerts.map((alert) => element("p.notice.warn", {}, visible(alert.message))),
+      row >= 0 ? this.#numbers(values) : element("p.note", {}, "The run has no numbers of this step."),
+    );
+  }
+
+  /** All numbers of the chosen step; they stay open while the reader goes from step to step. */
+  #numbers(values) {
+    const details = fold("All its numbers", (body) => body.append(facts(values)), this.numbersOpen);
+    details.addEventListener("toggle", () => (this.numbersOpen = details.open));
+    return details;
+  }
+
+  #below() {
+    const phases = Object.entries(this.run.phases).map(([name, seconds]) => ({ name, seconds, share: null }));
+    const time = panel(
+      "Where the time went",
+      phases.length ? shares("Seconds of each phase", phases) : element("p.note", {}, "Not known yet."),
+    );
+    const commands = panel(
+      "Commands",
+      ...this.run.commands.map((one) => element("div", {}, element("p.note", {}, one.what), command(one.command))),
+    );
+    const config = fold("Configuration", (body) =>
+      body.append(longText(plain(this.run.config), { name: "configuration" })),
+    );
+    const report =
+      this.run.report && fold("Report", (body) => body.append(longText(plain(this.run.report), { name: "report" })));
+    return [element("div.columns", {}, time, this.run.commands.length ? commands : null), config, report].filter(
+      Boolean,
+    );
+  }
+}
+
+/** @returns {[number, number] | null} */
+function readRange(text) {
+  const [from, to] = (/^(\d+)-(\d+)$/.exec(text ?? "") ?? []).slice(1).map(Number);
+  return from < to ? [from, to] : null;
+}

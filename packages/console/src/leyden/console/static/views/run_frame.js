@@ -1,0 +1,101 @@
+/**
+ * What all pages of a run have in common: its name and state, the links between them, and its live changes.
+ * @module
+ */
+
+import { get, watchRun } from "../api.js";
+import { element, fill } from "../dom.js";
+import { badge, load, problem, stateBadge } from "../elements/page.js";
+import { number, shellWord, visible } from "../format.js";
+import { link } from "../router.js";
+
+const PAGES = [
+  ["", "Overview"],
+  ["rollouts", "Rollouts"],
+  ["versions", "Versions"],
+  ["prompts", "Prompts"],
+  ["health", "Health"],
+  ["bottlenecks", "Bottlenecks"],
+];
+
+/**
+ * Draws the heading of a run and, below it, what `draw` makes of it.
+ * @param {import("../app.js").Page} page
+ * @param {string} current the page, as in the address; "" for the overview
+ * @param {(string | null)[][]} crumbs what follows the run in the breadcrumb: text and link
+ * @param {(run: any, body: HTMLElement) => void} draw
+ * @returns {{onChange: (listener: (change: any) => void) => void}}
+ */
+export function runFrame(page, current, crumbs, draw) {
+  const { key } = page.parameters;
+  const heading = element("div.heading");
+  const trouble = element("div.trouble");
+  const body = element("div.run-body");
+  /** @type {((change: any) => void)[]} */
+  const listeners = [];
+  page.main.append(heading, tabs(key, current), trouble, body);
+  page.title(crumbs.length ? `${crumbs[crumbs.length - 1][0]} · ${key}` : key);
+  drawHeading(heading, { key, name: key }, crumbs);
+  load(
+    body,
+    page.signal,
+    () => get(["runs", key], { signal: page.signal }),
+    (run) => {
+      drawHeading(heading, run, crumbs);
+      draw(run, body);
+      const onChange = (change) => {
+        fill(trouble);
+        if (change.state !== run.state) page.say(`The run is now: ${change.state}.`);
+        if (change.state !== run.state || change.step !== run.step) {
+          Object.assign(run, { state: change.state, step: change.step });
+          drawHeading(heading, run, crumbs);
+        }
+        for (const listener of listeners) listener(change);
+      };
+      watchRun(key, page.signal, onChange, (message) => fill(trouble, problem(message, null)));
+    },
+  );
+  return { onChange: (listener) => listeners.push(listener) };
+}
+
+/**
+ * The command that goes on with a run.
+ * @param {any} run
+ */
+export function resumeCommand(run) {
+  return (
+    run.commands.find((one) => one.command.includes(" --resume "))?.command ??
+    `leyden train --resume ${shellWord(run.name)}`
+  );
+}
+
+function drawHeading(heading, run, crumbs) {
+  const trail = [element("a", { href: "#/runs" }, "Runs")];
+  if (crumbs.length) trail.push(" / ", element("a", { href: link(["runs", run.key]) }, visible(run.name)));
+  for (const [text, href] of crumbs) trail.push(" / ", href ? element("a", { href }, visible(text)) : visible(text));
+  const title = crumbs.length ? crumbs[crumbs.length - 1][0] : run.name;
+  const steps = run.steps ? `step ${number(run.step)} of ${number(run.steps)}` : `step ${number(run.step)}`;
+  const state = run.state
+    ? [
+        stateBadge(run.state),
+        element("span.note", {}, steps),
+        ...run.alerts.filter((one) => one.until === null).map((one) => badge(visible(one.name), "warn")),
+      ]
+    : [];
+  fill(
+    heading,
+    element("div.crumbs", {}, element("nav", { "aria-label": "Breadcrumb" }, trail), state),
+    element("h1", {}, visible(title)),
+  );
+}
+
+function tabs(key, current) {
+  return element(
+    "nav.tabs",
+    { "aria-label": "Pages of the run" },
+    PAGES.map(([path, title]) => {
+      const here = path === current && "page";
+      return element("a", { href: link(["runs", key, path].filter(Boolean)), "aria-current": here }, title);
+    }),
+  );
+}

@@ -1,0 +1,273 @@
+/**
+ * All runs: filter, open, and choose some to compare.
+ * @module
+ */
+
+import { get } from "../api.js";
+import { element, fill } from "../dom.js";
+import { choice, empty, load } from "../elements/page.js";
+import { Table } from "../elements/table.js";
+import { duration, moment, number, result, visible } from "../format.js";
+import { go, link } from "../router.js";
+
+/** Seconds after which the list is requested again while the page is in sight. */
+const EVERY = 5;
+/** The most runs that can be compared. */
+const MOST = 8;
+
+const TONES = { running: "live", finished: "good", failed: "bad", "ended before its first step": "bad" };
+
+/** @param {import("../app.js").Page} page */
+export async function show(page) {
+  page.title("Runs");
+  const body = element("div.stack");
+  page.main.append(element("div.heading", {}, element("h1", {}, "Runs")), body);
+  await load(
+    body,
+    page.signal,
+    () => get(["runs"], { signal: page.signal }),
+    (answer) => draw(page, body, answer),
+  );
+}
+
+function draw(page, body, answer) {
+  const filters = {
+    text: page.query.get("text") ?? "",
+    experiment: page.query.get("experiment") ?? "",
+    tag: page.query.get("tag") ?? "",
+    state: page.query.get("state") ?? "",
+  };
+  let { runs } = answer;
+  /** @type {Set<string>} */
+  const chosen = new Set();
+  const compare = element(
+    "button",
+    { type: "button", disabled: true, onclick: () => go(link(["compare"], { runs: [...chosen].join(",") })) },
+    "Compare",
+  );
+  const check = (run, checked) => {
+    if (checked && chosen.size < MOST) chosen.add(run.key);
+    else chosen.delete(run.key);
+    compare.disabled = chosen.size < 2;
+    compare.textContent = chosen.size ? `Compare ${chosen.size}` : "Compare";
+    table.draw();
+  };
+  const columns = runColumns(chosen, check);
+  const table = new Table("Runs", columns, {
+    signal: page.signal,
+    open: (run) => link(["runs", run.key]),
+    sort: page.query.get("sort") ?? "",
+    onSort: (sort) => page.remember({ sort }),
+  });
+  const count = element("p.note", { role: "status" });
+  const problems = element("div.stack");
+  const apply = () => {
+    page.remember(filters);
+    const kept = runs.filter((run) => matches(run, filters));
+    table.setRows(kept);
+    count.textContent =
+      kept.length === runs.length
+        ? `${number(runs.length)} runs`
+        : `${number(kept.length)} of ${number(runs.length)} runs`;
+  };
+  const filterBar = element("div.bar", { role: "search" }, fields(filters, runs, apply), compare);
+  const drawProblems = (list) =>
+    fill(
+      problems,
+      list.map((one) => element("p.notice.warn", {}, visible(`${one.where}: ${one.error}`))),
+    );
+  drawProblems(answer.problems);
+  if (runs.length) body.append(problems, filterBar, count, table.node);
+  else
+    body.append(
+      problems,
+      empty(
+        "There are no runs yet. This command trains the first one:",
+        "leyden train AGENT --tasks FILE --reward REWARD --policy POLICY --name mine",
+      ),
+    );
+  apply();
+  refresh(page, (next) => {
+    if (!runs.length && next.runs.length) return location.reload();
+    runs = keepHandles(runs, next.runs);
+    drawProblems(next.problems);
+    apply();
+  });
+}
+
+/** Requests the list again and again; a request that fails is left out, and the next one is made in time. */
+function refresh(page, onAnswer) {
+  const timer = setInterval(async () => {
+    if (document.hidden) return;
+    const answer = await get(["runs"], { signal: page.signal }).catch(() => null);
+    if (answer && !page.signal.aborted) onAnswer(answer);
+  }, EVERY * 1000);
+  page.signal.addEventListener("abort", () => clearInterval(timer), { once: true });
+}
+
+/** The same objects for the same runs, so that the table keeps its selection. */
+function keepHandles(runs, next) {
+  const known = new Map(runs.map((run) => [run.key, run]));
+  return next.map((run) => Object.assign(known.get(run.key) ?? {}, run));
+}
+
+function fields(filters, runs, apply) {
+  const names = (values) => [...new Set(values.filter(Boolean))].sort().map((name) => [name, name]);
+  const select = (label, name, values) =>
+    choice(label, [["", "all"], ...names(values)], filters[name], (value) => {
+      filters[name] = value;
+      apply();
+    });
+  const text = element("input", { type: "search", value: filters.text, placeholder: "name, policy, agent …" });
+  text.addEventListener("input", () => {
+    filters.text = text.value;
+    apply();
+  });
+  return [
+    element("label.field", {}, element("span", {}, "Search"), text),
+    select(
+      "Experiment",
+      "experiment",
+      runs.map((run) => run.experiment),
+    ),
+    select(
+      "Tag",
+      "tag",
+      runs.flatMap((run) => run.tags),
+    ),
+    select(
+      "State",
+      "state",
+      runs.map((run) => run.state),
+    ),
+  ];
+}
+
+function matches(run, { text, experiment, tag, state }) {
+  if (experiment && run.experiment !== experiment) return false;
+  if (tag && !run.tags.includes(tag)) return false;
+  if (state && run.state !== state) return false;
+  const all = [run.name, run.experiment, run.algorithm, run.policy, run.agent, run.endpoint, run.error, ...run.tags]
+    .join("\n")
+    .toLowerCase();
+  return text
+    .toLowerCase()
+    .split(/\s+/)
+    .every((word) => all.includes(word));
+}
+
+function runColumns(chosen, check) {
+  const raised = (run) => run.alerts.filter((alert) => alert.until === null);
+  const heldOut = (run, when) => run.held_out[0]?.[when] ?? null;
+  return [
+    {
+      key: "compare",
+      title: "Chosen to compare",
+      width: 34,
+      text: (run) => `Compare ${run.name}`,
+      onCheck: check,
+      checked: (run) => chosen.has(run.key),
+    },
+    {
+      key: "name",
+      title: "Run",
+      width: 190,
+      text: (run) => visible(run.name),
+      value: (run) => run.name,
+      href: (run) => link(["runs", run.key]),
+    },
+    {
+      key: "state",
+      title: "State",
+      width: 125,
+      text: (run) => run.state,
+      value: (run) => run.state,
+      tone: (run) => TONES[run.state] ?? "",
+    },
+    {
+      key: "alerts",
+      title: "Alarms",
+      width: 130,
+      text: (run) =>
+        raised(run)
+          .map((alert) => `⚠ ${visible(alert.name)}`)
+          .join(", "),
+      value: (run) => raised(run).length,
+      tone: () => "warn",
+    },
+    {
+      key: "step",
+      title: "Step",
+      width: 95,
+      number: true,
+      text: (run) => (run.steps ? `${number(run.step)} / ${number(run.steps)}` : number(run.step)),
+      value: (run) => run.step,
+    },
+    {
+      key: "reward",
+      title: "Reward",
+      width: 85,
+      number: true,
+      text: (run) => number(run.reward),
+      value: (run) => run.reward,
+    },
+    {
+      key: "before",
+      title: "Before",
+      width: 80,
+      number: true,
+      wide: true,
+      text: (run) => result(heldOut(run, "before"), run.held_out[0]?.is_share),
+      value: (run) => heldOut(run, "before"),
+    },
+    {
+      key: "after",
+      title: "After",
+      width: 80,
+      number: true,
+      text: (run) => result(heldOut(run, "after"), run.held_out[0]?.is_share ?? false),
+      value: (run) => heldOut(run, "after"),
+    },
+    {
+      key: "experiment",
+      title: "Experiment",
+      width: 130,
+      wide: true,
+      text: (run) => visible(run.experiment ?? ""),
+      value: (run) => run.experiment,
+    },
+    {
+      key: "algorithm",
+      title: "Algorithm",
+      width: 105,
+      wide: true,
+      text: (run) => visible(run.algorithm ?? ""),
+      value: (run) => run.algorithm,
+    },
+    {
+      key: "seconds",
+      title: "Duration",
+      width: 105,
+      number: true,
+      wide: true,
+      text: (run) => duration(run.seconds),
+      value: (run) => run.seconds,
+    },
+    {
+      key: "updated",
+      title: "Last written",
+      width: 130,
+      wide: true,
+      text: (run) => moment(run.updated),
+      value: (run) => run.updated,
+    },
+    {
+      key: "error",
+      title: "Why it ended",
+      width: 220,
+      wide: true,
+      text: (run) => visible(run.error ?? ""),
+      tone: () => "bad",
+    },
+  ];
+}

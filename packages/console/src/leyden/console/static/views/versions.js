@@ -1,0 +1,134 @@
+/**
+ * The versions of a run's policy: which came from which, how good each is, which is kept, and the commands to use them.
+ * @module
+ */
+
+import { element, fill } from "../dom.js";
+import { badge, command, empty, facts, panel, smallTable } from "../elements/page.js";
+import { Tree } from "../elements/tree.js";
+import { moment, number, percent, result, shellWord, visible } from "../format.js";
+import { resumeCommand, runFrame } from "./run_frame.js";
+
+/** @param {import("../app.js").Page} page */
+export async function show(page) {
+  runFrame(page, "versions", [["Versions", null]], (run, body) => {
+    if (!run.versions.length)
+      return body.append(empty("This run has no version yet. Each step of a run makes one:", resumeCommand(run)));
+    draw(page, run, body);
+  });
+}
+
+function draw(page, run, body) {
+  const details = element("section.panel", { "aria-label": "The chosen version", "aria-live": "polite" });
+  const byNumber = new Map(run.versions.map((one) => [String(one.version), one]));
+  const choose = (id) => {
+    page.remember({ version: id });
+    fill(details, versionDetails(run, byNumber.get(id)));
+  };
+  const tree = new Tree("Versions", lineage(run), choose);
+  const kept = run.versions.find((one) => one.kept) ?? run.versions[run.versions.length - 1];
+  const first = byNumber.has(page.query.get("version") ?? "") ? page.query.get("version") : String(kept.version);
+  tree.select(first);
+  fill(details, versionDetails(run, byNumber.get(first)));
+  body.append(element("div.side", {}, panel("Lineage", tree.node), details));
+  requestAnimationFrame(() => tree.select(first));
+}
+
+/**
+ * A version that directly follows another is drawn below it at the same depth; only a second child is indented,
+ * because a run of
+ * a thousand steps would otherwise leave the screen.
+ */
+function lineage(run) {
+  const known = new Set(run.versions.map((one) => one.version));
+  const children = new Map();
+  for (const one of run.versions) {
+    const parent = known.has(one.parent) && one.parent !== one.version ? one.parent : null;
+    children.set(parent, [...(children.get(parent) ?? []), one]);
+  }
+  const follow = (first) => {
+    const branches = [];
+    let one = first;
+    while (one) {
+      const [next, ...others] = children.get(one.version) ?? [];
+      branches.push({
+        id: String(one.version),
+        label: label(run, one),
+        tone: one.kept ? "kept" : "",
+        children: others.flatMap(follow),
+      });
+      one = next;
+    }
+    return branches;
+  };
+  return (children.get(null) ?? []).flatMap(follow);
+}
+
+function label(run, one) {
+  return [
+    element("span.tree-kind", {}, `version ${number(one.version)}`),
+    one.kept && badge("kept", "good"),
+    one.has_weights ? badge("weights") : null,
+    element("span.tree-end", {}, results(run, one.held_out)),
+  ];
+}
+
+function results(run, heldOut) {
+  return Object.entries(heldOut ?? {})
+    .map(([name, value]) => `${visible(name)} ${inUnits(run, name, value)}`)
+    .join(", ");
+}
+
+function versionDetails(run, one) {
+  const sets = [...new Set([...Object.keys(one.held_out ?? {}), ...Object.keys(one.sampled ?? {})])];
+  const rows = sets.map((name) => [
+    visible(name),
+    inUnits(run, name, one.held_out?.[name]),
+    inUnits(run, name, one.sampled?.[name]),
+  ]);
+  return [
+    element("h2", {}, `Version ${number(one.version)}`),
+    one.kept && element("p", {}, badge("kept", "good"), one.why ? ` ${visible(one.why)}` : ""),
+    facts([
+      ["Made from", one.parent === null ? "the beginning" : `version ${number(one.parent)}`],
+      ["Created", moment(one.created)],
+      ["Weights", one.has_weights ? "on disk" : "no longer on disk"],
+    ]),
+    rows.length
+      ? smallTable("Held-out results", ["Held-out set", ">With the agent's settings", ">Sampled"], rows)
+      : element("p.note", {}, "It was not evaluated."),
+    ...commandsOf(run, one),
+  ];
+}
+
+/** The console only reads: it shows the commands that use a version. */
+function commandsOf(run, one) {
+  if (run.folder === null)
+    return [
+      element(
+        "p.note",
+        {},
+        "The folder of this run is not on this machine, so no command reaches its versions from here.",
+      ),
+    ];
+  const name = shellWord(run.name);
+  const where = run.source === "runs" || run.source === "runs/" ? "" : ` --runs ${shellWord(run.source)}`;
+  const at = shellWord(`${run.name}:${one.version}`);
+  const first = shellWord(`${run.name}:${run.versions[0].version}`);
+  const commands = [
+    ["Its numbers", `leyden models show ${at}${where}`],
+    ["Compare it with the first version", `leyden models compare ${first} ${at}${where}`],
+    ...(one.has_weights
+      ? [
+          ["Write its policy to a folder", `leyden models export ${name} ${one.version} FOLDER${where}`],
+          ["Take the run back to it", `leyden models rollback ${name} ${one.version}${where}`],
+        ]
+      : []),
+  ];
+  return commands.flatMap(([title, text]) => [element("h3", {}, title), command(text)]);
+}
+
+function inUnits(run, name, value) {
+  const set = run.held_out.find((one) => one.name === name);
+  return set ? result(value ?? null, set.is_share) : percent(value ?? null);
+}
