@@ -1,6 +1,8 @@
 """Runs for tests, as their folders hold them: two steps, a group of four rollouts, and one held-out rollout."""
 
 import asyncio
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,12 @@ def numbers(losses: list[float], weights: list[float] | None = None) -> TokenNum
     )
 
 
+def run_apart(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine in a thread of its own: Playwright has an event loop in that of the test."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, work).result()
+
+
 async def add_rollout(
     store: LightningStore,
     rollout_id: str,
@@ -68,11 +76,12 @@ async def add_rollout(
     reward: float | None = 1.0,
     error: str = "",
     metadata: dict[str, Any] | None = None,
+    question: str = "What is 1 + 1?",
     **attributes: Any,
 ) -> None:
     """Store a finished rollout: an agent that calls a model, a tool and a reward."""
     await store.enqueue_rollout(
-        {"question": "What is 1 + 1?"}, mode=mode, rollout_id=rollout_id, metadata=metadata or {"task": "0/0", "row": 3}
+        {"question": question}, mode=mode, rollout_id=rollout_id, metadata=metadata or {"task": "0/0", "row": 3}
     )
     claimed = await store.dequeue_rollout("worker-1")
     assert claimed is not None
@@ -184,5 +193,5 @@ def made_run(runs: Path, name: str = "small", *, finished: bool = True) -> RunFo
         await fill(store)
         await store.close()
 
-    asyncio.run(stored())
+    run_apart(stored())
     return folder

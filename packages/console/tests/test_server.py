@@ -21,13 +21,14 @@ def get(client: TestClient, path: str, status: int = 200) -> Any:
 
 def rows(client: TestClient) -> dict[str, dict[str, Any]]:
     """All rows by id, as soon as the rollouts have been read."""
+    found: dict[str, Any] = {}
     for _ in range(100):
         found = get(client, "runs/small/rollouts")
         if found["indexed"] == found["total"] == 5:
             break
         time.sleep(0.05)
-    names = found["columns"]
-    return {name: {key: values[at] for key, values in names.items()} for at, name in enumerate(names["id"])}
+    columns: dict[str, list[Any]] = found["columns"]
+    return {name: {key: values[at] for key, values in columns.items()} for at, name in enumerate(columns["id"])}
 
 
 def test_a_run_is_listed_with_its_state_and_results(console: TestClient) -> None:

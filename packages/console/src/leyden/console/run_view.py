@@ -149,8 +149,9 @@ class RunView:
         store = await self.run.store()
         if store is None:
             return []
-        page = await store.query_rollouts(status_in=["succeeded"], sort_by="start_time", sort_order="desc", limit=PAGE)
-        trained = [rollout for rollout in page if rollout.mode == "train"][: bottlenecks.SAMPLE]
+        named = {"rollout_id_contains": "train-"}  # held-out rollouts may be by far the most
+        page = await store.query_rollouts(sort_by="start_time", sort_order="desc", limit=PAGE, **named)
+        trained = [one for one in page if one.mode == "train" and one.status == "succeeded"][: bottlenecks.SAMPLE]
         return [
             (
                 None if rollout.end_time is None else rollout.end_time - rollout.start_time,

@@ -1,0 +1,228 @@
+"""The console in a real browser: every view of a real run, attacks by text, accessibility."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+from browser_tour import tour
+from console_runs import add_rollout, made_run, run_apart
+from playwright.sync_api import Browser, Page
+from script_payloads import PAYLOADS
+
+from leyden.core.data import semconv
+from leyden.core.data.resources import PromptTemplate
+from leyden.core.store.open import open_store
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile
+
+pytestmark = pytest.mark.long
+
+ROOT = Path(__file__).parents[2]
+PICTURES = ROOT / "docs/console"
+AXE = ROOT / ".clients/node/node_modules/axe-core/axe.min.js"
+PAGE = {"width": 1280, "height": 900}
+PHONE = {"width": 390, "height": 844}
+
+
+def new_page(browser: Browser, size: dict[str, int] = PAGE, scheme: Any = "light") -> tuple[Page, set[str], list[str]]:
+    """A page, the hosts that it requests something from, and the errors that it reports."""
+    page = browser.new_page(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
+    hosts, errors = set[str](), list[str]()
+    page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname or request.url[:20]))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    return page, hosts, errors
+
+
+def test_every_view_of_a_real_run_opens_without_an_error(browser: Browser, serve: Any, small_run: Path) -> None:
+    """With LEYDEN_PICTURES=1, the pictures of docs/console.md are taken again."""
+    made_run(small_run.parent, "another")
+    address = serve("--runs", str(small_run.parent))
+    seen: list[str] = []
+
+    def shot(page: Page, name: str) -> None:
+        seen.append(name)
+        if os.environ.get("LEYDEN_PICTURES"):
+            page.screenshot(path=PICTURES / f"{name}.png")
+
+    page, hosts, _ = new_page(browser)
+
+    problems = tour(page, address, "small", shot)
+
+    assert problems == []
+    assert hosts == {"127.0.0.1"}
+    assert {
+        "runs",
+        "run",
+        "rollouts",
+        "rollout",
+        "pair",
+        "call",
+        "versions",
+        "health",
+        "bottlenecks",
+        "compare",
+    } <= set(seen)
+
+
+def test_the_token_losses_that_are_shown_add_up_to_the_logged_loss(
+    browser: Browser, serve: Any, small_run: Path
+) -> None:
+    page, *_ = new_page(browser)
+    page.goto(serve("--runs", str(small_run.parent)))
+
+    for number in (1, 2, 3):
+        found = api(page, f"runs/small/step/{number}")["policies"]["policy"]
+        steps = [line for line in RunFolder(small_run).metrics() if "loss" in line]
+        logged = steps[number - 1]["loss"]
+        assert found["loss"] == logged
+        assert found["sum"] == pytest.approx(logged, abs=1e-6)
+        call = found["calls"][0]
+        path = f"runs/small/rollouts/{call['rollout']}/calls/{call['span']}?attempt={call['attempt']}"
+        (step,) = api(page, path)["trained"]
+        assert sum(step["losses"]) == pytest.approx(call["share"], abs=1e-9)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [PAGE, PHONE], ids=["page", "phone"])
+def test_no_view_breaks_a_rule_of_accessibility(
+    browser: Browser, serve: Any, small_run: Path, size: dict[str, int], scheme: str
+) -> None:
+    if not AXE.exists():
+        assert os.environ.get("LEYDEN_CLIENTS") != "required", "no axe-core: make clients"
+        pytest.skip("no axe-core: make clients")
+    page, *_ = new_page(browser, size, scheme)
+    violations: dict[str, list[str]] = {}
+
+    def check(page: Page, name: str) -> None:
+        page.evaluate(AXE.read_text())  # not as a script element: the pages forbid others' scripts
+        rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
+        found = page.evaluate("rules => axe.run(document, rules)", rules)["violations"]
+        if found:
+            violations[name] = [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found]
+
+    tour(page, serve("--runs", str(small_run.parent)), "small", check)
+
+    assert violations == {}
+
+
+def test_no_text_of_an_agent_runs_as_code(browser: Browser, serve: Any, tmp_path: Path) -> None:
+    """Each of 200 rollouts has another attack in every field that an agent or its user fills."""
+    folder = made_run(tmp_path / "runs", "attacked")
+    attack(folder)
+    address = serve("--runs", str(tmp_path / "runs"))
+    page, hosts, errors = new_page(browser)
+    dialogs: list[str] = []
+    page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    page.goto(address)
+
+    for route in ("", "/rollouts", "/versions", "/prompts", "/health", "/bottlenecks"):
+        visit(page, f"#/runs/attacked{route}")
+    for number in range(len(PAYLOADS)):
+        visit(page, f"#/runs/attacked/rollouts/attack-{number}")
+        if number % 10 == 0:
+            visit(page, f"#/runs/attacked/rollouts/attack-{number}/calls/{1:016x}")
+
+    assert page.evaluate("window.hacked") is None
+    assert (dialogs, errors, hosts) == ([], [], {"127.0.0.1"})
+
+
+def test_a_link_with_an_attack_runs_nothing(browser: Browser, serve: Any, small_run: Path) -> None:
+    page, hosts, errors = new_page(browser)
+    page.goto(serve("--runs", str(small_run.parent)))
+
+    for payload in PAYLOADS[::5]:
+        for route in (
+            "#/{}",
+            "#/runs/{}",
+            "#/runs/small/rollouts?search={}",
+            "#/compare?runs={}",
+            "#/runs/small/rollouts/{}",
+        ):
+            visit(page, route.format(quote(payload, safe="")))
+
+    assert page.evaluate("window.hacked") is None
+    assert (errors, hosts) == ([], {"127.0.0.1"})
+
+
+def test_a_run_is_seen_to_learn_while_it_trains(
+    browser: Browser, serve: Any, start: Any, train_arguments: Any, tmp_path: Path
+) -> None:
+    running = start(*train_arguments(tmp_path, "live", "--steps", "6", "--no-check"))
+    try:
+        while not (tmp_path / "live/config.yaml").exists():
+            assert running.returncode is None
+        page, _, errors = new_page(browser)
+        page.goto(f"{serve('--runs', str(tmp_path))}/#/runs/live")
+        steps = "step {} of 6"
+        page.wait_for_selector(f"text={steps.format(1)}", timeout=120_000)
+        page.wait_for_selector(f"text={steps.format(6)}", timeout=120_000)
+        page.wait_for_selector("text=finished", timeout=60_000)
+    finally:
+        running.ended(120)
+    assert errors == []
+
+
+def api(page: Page, path: str) -> Any:
+    """The answer of the API, requested by the page."""
+    return json.loads(page.evaluate("path => fetch(`api/${path}`).then(answer => answer.text())", path))
+
+
+def visit(page: Page, route: str) -> None:
+    """Open a view, and wait until it shows its data or an error."""
+    page.evaluate("route => { location.hash = route }", route)
+    page.wait_for_function("() => document.querySelector('main h1') && !document.querySelector('main [aria-busy]')")
+
+
+def attack(folder: RunFolder) -> None:
+    """Write the payloads into a run."""
+
+    async def stored() -> None:
+        store = await open_store(folder.store_uri)
+        for number, text in enumerate(PAYLOADS):
+            await add_rollout(
+                store,
+                f"attack-{number}",
+                error=text if number % 2 else "",
+                question=text,
+                metadata={"task": text, "row": text},
+                **{
+                    semconv.AGENT_NAME: text,
+                    semconv.NODE: text,
+                    semconv.POLICY: text,
+                    semconv.RESPONSE_MODEL: text,
+                    semconv.INPUT_MESSAGES: json.dumps([{"role": text, "content": text, "name": text}]),
+                    semconv.OUTPUT_MESSAGES: json.dumps(
+                        [
+                            {
+                                "role": "assistant",
+                                "content": text,
+                                "tool_calls": [{"function": {"name": text, "arguments": text}}],
+                            }
+                        ]
+                    ),
+                    semconv.TOOL_DEFINITIONS: json.dumps([{"type": "function", "function": {"name": text}}]),
+                    semconv.FINISH_REASONS: [text],
+                    semconv.LEFT_OUT: text,
+                    text: text,
+                },
+            )
+        await store.close()
+
+    run_apart(stored())
+    for step, text in enumerate(PAYLOADS, 3):
+        folder.append_metrics({"step": step, "reward": 0.5, f"rollouts_left_out/{text}": 1, "seconds": 1.0})
+        folder.append_metrics({"step": step, "alert": text, "message": text})
+        VersionFile(folder.path).append(
+            ModelVersion(
+                run="attacked",
+                version=step,
+                parent=None,
+                created=1.0,
+                algorithm=text,
+                seed=0,
+                prompts={text: PromptTemplate(template=text, engine="f-string")},
+            )
+        )
