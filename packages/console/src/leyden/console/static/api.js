@@ -3,8 +3,6 @@
  * @module
  */
 
-const BASE = new URL("api/", document.baseURI);
-
 /** The server answered with an error, or did not answer. The message is one sentence for the reader. */
 export class ApiError extends Error {
   /**
@@ -71,7 +69,7 @@ export function watchRun(key, signal, onChange, onProblem) {
 }
 
 function address(path, query) {
-  const url = new URL(path.map((part) => encodeURIComponent(part)).join("/"), BASE);
+  const url = new URL(path.map((part) => encodeURIComponent(part)).join("/"), new URL("api/", document.baseURI));
   for (const [name, value] of Object.entries(query)) {
     if (value !== null && value !== undefined && value !== "") url.searchParams.set(name, String(value));
   }
