@@ -263,6 +263,7 @@ class RunPage {
       rising: "The reward still rises",
       falling: "The reward falls",
       flat: "The reward has levelled off",
+      unclear: "Whether the reward still rises cannot be told from its noise",
     };
     return `${words[verdict]} (${rate}), at about ${number(level)}.${time}`;
   }
