@@ -183,19 +183,18 @@ test("masked tokens show no loss, and the others sum to the share", () => {
 
 test("a line that rises is told from noise", () => {
   const steps = Array.from({ length: 60 }, (_, index) => index);
+  const verdict = (value) => trend(steps, steps.map(value)).verdict;
   assert.equal(
-    trend(
-      steps,
-      steps.map((step) => step * 0.01),
-    ).verdict,
+    verdict((step) => step * 0.01),
     "rising",
   );
   assert.equal(
-    trend(
-      steps,
-      steps.map((step) => (step % 2 ? 0.4 : 0.6)),
-    ).verdict,
+    verdict((step) => Math.min(step, 30) + (step % 2) * 0.1),
     "flat",
+  );
+  assert.equal(
+    verdict((step) => (step % 2 ? 0.4 : 0.6)),
+    "unclear",
   );
   assert.equal(trend([1, 2], [0, 1]).verdict, "unknown");
   assert.equal(secondsLeft([1, 2, 3], 10), 20);

@@ -37,7 +37,7 @@ export async function get(path, { query = {}, signal } = {}) {
   const body = await response.json().catch(() => null);
   if (signal?.aborted) throw signal.reason;
   if (response.ok && body !== null) return body;
-  throw new ApiError(body?.error ?? `The console's server answered with status ${response.status}.`, response.status);
+  throw new ApiError(body?.error ?? withoutSentence(response.status), response.status);
 }
 
 /**
@@ -66,6 +66,12 @@ export function watchRun(key, signal, onChange, onProblem) {
   document.addEventListener("visibilitychange", adjust, { signal });
   signal.addEventListener("abort", close, { once: true });
   adjust();
+}
+
+function withoutSentence(status) {
+  if (status === 403)
+    return "The console's token is missing or has changed: open the address that `leyden console` printed.";
+  return `The console's server answered with status ${status}.`;
 }
 
 function address(path, query) {
