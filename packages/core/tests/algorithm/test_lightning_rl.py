@@ -51,6 +51,9 @@ async def test_a_step_collects_updates_publishes_and_keeps() -> None:
     once = ["collect", "update", "publish", "checkpoint"]
     assert context.calls == ["restore", "before", *once, *once, "after"]
     assert [line["reward"] for line in context.lines] == [0.5, pytest.approx(2 / 3)]
+    for record, line in zip(context.token_records, context.lines, strict=True):
+        losses = [call.numbers().losses.sum() for call in record["policy"].calls]
+        assert sum(losses) == pytest.approx(line["loss"], abs=1e-6)
     assert context.lines[0]["importance_ratio_deviation"] < 1e-3
 
 

@@ -50,6 +50,7 @@ ALL = RunConfig(
     timeout_seconds=31.0,
     max_attempts=4,
     evaluate_sampled=False,
+    record_tokens=False,
     eval_every=2,
     patience=3,
     check=False,

@@ -150,6 +150,36 @@ def test_a_step_has_the_gradient_of_the_formula(trained: list[WeightedTransition
     assert relative_error(found, expected) < 1e-10
 
 
+@pytest.mark.parametrize("how", [{"token_budget": 90}, {"token_budget": 100_000}, {"token_budget": 1, "merge": False}])
+@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_the_record_of_a_step_has_each_tokens_loss(
+    trained: list[WeightedTransition], name: str, lora: bool, how: dict[str, Any]
+) -> None:
+    values, formula = FORMULAS[name]
+    own, merged = adapted(), policy()
+    merged.load_weights(own.weights())
+    model, reference = (merged, policy()) if lora else (policy(), policy(seed=1))
+    weights = step_weights(trained, values.get("normalisation", "token"), values.get("tokens_per_rollout"))
+
+    _, report = step(trained, values, lora=lora, **how)
+
+    recorded = {id(call.transition): call.numbers for call in report.calls}
+    assert recorded.keys() == {id(item.transition) for item in trained}
+    assert math.fsum(x for call in report.calls for x in call.numbers.losses) == pytest.approx(report.loss, rel=1e-10)
+    for item, weight in zip(trained, weights, strict=True):
+        with torch.no_grad():
+            logprobs = token_logprobs(model, item)
+            old = torch.tensor(behaviour(item.transition))
+            losses = weight * formula(logprobs, old, token_logprobs(reference, item), item.advantage)
+        numbers = recorded[id(item.transition)]
+        assert numbers.logprobs == pytest.approx(logprobs.numpy(), rel=1e-9, abs=1e-12)
+        assert numbers.log_ratios == pytest.approx((logprobs - old).numpy(), rel=1e-9, abs=1e-9)
+        assert numbers.losses == pytest.approx(losses.numpy(), rel=1e-8, abs=1e-12)
+        assert set(numbers.advantages) == {item.advantage}
+        assert numbers.weights == pytest.approx([weight] * len(losses))
+
+
 @pytest.mark.parametrize("name", FORMULAS)
 def test_a_step_of_adapters_has_the_gradient_of_the_merged_weights(
     trained: list[WeightedTransition], name: str

@@ -33,6 +33,7 @@ def folder(tmp_path: Path) -> RunFolder:
             checkpoint.mkdir(parents=True)
             (checkpoint / "progress.json").write_text(json.dumps({"step": number}))
             folder.append_metrics({"step": number, "reward": number / 10})
+            folder.token_records.write(number, {})
         fields: dict[str, Any] = {"created": 1.0, "algorithm": "sft", "seed": 0, "policy": "p"}
         weights = f"checkpoints/{checkpoint.name}" if number else None
         parent = number - 1 if number else None
@@ -96,6 +97,14 @@ def test_the_store_knows_of_a_rollback_at_once(folder: RunFolder) -> None:
         await store.close()
 
     asyncio.run(gone_on_with())
+
+
+def test_records_of_later_tokens_are_moved_aside(folder: RunFolder) -> None:
+    taken_back(folder)
+
+    assert [path.name[:13] for path in folder.token_records.after(0)] == ["step-00000001", "step-00000002"]
+    aside = folder.path / "set_aside" / "1" / "tokens"
+    assert sorted(path.name[:13] for path in aside.iterdir()) == ["step-00000003", "step-00000004"]
 
 
 def test_a_run_without_records_is_taken_back_as_well(folder: RunFolder) -> None:

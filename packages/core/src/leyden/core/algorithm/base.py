@@ -23,6 +23,7 @@ from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:
     from leyden.core.policy.model import PolicyModel
+    from leyden.core.policy.update.token_record import TokenRecord
     from leyden.core.policy.update.updater import Updater
 
 P = ParamSpec("P")
@@ -219,6 +220,10 @@ class Context(ABC):
         was collected for.
         """
         del step, accounts
+
+    def record_tokens(self, record: "TokenRecord") -> None:
+        """Keep what the step just published computed for each trained token."""
+        del record
 
     @abstractmethod
     async def checkpoint(self, updaters: "Mapping[str, Updater]" = NO_POLICY) -> None:

@@ -24,6 +24,7 @@ from leyden.core.policy.update.config import UpdateOptions
 
 if TYPE_CHECKING:
     from leyden.core.policy.model import PolicyModel
+    from leyden.core.policy.update.token_record import PolicyTokens
     from leyden.core.policy.update.updater import Updater
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,10 @@ class Report(Protocol):
 
     def metrics(self) -> Mapping[str, float]:
         """Return flat metrics for a log."""
+        ...
+
+    def token_record(self) -> "PolicyTokens | None":
+        """Return the record of the trained tokens; None if no token was trained."""
         ...
 
 
@@ -181,6 +186,8 @@ class BatchLoop(Algorithm, Generic[Part]):
         gaps = await context.publish({name: updater.model for name, updater in updaters.items()})
         further = await self.after_update(context, updaters)
         context.account(context.step, batch.accounts)
+        records = {name: report.token_record() for name, report in reports.items()}
+        context.record_tokens({name: record for name, record in records.items() if record is not None})
         context.log({**batch.numbers, **_left_out(batch.accounts), **update_numbers(reports, gaps), **further})
         await context.checkpoint(updaters)
 

@@ -11,6 +11,7 @@ from typer.main import get_command
 from leyden.core.cli.command import Command, TakesCommand
 from leyden.core.cli.commands import (
     check,
+    console,
     dev,
     exec,
     experiments,
@@ -50,6 +51,7 @@ app.command("run", cls=TakesCommand)(run_workers)
 app.command("gateway", cls=Command)(gateway.gateway)
 app.command("show", cls=Command)(show.show)
 app.command("why", cls=Command)(why.why)
+app.command("console", cls=Command)(console.console)
 app.command("store", cls=Command)(store.store)
 app.command("export", cls=Command)(export.export)
 app.add_typer(experiments.app, name="experiments")

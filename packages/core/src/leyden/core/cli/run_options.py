@@ -168,6 +168,9 @@ class RunOptions:
         bool, typer.Option("--deterministic", help="Same seed, same rollouts and weights, bit for bit; slower.")
     ] = False
     sampled_eval: Annotated[bool, typer.Option(help="Evaluate with the training sampling too.")] = True
+    record_tokens: Annotated[
+        bool, typer.Option(help="Keep what each step computed for every trained token, for the console.")
+    ] = True
     eval_every: Annotated[int, typer.Option(help="Steps between evaluations on --val; keeps the best version.")] = 0
     patience: Annotated[
         int | None, typer.Option(help="Stop after this many evaluations without improvement. [default: never]")
@@ -323,6 +326,7 @@ class RunOptions:
             "isolation": check_isolation(self.isolation),
             "timeout_seconds": self.timeout,
             "evaluate_sampled": self.sampled_eval,
+            "record_tokens": self.record_tokens,
             "eval_every": self.eval_every,
             "patience": self.patience,
             "checkpoint_every": self.checkpoint_every,

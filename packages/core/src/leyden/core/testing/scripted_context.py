@@ -14,6 +14,7 @@ from leyden.core.data.transition import TrajectoryGroup
 
 if TYPE_CHECKING:
     from leyden.core.policy.model import PolicyModel
+    from leyden.core.policy.update.token_record import TokenRecord
     from leyden.core.policy.update.updater import Updater
 
 P = ParamSpec("P")
@@ -46,6 +47,8 @@ class ScriptedContext(Context):
         self.lines: list[Mapping[str, Any]] = []
         """Logged metrics."""
         self.dropped: Counter[str] = Counter()
+        self.token_records: list[TokenRecord] = []
+        """What each step recorded of its trained tokens."""
 
     def load_policy(self, name: str = POLICY) -> "PolicyModel":
         """Return the model."""
@@ -84,6 +87,10 @@ class ScriptedContext(Context):
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Record the metrics."""
         self.lines.append(metrics)
+
+    def record_tokens(self, record: "TokenRecord") -> None:
+        """Keep the record."""
+        self.token_records.append(record)
 
     def count_dropped(self, reasons: Mapping[str, int]) -> None:
         """Add the counts."""

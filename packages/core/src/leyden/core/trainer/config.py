@@ -106,6 +106,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     retried."""
     evaluate_sampled: bool = True
     """Whether evaluations also use the training sampling, beside the agent's own."""
+    record_tokens: bool = True
+    """Whether each step writes a file with what it computed for every trained token, about 20 bytes a token."""
     eval_every: int = 0
     """Steps between evaluations; the run then keeps the best version. 0: evaluate only before the first step and after
     the last."""

@@ -21,6 +21,7 @@ from leyden.core.policy.update.entries import Floats, WeightedTransition
 from leyden.core.policy.update.gradient import AccumulatedGradient, accumulate
 from leyden.core.policy.update.merge import TokenSequence
 from leyden.core.policy.update.micro_batches import micro_batches
+from leyden.core.policy.update.token_record import PolicyTokens
 from leyden.core.policy.update.updater import Updater, UpdateReport
 
 
@@ -65,6 +66,10 @@ class ActorCriticReport:
     policy: UpdateReport | None
     """None in a warm-up step, in which the policy does not change."""
     value: ValueReport
+
+    def token_record(self) -> PolicyTokens | None:
+        """Return the record of the tokens that the policy was trained on; None in a warm-up step."""
+        return None if self.policy is None else self.policy.token_record()
 
     def metrics(self) -> dict[str, float]:
         """Return both reports as flat metrics for a log."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,9 +17,11 @@ from leyden.core.policy.losses.base import LossEntries
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.replay import read_prefix
 from leyden.core.policy.update.diagnostics import Diagnostics
+from leyden.core.policy.update.entries import Ints
 from leyden.core.policy.update.merge import TokenSequence
 from leyden.core.policy.update.micro_batches import micro_batches
 from leyden.core.policy.update.objective import Objective
+from leyden.core.policy.update.token_record import TokenNumbers
 
 StateLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Function from `transition_N` and `hidden_NH` of a batch's entries to an additional loss of their states."""
@@ -32,6 +35,10 @@ class AccumulatedGradient:
     diagnostics: Diagnostics
     tokens_read: int
     """Tokens that the model processed, padding included."""
+    transition_N: Ints
+    """Index of the transition of each entry that was read; a transition's entries are in the order of its tokens."""
+    numbers: TokenNumbers
+    """Numbers of these entries."""
 
 
 def accumulate(
@@ -52,6 +59,8 @@ def accumulate(
     prefix, length = read_prefix(model, sequences, exactness)
     total, tokens_read = 0.0, length
     diagnostics: list[Diagnostics] = []
+    transitions: list[Ints] = []
+    numbers: list[TokenNumbers] = []
     width = model.width if exactness.branches else None
     for batch in micro_batches(sequences, token_budget, length, objective.loss.together, width):
         part = batch.to(model.device, model.dtype)
@@ -74,6 +83,14 @@ def accumulate(
         total += found.value.item()
         tokens_read += part.ids_BT.numel()
         diagnostics.append(found.diagnostics)
+        transitions.append(batch.transition_N.numpy())
+        numbers.append(found.numbers)
     if prefix is not None:
         prefix.backward()
-    return AccumulatedGradient(loss=total, diagnostics=Diagnostics.combined(diagnostics), tokens_read=tokens_read)
+    return AccumulatedGradient(
+        loss=total,
+        diagnostics=Diagnostics.combined(diagnostics),
+        tokens_read=tokens_read,
+        transition_N=np.concatenate(transitions),
+        numbers=TokenNumbers.joined(numbers),
+    )

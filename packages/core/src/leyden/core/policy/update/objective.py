@@ -12,6 +12,7 @@ from torch import Tensor
 from leyden.core.policy.losses.base import EntryLosses, Loss, LossEntries
 from leyden.core.policy.update.diagnostics import Diagnostics
 from leyden.core.policy.update.kl import KLEstimator, kl_terms
+from leyden.core.policy.update.token_record import TokenNumbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -20,6 +21,8 @@ class ObjectiveValue:
 
     value: Tensor
     diagnostics: Diagnostics
+    numbers: TokenNumbers
+    """Numbers of the N entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +43,14 @@ class Objective:
             total_N = total_N + self.kl * kl_terms(seen.logprobs_N, seen.reference_N, self.kl_estimator)
         if self.entropy:
             total_N = total_N - self.entropy * seen.entropy_N
-        return ObjectiveValue(value=(seen.weights_N * total_N).sum(), diagnostics=_diagnostics(seen, losses))
+        weighted_N = seen.weights_N * total_N
+        diagnostics, numbers = _measured(seen, losses, weighted_N.detach())
+        return ObjectiveValue(value=weighted_N.sum(), diagnostics=diagnostics, numbers=numbers)
 
 
 @torch.no_grad()
-def _diagnostics(seen: LossEntries, losses: EntryLosses) -> Diagnostics:
-    """Return the diagnostics; all numbers leave the device in one transfer, to wait for it only once."""
+def _measured(seen: LossEntries, losses: EntryLosses, weighted_N: Tensor) -> tuple[Diagnostics, TokenNumbers]:
+    """Return diagnostics and the entries' numbers; all leave the device in one transfer, to wait for it only once."""
     clipped_N = losses.clipped_N
     # If the model computes NaN, the ratio counts as infinite. NaN in the result means that there is no proximal policy.
     log_ratio_N = (seen.logprobs_N - seen.proximal_N).nan_to_num(nan=torch.inf)
@@ -54,10 +59,24 @@ def _diagnostics(seen: LossEntries, losses: EntryLosses) -> Diagnostics:
         torch.zeros_like(seen.logprobs_N) if clipped_N is None else clipped_N.to(seen.logprobs_N.dtype),
         seen.entropy_N,
         kl_terms(seen.logprobs_N, seen.reference_N, "k3"),
+        seen.logprobs_N,
+        seen.advantages_N,
+        seen.weights_N,
+        weighted_N,
     ]
-    found = Diagnostics.of(*torch.stack(columns).cpu().double().numpy())
+    log_ratio, clipped, entropy, kl, logprobs, advantages, weights, loss = torch.stack(columns).cpu().double().numpy()
+    found = Diagnostics.of(log_ratio, clipped, entropy, kl)
+    numbers = TokenNumbers(
+        logprobs=logprobs,
+        log_ratios=log_ratio,
+        advantages=advantages,
+        weights=weights,
+        losses=loss,
+        clipped=clipped,
+        entropy=entropy,
+    )
     if not losses.noted:
-        return found
+        return found, numbers
     totals = torch.stack([noted_U.double().sum() for noted_U in losses.noted.values()]).cpu().numpy().tolist()
     units = len(next(iter(losses.noted.values())))
-    return replace(found, units=units, noted=dict(zip(losses.noted, totals, strict=True)))
+    return replace(found, units=units, noted=dict(zip(losses.noted, totals, strict=True))), numbers

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from leyden.core.data.transition import Transition
 from leyden.core.errors import PolicyError, TrainingError
 from leyden.core.policy.capability_checks import prove
 from leyden.core.policy.device import allocation, is_out_of_memory, return_unused_memory
@@ -25,6 +26,7 @@ from leyden.core.policy.update.importance_stats import Mismatch, measure
 from leyden.core.policy.update.merge import TokenSequence, merged, unmerged
 from leyden.core.policy.update.objective import Objective
 from leyden.core.policy.update.schedule import learning_rate_share
+from leyden.core.policy.update.token_record import PolicyTokens, StepTokens, TrainedCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +55,17 @@ class UpdateReport:
     """Optimizer steps that were skipped because the correction had masked every token."""
     skipped: dict[str, int]
     """Number of transitions that could not be trained, by reason."""
+    calls: list[TrainedCall]
+    """The trained transitions with the numbers of their tokens."""
 
     @property
     def importance_ratio_deviation(self) -> float:
         """Largest |π / π_behaviour - 1| before any weight changed; only rounding if these weights made the tokens."""
         return self.mismatch.ratios.deviation
+
+    def token_record(self) -> PolicyTokens:
+        """Return the record of the trained tokens."""
+        return PolicyTokens.of(self.loss, self.optimizer_steps + self.optimizer_steps_masked, self.calls)
 
     def metrics(self) -> dict[str, float]:
         """Return the report as flat metrics for a log."""
@@ -82,6 +90,7 @@ class UpdateReport:
 class _Pass:
     """One optimizer step."""
 
+    transitions: Sequence[Transition]
     accumulated: AccumulatedGradient
     grad_norm: float
     is_masked: bool
@@ -153,6 +162,9 @@ class Updater:
         learning_rate = self._set_learning_rate()
         per_epoch = [[self._optimize(part) for part in self._minibatches(measured)] for _ in range(self.config.epochs)]
         passes = [done for epoch in per_epoch for done in epoch]
+        calls = StepTokens()
+        for done in passes:
+            calls.add(done.transitions, done.accumulated.transition_N, done.accumulated.numbers)
         self.steps_taken += 1
         return UpdateReport(
             loss=sum(done.accumulated.loss for done in passes) / len(passes),
@@ -168,6 +180,7 @@ class Updater:
             optimizer_steps=sum(not done.is_masked for done in passes),
             optimizer_steps_masked=sum(done.is_masked for done in passes),
             skipped=skipped,
+            calls=calls.calls(),
         )
 
     def extra_state(self) -> dict[str, Any]:
@@ -267,7 +280,14 @@ class Updater:
         if not is_masked:
             with self.changing:
                 self.optimizer.step()
-        return _Pass(accumulated=accumulated, grad_norm=norm, is_masked=is_masked, sequences=len(sequences))
+        transitions = [item.transition for item in trained]
+        return _Pass(
+            transitions=transitions,
+            accumulated=accumulated,
+            grad_norm=norm,
+            is_masked=is_masked,
+            sequences=len(sequences),
+        )
 
     def _accumulate(
         self, trained: Sequence[WeightedTransition], sequences: Sequence[TokenSequence]

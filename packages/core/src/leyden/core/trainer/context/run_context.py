@@ -22,6 +22,7 @@ from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import UsageError
 from leyden.core.gateway.upstream.prices import PriceList
 from leyden.core.policy.checkpoints.retention import latest_checkpoint, read_progress, step_of
+from leyden.core.policy.update.token_record import TokenRecord
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.context.combinations import CombinationEvaluation
 from leyden.core.trainer.context.resource_versions import ResourceVersions
@@ -393,6 +394,11 @@ class RunContext(Context):
     def account(self, step: int, accounts: Sequence[Account]) -> None:
         """Record what became of a batch's rollouts and calls."""
         self.journal.account(step, accounts)
+
+    def record_tokens(self, record: TokenRecord) -> None:
+        """Write what the step computed for each trained token, unless the run is to keep no such files."""
+        if self.config.record_tokens:
+            self.journal.folder.token_records.write(self.step, record)
 
     def count_dropped(self, reasons: Mapping[str, int]) -> None:
         """Count groups that were left out of a step."""

@@ -24,6 +24,7 @@ from leyden.core.trainer.config import RunConfig, check_name, load_config, save_
 from leyden.core.trainer.rollouts.tasks import load_tasks, save_tasks, task_examples
 from leyden.core.trainer.run_folder.move_journal import end_moves, is_under_way
 from leyden.core.trainer.run_folder.report import RunReport
+from leyden.core.trainer.run_folder.token_records import TokenRecords
 
 Metrics = dict[str, Any]
 LEARNED = "learned.jsonl"
@@ -61,6 +62,8 @@ class RunFolder:
         """Last version, if another version is kept."""
         self.prompts = path / "prompts"
         """Prompt templates of the kept version, if it has some."""
+        self.token_records = TokenRecords(path)
+        """What each step computed for every trained token."""
         self.state_file = path / "algorithm_state.json"
         """State that the algorithm saved within the latest steps."""
         self.trackers = path / "trackers"
@@ -249,7 +252,7 @@ class RunFolder:
         return [msgspec.json.decode(line, type=LearnedLine) for line in _whole_lines(self.learned_file)]
 
     def rewind_metrics(self, step: int, *, evaluations: bool = True) -> None:
-        """Remove the lines after `step` from `metrics.jsonl` and `learned.jsonl`: these steps will be repeated.
+        """Remove what was recorded of the steps after `step`: they will be repeated.
 
         Without `evaluations`, the evaluations of `step` itself are removed too, because they will be repeated.
         """
@@ -263,6 +266,7 @@ class RunFolder:
         if self.learned_file.exists():
             learned = [msgspec.json.encode(line) + b"\n" for line in self.learned() if line.step <= step]
             replace_file(self.learned_file, b"".join(learned))
+        self.token_records.rewind(step)
 
     def write_report(self, report: RunReport) -> None:
         """Write `report.json`."""

@@ -20,6 +20,7 @@ from leyden.core.trainer.run_folder.early_stopping import BestVersion
 from leyden.core.trainer.run_folder.folder import LEARNED, RunFolder
 from leyden.core.trainer.run_folder.models import Models
 from leyden.core.trainer.run_folder.move_journal import NEW, SET_ASIDE, Move, end_moves, plan_moves
+from leyden.core.trainer.run_folder.token_records import TOKENS
 from leyden.core.trainer.run_folder.versions import ModelVersion, write_versions
 from leyden.core.trainer.run_folder.weights import weights_of
 
@@ -64,13 +65,14 @@ def roll_back(models: Models, version: ModelVersion) -> RolledBack:
         target = _next(folder.path / SET_ASIDE)
         with whole_folder(target) as pending:
             (pending / "checkpoints").mkdir()
+            (pending / TOKENS).mkdir()
             (pending / NEW).mkdir()
             write_versions(pending / "versions.jsonl", versions)
             write_versions(pending / NEW / "versions.jsonl", [v for v in models.versions.values() if v not in versions])
             _divide_metrics(folder, number, pending)
             progress = _changed_progress(checkpoint, models, version, lineage=f"r{target.name}-")
             (pending / NEW / "progress.json").write_text(json.dumps(progress), encoding="utf-8")
-            plan_moves(pending, _moves(folder, checkpoint, later, target))
+            plan_moves(pending, _moves(folder, checkpoint, number, later, target))
         end_moves(folder.path)
         # inside the lock, so that no other process resumes the run and writes to it
         untold = asyncio.run(_rewind_store(folder, number))
@@ -98,12 +100,13 @@ async def _rewind_store(folder: RunFolder, number: int) -> str | None:
     return None
 
 
-def _moves(folder: RunFolder, checkpoint: Path, later: list[Path], target: Path) -> list[Move]:
+def _moves(folder: RunFolder, checkpoint: Path, number: int, later: list[Path], target: Path) -> list[Move]:
     """Return the moves of later files into `target`, and of replacement files into the run's folder."""
     aside, kept = f"{SET_ASIDE}/{target.name}", checkpoint.relative_to(folder.path)
     return [
         *((f"checkpoints/{path.name}", f"{aside}/checkpoints/{path.name}") for path in later),
         *((result, f"{aside}/{result}") for result in RESULTS),
+        *((f"{TOKENS}/{path.name}", f"{aside}/{TOKENS}/{path.name}") for path in folder.token_records.after(number)),
         (f"{aside}/{NEW}/progress.json", f"{kept}/progress.json"),
         (f"{aside}/{NEW}/metrics.jsonl", "metrics.jsonl"),
         (f"{aside}/{NEW}/{LEARNED}", LEARNED),

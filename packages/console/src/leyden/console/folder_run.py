@@ -1,0 +1,238 @@
+"""`FolderRun`: a run that is read from its folder, wherever that was copied to."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from leyden.console.metrics_file import MetricsFile, MetricsLines, last_lines
+from leyden.console.run import Alert, Command, HeldOut, Run, RunItem, Version, run_state
+from leyden.core.errors import RunError
+from leyden.core.masking import mask_text
+from leyden.core.policy.update.token_record import PolicyTokens
+from leyden.core.store.base import LightningStore
+from leyden.core.store.open import open_store
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.report import RunReport
+from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile, prompt_texts
+from leyden.core.trainer.why.reading import run_facts_of
+from leyden.core.trainer.why.trained_or_reason import RunFacts
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class FolderRun(Run):
+    """A run in a folder of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._folder = RunFolder(path)
+        self.place = str(path)
+        self._metrics = MetricsFile(self._folder.metrics_file)
+        self._store: LightningStore | None = None
+        self._config: tuple[float, dict[str, Any]] | None = None
+        self._item: tuple[tuple[float, ...], RunItem] | None = None
+        self._facts: tuple[tuple[float, ...], RunFacts] | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """The run's folder."""
+        return self._folder.path
+
+    async def item(self, key: str) -> RunItem:
+        """Return the run as one line. The files are read only if they have changed."""
+        folder = self._folder
+        in_use = folder.is_in_use()
+        files = (folder.config_file, folder.metrics_file, folder.report_file, folder.failed_file)
+        stamp = (float(in_use), *map(_changed, files))
+        if self._item is None or self._item[0] != stamp:
+            self._item = (stamp, self._read_item(key, in_use=in_use))
+        return self._item[1]
+
+    def _read_item(self, key: str, *, in_use: bool) -> RunItem:
+        folder, config, report = self._folder, self._read_config(), self._read_report()
+        steps = [line for line in last_lines(folder.metrics_file) if "reward" in line and "alert" not in line]
+        last: Mapping[str, Any] = steps[-1] if steps else {}
+        failure = folder.failure()
+        began = _time(folder.path / "run_id") or _time(folder.config_file)
+        return RunItem(
+            key=key,
+            name=str(config.get("name", folder.path.name)),
+            folder=str(folder.path),
+            source=str(folder.path.parent),
+            experiment=config.get("experiment"),
+            state=run_state(in_use=in_use, failed=failure is not None, has_report=report is not None),
+            algorithm=config.get("algorithm"),
+            policy=policies_line(config.get("policy")),
+            endpoint=None if report is None else report.endpoint,
+            agent=_agent(config.get("agent")),
+            step=int(last.get("step", 0)),
+            steps=config.get("steps"),
+            reward=last.get("reward"),
+            held_out=self._held_out(report),
+            alerts=[]
+            if report is None
+            else [msgspec.convert(msgspec.to_builtins(one), Alert) for one in report.alerts],
+            began=began,
+            updated=_time(folder.metrics_file) or began,
+            seconds=None if report is None else report.seconds,
+            error=failure or (None if report is None else report.stopped_early),
+        )
+
+    def _held_out(self, report: RunReport | None) -> list[HeldOut]:
+        if report is not None:
+            return [
+                HeldOut(name=name, tasks=own.tasks, is_share=own.is_share, before=own.before, after=own.after)
+                for name, own in report.held_out.items()
+            ]
+        found: dict[str, list[float | None]] = {}
+        for line in last_lines(self._folder.metrics_file):
+            if "success" in line and "held_out" in line:
+                found.setdefault(line["held_out"], []).append(line["success"])
+        return [
+            HeldOut(name=name, before=values[0], after=values[-1] if len(values) > 1 else None)
+            for name, values in found.items()
+        ]
+
+    def _read_config(self) -> dict[str, Any]:
+        changed = _changed(self._folder.config_file)
+        if self._config is None or self._config[0] != changed:
+            try:
+                text = self._folder.config_file.read_text(encoding="utf-8")
+                found: Any = yaml.load(text, Loader=_LOADER)
+            except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+                raise RunError(f"{self._folder.config_file} cannot be read: {' '.join(str(error).split())}") from None
+            if not isinstance(found, dict):
+                raise RunError(f"{self._folder.config_file} holds no mapping")
+            self._config = (changed, found)
+        return self._config[1]
+
+    def _read_report(self) -> RunReport | None:
+        try:
+            return msgspec.json.decode(self._folder.report_file.read_bytes(), type=RunReport)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as error:
+            raise RunError(f"{self._folder.report_file} cannot be read: {error}") from None
+
+    async def config(self) -> Mapping[str, Any]:
+        """Return `config.yaml`, in which secrets are masked."""
+        return self._read_config()
+
+    async def report(self) -> Mapping[str, Any] | None:
+        """Return `report.json`."""
+        report = self._read_report()
+        return None if report is None else report.written()
+
+    async def versions(self) -> Sequence[Version]:
+        """Return the versions in `versions.jsonl`."""
+        report = self._read_report()
+        kept = None if report is None else report.kept
+        return [
+            _version(one, why=kept.why if kept is not None and kept.version == one.version else None)
+            for one in VersionFile(self._folder.path).read().values()
+        ]
+
+    async def metrics(self) -> MetricsLines:
+        """Return the lines of `metrics.jsonl`."""
+        return self._metrics.lines()
+
+    async def store(self) -> LightningStore | None:
+        """Return the run's store. Its clock stands still: to look at a run must not end what is under way in it."""
+        if self._store is None and self._folder.store_file.exists():
+            self._store = await open_store(self._folder.store_uri, clock=lambda: 0.0)
+        return self._store
+
+    async def facts(self) -> RunFacts:
+        """Return what the folder says about which rollouts were trained; read again only if that has changed."""
+        folder = self._folder
+        in_use = folder.is_in_use()
+        stamp = (float(in_use), *map(_changed, (folder.learned_file, folder.metrics_file, folder.failed_file)))
+        if self._facts is None or self._facts[0] != stamp:
+            self._facts = (stamp, run_facts_of(folder))
+        return self._facts[1]
+
+    def commands(self) -> Sequence[Command]:
+        """Return the commands of `leyden` for the run."""
+        command = self._folder.command
+        found = [
+            Command(what="steps in a terminal", command=command("show")),
+            Command(what="why not", command=command("why")),
+        ]
+        if self._folder.failure() is None and not self._folder.is_in_use() and not self._folder.report_file.exists():
+            found.insert(0, Command(what="continue", command=command("train --resume")))
+        if self._folder.report_file.exists():
+            name = self._folder.path.name
+            where = command("show").partition(name)[2]
+            found += [
+                Command(what="export the kept version", command=f"leyden models export {name}:kept --to FOLDER{where}"),
+                Command(what="roll back", command=f"leyden models rollback {name}:VERSION{where}"),
+            ]
+        return found
+
+    def token_record(self, step: int) -> dict[str, PolicyTokens] | None:
+        """Return the record in the run's folder."""
+        return self._folder.token_records.read(step)
+
+    async def policy_folders(self) -> Sequence[Path]:
+        """Return the exported policy, the policies of checkpoints, and the policies that the run began with."""
+        folder, config = self._folder, self._read_config()
+        exported = [folder.policy, *sorted(path for path in folder.policy.glob("*") if path.is_dir())]
+        policy: str | dict[str, str] | None = config.get("policy")
+        begun = [policy] if isinstance(policy, str) else list((policy or {}).values())
+        return [
+            *exported,
+            *(Path(name) for name in begun),
+            *sorted(folder.checkpoints.glob("step-*"), reverse=True)[:1],
+        ]
+
+    async def close(self) -> None:
+        """Close the run's store."""
+        store, self._store = self._store, None
+        if store is not None:
+            await store.close()
+
+
+def _version(version: ModelVersion, why: str | None) -> Version:
+    return Version(
+        version=version.version,
+        parent=version.parent,
+        created=version.created,
+        held_out={name: own.success for name, own in version.held_out.items()},
+        sampled={name: own.success for name, own in version.sampled.items()},
+        has_weights=version.weights is not None,
+        kept=why is not None,
+        why=why,
+        rewards={name: dict(own.rewards) for name, own in version.held_out.items()},
+        texts=prompt_texts(version),
+    )
+
+
+def policies_line(policy: str | dict[str, str] | None) -> str | None:
+    """Return the policies of a configuration as one line."""
+    if isinstance(policy, dict):
+        return ", ".join(f"{name}={source}" for name, source in policy.items())
+    return None if policy is None else str(policy)
+
+
+def _agent(agent: str | list[str] | None) -> str | None:
+    if isinstance(agent, list):
+        return mask_text(" ".join(map(str, agent)))
+    return agent
+
+
+def _changed(path: Path) -> float:
+    """Return a number that differs when the file has changed; 0 without a file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0.0
+    return status.st_mtime_ns + status.st_size / (1 << 40)
+
+
+def _time(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None

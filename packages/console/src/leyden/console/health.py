@@ -1,0 +1,195 @@
+"""Health of a run: first whether it still works, then what its metrics say, then advice.
+
+Advice about tuning is worth nothing while the run does not move, so it is given only if every sign of life is good.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any, Literal
+
+import msgspec
+
+from leyden.console.metrics_file import Line
+from leyden.console.rollout_index import Row
+from leyden.console.run import Alert, RunItem
+
+Level = Literal["alarm", "warning", "ok", "unknown"]
+RECENT = 5
+"""Steps over which a signal is computed."""
+LATE = 5
+"""A step that takes so many times as long as the usual one is late."""
+LEAST_WAIT = 60.0
+"""Seconds that a step may take before it can be late."""
+
+
+class Sign(msgspec.Struct, frozen=True, kw_only=True):
+    """A sign of life."""
+
+    name: str
+    level: Level
+    message: str
+    since: float | None = None
+
+
+class Signal(msgspec.Struct, frozen=True, kw_only=True):
+    """What recent steps or rollouts say; `series` is the curve that shows it."""
+
+    name: str
+    level: Level
+    value: float | None
+    text: str
+    series: str | None = None
+    advice: str = ""
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """Signs of life, alerts and signals."""
+
+    liveness: list[Sign]
+    alerts: list[Alert]
+    signals: list[Signal]
+
+
+def health_of(item: RunItem, lines: Sequence[Line], rows: Sequence[Row], now: float | None = None) -> Health:
+    """Return the health of a run from its metrics and its rollouts."""
+    now = time.time() if now is None else now
+    steps = [line for line in lines if "held_out" not in line and "alert" not in line and "step" in line]
+    liveness = [_process(item), _progress(item, steps, now), _rollouts(item, rows, now)]
+    is_alive = all(sign.level != "alarm" for sign in liveness)
+    signals = [signal for signal in _signals(steps[-RECENT:], rows) if signal is not None]
+    if not is_alive:
+        signals = [msgspec.structs.replace(signal, advice="") for signal in signals]
+    return Health(liveness=liveness, alerts=_alerts(item, lines), signals=signals)
+
+
+def _process(item: RunItem) -> Sign:
+    name = "process"
+    if item.state == "running":
+        return Sign(name=name, level="ok", message="a process trains the run")
+    if item.state == "finished":
+        return Sign(name=name, level="ok", message="the run has finished" + (f": {item.error}" if item.error else ""))
+    why = f": {item.error}" if item.error else "; no process trains it now"
+    return Sign(name=name, level="alarm", message=f"the run is {item.state}{why}", since=item.updated)
+
+
+def _progress(item: RunItem, steps: Sequence[Line], now: float) -> Sign:
+    name = "progress"
+    seconds = [float(line["seconds"]) for line in steps if "seconds" in line]
+    if item.state != "running":
+        return Sign(name=name, level="ok", message=f"{item.step} steps were taken")
+    if not seconds or item.updated is None:
+        return Sign(name=name, level="unknown", message="no step has ended yet", since=item.began)
+    usual, waited = median(seconds[-RECENT:]), now - item.updated
+    message = f"the last record is {waited:,.0f} s old; a step usually takes {usual:,.0f} s"
+    is_late = waited > max(LEAST_WAIT, LATE * usual)
+    return Sign(name=name, level="alarm" if is_late else "ok", message=message, since=item.updated)
+
+
+def _rollouts(item: RunItem, rows: Sequence[Row], now: float) -> Sign:
+    name = "rollouts"
+    recent = [row for row in rows if row.status in ("succeeded", "failed")][-100:]
+    if not recent:
+        return Sign(name=name, level="unknown", message="no rollout has ended yet")
+    failed = [row for row in recent if row.status == "failed"]
+    share = len(failed) / len(recent)
+    message = f"{len(failed)} of the last {len(recent)} rollouts failed"
+    if failed:
+        message += f"; the last one: {failed[-1].error}"
+    del now
+    level: Level = "alarm" if share > 0.5 else "warning" if share > 0.1 else "ok"
+    return Sign(name=name, level=level, message=message)
+
+
+def _alerts(item: RunItem, lines: Sequence[Line]) -> list[Alert]:
+    if item.alerts:
+        return item.alerts
+    return [
+        Alert(name=str(line["alert"]), since=int(line["step"]), message=str(line.get("message", "")))
+        for line in lines
+        if "alert" in line
+    ]
+
+
+def _signals(steps: Sequence[Line], rows: Sequence[Row]) -> list[Signal | None]:
+    return [
+        _zero_variance(steps),
+        _trend(steps, "entropy", "entropy", "nats of entropy at a token"),
+        _trend(steps, "reward drift", "reward", "mean reward"),
+        _truncated(rows),
+        _aborted(rows),
+        _ids(rows),
+    ]
+
+
+def _zero_variance(steps: Sequence[Line]) -> Signal | None:
+    with_spread, groups = _sum(steps, "groups_with_spread"), _sum(steps, "groups")
+    if not groups or with_spread is None:
+        return None
+    share = 1 - with_spread / groups
+    return Signal(
+        name="zero-variance groups",
+        level="warning" if share > 0.8 else "ok",
+        value=share,
+        text=f"{share:.0%} of the groups of the last {len(steps)} steps had equal rewards, and taught nothing",
+        series="groups_with_spread",
+        advice="take other tasks, or raise --group-size" if share > 0.8 else "",
+    )
+
+
+def _trend(steps: Sequence[Line], name: str, key: str, unit: str) -> Signal | None:
+    values = [float(line[key]) for line in steps if isinstance(line.get(key), int | float)]
+    if not values:
+        return None
+    text = f"{values[-1]:.3g} {unit}"
+    if len(values) > 1:
+        text += f", {values[0]:.3g} {len(values) - 1} steps before"
+    return Signal(name=name, level="ok", value=values[-1], text=text, series=key)
+
+
+def _truncated(rows: Sequence[Row]) -> Signal | None:
+    recent = [row for row in rows if row.calls][-500:]
+    calls = sum(row.calls for row in recent)
+    if not calls:
+        return None
+    share = sum(row.truncated for row in recent) / calls
+    return Signal(
+        name="truncation",
+        level="warning" if share > 0.2 else "ok",
+        value=share,
+        text=f"{share:.0%} of the last {calls:,} calls ended at their limit of tokens",
+        advice="raise --max-tokens, or the agent's own limit" if share > 0.2 else "",
+    )
+
+
+def _aborted(rows: Sequence[Row]) -> Signal | None:
+    recent = [row for row in rows if row.status in ("succeeded", "failed", "cancelled")][-500:]
+    if not recent:
+        return None
+    share = sum(row.status != "succeeded" for row in recent) / len(recent)
+    return Signal(
+        name="failed rollouts",
+        level="warning" if share > 0.1 else "ok",
+        value=share,
+        text=f"{share:.0%} of the last {len(recent)} rollouts failed or were cancelled",
+        advice="read one of them" if share > 0.1 else "",
+    )
+
+
+def _ids(rows: Sequence[Row]) -> Signal | None:
+    recent = [row for row in rows if row.status == "succeeded"][-500:]
+    if not recent:
+        return None
+    without = sum(not row.calls for row in recent)
+    return Signal(
+        name="rollouts without a recorded call",
+        level="warning" if without else "ok",
+        value=without / len(recent),
+        text=f"{without} of the last {len(recent)} rollouts that succeeded have no recorded model call",
+        advice="an agent that calls its provider past Leyden cannot be trained: see docs/wire.md" if without else "",
+    )
+
+
+def _sum(steps: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    values = [float(line[key]) for line in steps if isinstance(line.get(key), int | float)]
+    return sum(values) if values else None

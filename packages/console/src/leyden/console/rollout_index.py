@@ -1,0 +1,242 @@
+"""Index of a run's rollouts: one row for each, read in the background, for lists, filters and histograms.
+
+A rollout that has ended is read once. One that has not is read again until it has. Rows are kept as columns, which a
+browser filters and sorts itself.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from leyden.console.run import Run
+from leyden.core.data import semconv
+from leyden.core.data.failure import failure_of
+from leyden.core.data.reasons import HELD_OUT
+from leyden.core.data.rollout import FINISHED_ROLLOUT, AttemptedRollout, Rollout
+from leyden.core.data.span import Span
+from leyden.core.errors import LeydenError
+from leyden.core.masking import mask_text
+from leyden.core.store.base import LightningStore
+from leyden.core.trainer.why.learning import Learning
+from leyden.core.trajectory.assemble import last_reward
+from leyden.core.trajectory.calls import is_recorded_call, newest_version
+
+PAGE = 200
+"""Rollouts of one query."""
+MOST = 100_000
+"""Most rollouts that are kept; of more, the newest."""
+PAUSE = 0.5
+"""Seconds between two looks at rollouts that have not ended, and for new ones."""
+NAMES = 6
+"""Most names of agents in a row."""
+
+log = logging.getLogger(__name__)
+
+
+class Row(msgspec.Struct, kw_only=True):
+    """One rollout in a list."""
+
+    id: str
+    mode: str | None
+    set: str = ""
+    """Held-out set; empty for a training rollout."""
+    group: str = ""
+    """Id of its group: the rollouts of one task that are compared with each other."""
+    task: Any = None
+    status: str
+    version: int | None = None
+    """Newest version that answered one of its calls."""
+    reward: float | None = None
+    calls: int = 0
+    tokens: int = 0
+    """Generated tokens."""
+    seconds: float | None = None
+    started: float
+    error: str = ""
+    agents: str = ""
+    truncated: int = 0
+    """Calls that ended at their limit of tokens."""
+    step: int | None = None
+    """Step that learned from it."""
+    trained: bool | None = None
+    """Whether a step learned from it; None if that is not known, or not yet."""
+    reason: str = ""
+    """Why no step learned from it."""
+
+
+COLUMNS = Row.__struct_fields__
+
+
+@dataclass(slots=True)
+class RolloutIndex:
+    """The rows of one run. `follow` fills it until the task that runs it is cancelled."""
+
+    run: Run
+    total: int = 0
+    problem: str = ""
+    """Why the store cannot be read now; empty if it can."""
+    rows: dict[str, Row] = field(default_factory=dict[str, Row])
+    _order: list[str] = field(default_factory=list[str])
+    """Ids in the order in which their rows were first complete or changed; ids may be in it more than once."""
+    _open: set[str] = field(default_factory=set[str])
+    _offset: int = 0
+    _learning: Learning | None = None
+
+    async def follow(self) -> None:
+        """Read new rollouts, and again those that have not ended; errors are noted, and tried again."""
+        while True:
+            try:
+                store = await self.run.store()
+                if store is not None:
+                    await self._read_new(store)
+                    await self._read_open(store)
+                await self._read_outcomes()
+                self.problem = ""
+            except (LeydenError, OSError) as error:
+                self.problem = mask_text(" ".join(str(error).split()))
+                log.debug("rollouts of %s: %s", self.run.place, error)
+            await asyncio.sleep(PAUSE)
+
+    async def _read_new(self, store: LightningStore) -> None:
+        while True:
+            page = await store.query_rollouts(limit=PAGE, offset=self._offset)
+            self.total = page.total
+            if self._offset > page.total or (not page.items and self._offset):
+                if self._offset > page.total:
+                    self._forget()
+                return
+            if not page.items:
+                return
+            if page.total - self._offset > MOST:
+                self._offset = page.total - MOST
+                continue
+            for rollout in page:
+                await self._read(store, rollout)
+            self._offset += len(page)
+
+    async def _read_open(self, store: LightningStore) -> None:
+        waiting = sorted(self._open)
+        for at in range(0, len(waiting), PAGE):
+            for rollout in await store.query_rollouts(rollout_id_in=waiting[at : at + PAGE]):
+                known = self.rows.get(rollout.rollout_id)
+                if known is None or known.status != rollout.status or rollout.status in ("running", "preparing"):
+                    await self._read(store, rollout)
+
+    async def _read_outcomes(self) -> None:
+        """Note what the run's steps have learned from since the last look."""
+        learning = (await self.run.facts()).learning
+        if learning is self._learning:
+            return
+        self._learning = learning
+        for name, row in self.rows.items():
+            new = with_outcome(row, learning)
+            if new != row:
+                self.rows[name] = new
+                self._order.append(name)
+
+    async def _read(self, store: LightningStore, rollout: Rollout) -> None:
+        spans: Sequence[Span] = ()
+        if isinstance(rollout, AttemptedRollout):
+            spans = (await store.query_spans(rollout.rollout_id)).items
+        row = with_outcome(row_of(rollout, spans), self._learning)
+        known = self.rows.get(row.id)
+        if known != row:
+            self.rows[row.id] = row
+            self._order.append(row.id)
+        if rollout.status in FINISHED_ROLLOUT:
+            self._open.discard(row.id)
+        else:
+            self._open.add(row.id)
+        await asyncio.sleep(0)  # requests of the browser go first
+
+    def _forget(self) -> None:
+        """Begin again: the store holds fewer rollouts than before, so it is another one."""
+        self.rows.clear()
+        self._order.clear()
+        self._open.clear()
+        self._offset = 0
+
+    def since(self, cursor: int) -> tuple[list[Row], int]:
+        """Return the rows that are new or changed since `cursor`, and the next cursor."""
+        end = len(self._order)
+        start = cursor if 0 <= cursor <= end else 0
+        return [self.rows[name] for name in dict.fromkeys(self._order[start:end])], end
+
+
+def row_of(rollout: Rollout, spans: Sequence[Span]) -> Row:
+    """Return the row of a rollout; `spans` are those of all its attempts."""
+    attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
+    own = [span for span in spans if attempt is not None and span.attempt_id == attempt.attempt_id]
+    calls = [span for span in own if is_recorded_call(span)]
+    reward, _ = last_reward(own)
+    failure = None if attempt is None else failure_of(attempt)
+    agents = dict.fromkeys(name for span in calls if (name := span.text(semconv.AGENT_NAME) or span.text(semconv.NODE)))
+    versions = [version for span in calls if (version := newest_version(span)) >= 0]
+    return Row(
+        id=rollout.rollout_id,
+        mode=rollout.mode,
+        set=set_of(rollout),
+        group=group_of(rollout),
+        task=rollout.metadata.get("row", rollout.metadata.get("task")),
+        status=rollout.status,
+        version=max(versions, default=None),
+        reward=reward,
+        calls=len(calls),
+        tokens=sum(_tokens(span) for span in calls),
+        seconds=None if rollout.end_time is None else rollout.end_time - rollout.start_time,
+        started=rollout.start_time,
+        error="" if failure is None else mask_text(failure.text)[:400],
+        agents=", ".join(list(agents)[:NAMES]),
+        truncated=sum("length" in _finish(span) for span in calls),
+    )
+
+
+def group_of(rollout: Rollout) -> str:
+    """Return the id of a training rollout's group: the part of its id that its group has in common."""
+    if rollout.mode != "train" or "task" not in rollout.metadata:
+        return ""
+    return rollout.rollout_id.rpartition("-")[0]
+
+
+def set_of(rollout: Rollout) -> str:
+    """Return the name of the held-out set of a rollout, which is the second part of its id; empty for others."""
+    if rollout.mode != "val":
+        return ""
+    name = rollout.rollout_id[rollout.rollout_id.find("val-") + 4 :]
+    for label in ("-before-v", "-after-v", "-during-v", "-s"):
+        head, found, _ = name.partition(label)
+        if found:
+            return head
+    return name
+
+
+def with_outcome(row: Row, learning: Learning | None) -> Row:
+    """Return the row with the step that learned from the rollout, or the reason why none did."""
+    step, trained, reason = _outcome(row, learning)
+    return msgspec.structs.replace(row, step=step, trained=trained, reason=reason)
+
+
+def _outcome(row: Row, learning: Learning | None) -> tuple[int | None, bool | None, str]:
+    if row.mode in ("val", "test"):
+        return None, False, HELD_OUT
+    if learning is None:
+        return None, None, ""
+    if steps := learning.steps.get(row.id):
+        return steps[0].step, True, ""
+    if reasons := learning.reasons.get(row.id):
+        return None, False, "; ".join(dict.fromkeys(reasons))
+    return None, None, ""
+
+
+def _tokens(span: Span) -> int:
+    count = span.attributes.get(semconv.OUTPUT_TOKENS)
+    return count if isinstance(count, int) else 0
+
+
+def _finish(span: Span) -> Sequence[str]:
+    found = span.attributes.get(semconv.FINISH_REASONS)
+    return [str(one) for one in found] if isinstance(found, list) else ()

@@ -1,0 +1,154 @@
+"""`Run`: what the console reads of one run, whether from its folder or from a store alone."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from leyden.console.metrics_file import MetricsLines
+from leyden.core.policy.update.token_record import PolicyTokens
+from leyden.core.store.base import LightningStore
+from leyden.core.trainer.why.trained_or_reason import RunFacts
+
+State = Literal["running", "finished", "not finished", "failed", "stopped", "ended before its first step"]
+
+
+class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean reward on one held-out set, with the agent's own sampling."""
+
+    name: str
+    tasks: int | None = None
+    is_share: bool | None = None
+    """Whether every task earned 0 or 1, so that the means are shares of solved tasks; None if that is unknown."""
+    before: float | None = None
+    after: float | None = None
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
+    """A harmful pattern in the metrics, from step `since` on, and up to the step before `until`."""
+
+    name: str
+    since: int
+    until: int | None = None
+    message: str
+
+
+class RunItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as one line of a list."""
+
+    key: str
+    name: str
+    folder: str | None
+    source: str
+    experiment: str | None = None
+    tags: list[str] = []
+    state: State
+    algorithm: str | None = None
+    policy: str | None = None
+    endpoint: str | None = None
+    agent: str | None = None
+    step: int = 0
+    steps: int | None = None
+    """Planned number of steps."""
+    reward: float | None = None
+    """Mean reward of the last step's rollouts."""
+    held_out: list[HeldOut] = []
+    alerts: list[Alert] = []
+    began: float | None = None
+    updated: float | None = None
+    seconds: float | None = None
+    error: str | None = None
+    """Why it ended early."""
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of the run's policies and prompts."""
+
+    version: int
+    parent: int | None
+    created: float | None
+    held_out: dict[str, float | None] = {}
+    sampled: dict[str, float | None] = {}
+    has_weights: bool = False
+    kept: bool = False
+    why: str | None = None
+    """Why this version is kept."""
+    rewards: dict[str, dict[str, float]] = {}
+    """Rewards by task, for each held-out set; left out of links and lists."""
+    texts: dict[str, str] = {}
+    """Prompts of the version by name."""
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """A command of `leyden` that fits the run."""
+
+    what: str
+    command: str
+
+
+class Run(ABC):
+    """One run. Everything is read again where it may have changed; nothing is written."""
+
+    place: str
+    """Where the run is kept, for messages."""
+
+    @abstractmethod
+    async def item(self, key: str) -> RunItem:
+        """Return the run as one line."""
+
+    @abstractmethod
+    async def config(self) -> Mapping[str, Any]:
+        """Return the run's configuration, with secrets masked."""
+
+    @abstractmethod
+    async def report(self) -> Mapping[str, Any] | None:
+        """Return the run's report; None while there is none."""
+
+    @abstractmethod
+    async def versions(self) -> Sequence[Version]:
+        """Return the versions in order."""
+
+    @abstractmethod
+    async def metrics(self) -> MetricsLines:
+        """Return all lines of the run's metrics, as `metrics.jsonl` has them."""
+
+    @abstractmethod
+    async def store(self) -> LightningStore | None:
+        """Return the store of the run's rollouts, opened for reading; None before it exists."""
+
+    @abstractmethod
+    async def facts(self) -> RunFacts:
+        """Return what decides whether a rollout was trained."""
+
+    def commands(self) -> Sequence[Command]:
+        """Return commands that fit the run."""
+        return ()
+
+    def token_record(self, step: int) -> dict[str, PolicyTokens] | None:
+        """Return what a step computed for each trained token; None if that is not kept here."""
+        del step
+        return None
+
+    async def policy_folders(self) -> Sequence[Path]:
+        """Return folders of policies on this machine that may have the run's tokenizer, the most likely first."""
+        return ()
+
+    @property
+    def path(self) -> Path | None:
+        """The run's folder; None for a run that is read from a store alone."""
+        return None
+
+    async def close(self) -> None:
+        """Release what is open."""
+        return None
+
+
+def run_state(*, in_use: bool, failed: bool, has_report: bool) -> State:
+    """Return the state of a run that has a folder."""
+    if in_use:
+        return "running"
+    if failed:
+        return "ended before its first step"
+    return "finished" if has_report else "not finished"

@@ -1,0 +1,280 @@
+"""What the console shows of one run: everything that its pages request, put together from the run's readers."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from leyden.console import bottlenecks, health
+from leyden.console.call_detail import TrainedTokens, messages_of, prompt_of, response_of, step_totals, trained_in
+from leyden.console.prompts import prompts_view
+from leyden.console.rollout_detail import attempts_of, joined, outcome_of, rollout_view, span_view
+from leyden.console.rollout_index import COLUMNS, PAGE, RolloutIndex, Row, group_of, row_of, set_of, with_outcome
+from leyden.console.run import Run
+from leyden.console.steps import Steps, steps_of
+from leyden.console.vocabulary import Vocabulary, find_vocabulary
+from leyden.core.data import semconv
+from leyden.core.data.rollout import Rollout
+from leyden.core.data.span import Span
+from leyden.core.errors import RunError, UsageError
+from leyden.core.store.base import LightningStore
+from leyden.core.trainer.config import load_config
+from leyden.core.trainer.rollouts.recorded import RecordedRollout, read_rollout
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.prompt_search import read_prompt_search
+from leyden.core.trainer.why.reading import RunRecord
+from leyden.core.trainer.why.summary import Summary, summarise
+from leyden.core.trainer.why.trained_or_reason import RolloutExplanation, RunFacts, explain
+
+log = logging.getLogger(__name__)
+
+
+class RunView:
+    """One run, with the index of its rollouts, which is read in the background as long as someone looks at it."""
+
+    def __init__(self, key: str, run: Run) -> None:
+        self.key, self.run = key, run
+        self.index = RolloutIndex(run)
+        self._following: asyncio.Task[None] | None = None
+        self._vocabularies: dict[str | None, Vocabulary | str] = {}
+        self._why: tuple[RunFacts, Summary] | None = None
+
+    def follow(self) -> None:
+        """Begin to read the rollouts, unless that is under way."""
+        if self._following is None or self._following.done():
+            self._following = asyncio.create_task(self.index.follow())
+
+    async def close(self) -> None:
+        """Stop reading."""
+        if self._following is not None:
+            self._following.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._following
+
+    # --- The run as a whole
+
+    async def detail(self) -> dict[str, Any]:
+        """Return the run with its configuration, report, versions and phases."""
+        item = await self.run.item(self.key)
+        report = await self.run.report()
+        config = await self.run.config()
+        policy: str | dict[str, str] | None = config.get("policy")
+        versions = [
+            {
+                "version": one.version,
+                "parent": one.parent,
+                "created": one.created,
+                "held_out": one.held_out,
+                "sampled": one.sampled,
+                "has_weights": one.has_weights,
+                "kept": one.kept,
+                "why": one.why,
+            }
+            for one in await self.run.versions()
+        ]
+        return {
+            **msgspec.to_builtins(item),
+            "config": config,
+            "report": report,
+            "versions": versions,
+            "phases": (report or {}).get("seconds_by_phase", {}),
+            "commands": msgspec.to_builtins(list(self.run.commands())),
+            "several_policies": list(policy) if isinstance(policy, dict) else [],
+            "rollouts": self.index.total,
+        }
+
+    async def steps(self, after: int, generation: str | None) -> Steps:
+        """Return the steps since line `after` of a generation."""
+        return steps_of(await self.run.metrics(), after, generation)
+
+    async def step(self, number: int) -> dict[str, Any]:
+        """Return what a step was trained on."""
+        record = await asyncio.to_thread(self.run.token_record, number)
+        return {
+            "step": number,
+            "recorded": record is not None,
+            "policies": {} if record is None else step_totals(record),
+        }
+
+    async def change(self) -> dict[str, Any]:
+        """Return what tells whether something about the run has changed."""
+        metrics, item = await self.run.metrics(), await self.run.item(self.key)
+        return {
+            "lines": len(metrics.lines),
+            "generation": metrics.generation,
+            "state": item.state,
+            "step": item.step,
+            "rollouts": self.index.total,
+        }
+
+    async def why(self) -> Summary:
+        """Return the counts of `leyden why`; raises RunError for a run without a folder."""
+        if self.run.path is None:
+            raise RunError("which rollouts were trained is in the run's folder, which is not on this machine")
+        facts = await self.run.facts()
+        if self._why is None or self._why[0] is not facts:
+            record = RunRecord.open(self.run.path.parent, str(self.run.path))
+            # in a thread with a loop of its own: it reads every span, and other pages must not wait for it
+            self._why = (facts, await asyncio.to_thread(lambda: asyncio.run(summarise(record))))
+        return self._why[1]
+
+    async def health(self) -> health.Health:
+        """Return signs of life, alerts and signals."""
+        self.follow()
+        item, metrics = await self.run.item(self.key), await self.run.metrics()
+        return health.health_of(item, metrics.lines, list(self.index.rows.values()))
+
+    async def bottlenecks(self) -> bottlenecks.Bottlenecks:
+        """Return where the seconds went."""
+        metrics, report = await self.run.metrics(), await self.run.report() or {}
+        phases = bottlenecks.shares(report.get("seconds_by_phase", {}))
+        lanes = bottlenecks.lanes_of(metrics.lines)
+        sample = await self._sample()
+        parts = bottlenecks.inside(sample)
+        return bottlenecks.Bottlenecks(
+            phases=phases,
+            steps=lanes,
+            inside=parts,
+            sampled=len(sample),
+            findings=bottlenecks.findings_of(phases, lanes, parts, metrics.lines),
+        )
+
+    async def _sample(self) -> list[tuple[float | None, Sequence[Span]]]:
+        """Return duration and spans of some of the newest training rollouts."""
+        store = await self.run.store()
+        if store is None:
+            return []
+        page = await store.query_rollouts(status_in=["succeeded"], sort_by="start_time", sort_order="desc", limit=PAGE)
+        trained = [rollout for rollout in page if rollout.mode == "train"][: bottlenecks.SAMPLE]
+        return [
+            (
+                None if rollout.end_time is None else rollout.end_time - rollout.start_time,
+                (await store.query_spans(rollout.rollout_id, "latest")).items,
+            )
+            for rollout in trained
+        ]
+
+    async def prompts(self) -> dict[str, Any]:
+        """Return the candidates of a search for prompts, and the texts of the versions."""
+        search = None
+        if self.run.path is not None:
+            folder = RunFolder(self.run.path)
+            with suppress(UsageError):
+                search = read_prompt_search(folder, load_config(folder.config_file))
+        return prompts_view(search, await self.run.versions())
+
+    # --- Rollouts and calls
+
+    def rollouts(self, cursor: int) -> dict[str, Any]:
+        """Return the rows that are new or changed since a cursor, as columns."""
+        self.follow()
+        rows, following = self.index.since(cursor)
+        return {
+            "count": len(rows),
+            "next": following,
+            "total": self.index.total,
+            "indexed": len(self.index.rows),
+            "problem": self.index.problem or None,
+            "columns": columns(rows),
+        }
+
+    async def rollout(self, rollout_id: str) -> dict[str, Any]:
+        """Return one rollout with its spans, what became of it, and its group. Raises RunError if there is none."""
+        recorded, found = await self._recorded(rollout_id)
+        return {
+            "rollout": {
+                **rollout_view(recorded.rollout),
+                "set": set_of(recorded.rollout),
+                "group": group_of(recorded.rollout),
+            },
+            "reward": found.reward,
+            "outcome": outcome_of(found),
+            "siblings": await self._siblings(recorded.rollout),
+            "attempts": attempts_of(recorded, found),
+        }
+
+    async def call(self, rollout_id: str, span_id: str, attempt: str | None) -> dict[str, Any]:
+        """Return one model call with its tokens. Raises RunError if there is none."""
+        recorded, found = await self._recorded(rollout_id)
+        spans = [
+            (span, own)
+            for own, all_spans in recorded.attempts
+            for span in all_spans
+            if attempt in (None, own.attempt_id)
+        ]
+        span = next((span for span, _ in spans if span.span_id == span_id), None)
+        if span is None:
+            raise RunError(f"rollout {rollout_id!r} has no span {span_id!r}")
+        explained = next((call for call in found.calls if call.span_id == span_id), None)
+        parent = next((above for one, above in joined([one for one, _ in spans]) if one is span), None)
+        vocabulary = await self._vocabulary(span.text(semconv.POLICY))
+        known = vocabulary if isinstance(vocabulary, Vocabulary) else None
+        trained = list[TrainedTokens]()
+        for step in dict.fromkeys(one.step for one in (explained.steps if explained else ())):
+            record = await asyncio.to_thread(self.run.token_record, step)
+            trained += [] if record is None else trained_in(step, record, span_id)
+        return {
+            "span": span_view(span, parent, explained),
+            **messages_of(span),
+            "vocabulary": None if known is not None else vocabulary,
+            "prompt": prompt_of(span, known),
+            "response": response_of(span, known),
+            "trained": trained,
+            "untrained": None if explained is None else explained.reason,
+        }
+
+    async def _recorded(self, rollout_id: str) -> tuple[RecordedRollout, RolloutExplanation]:
+        store = await self._store()
+        if await store.get_rollout_by_id(rollout_id) is None:
+            raise RunError(f"there is no rollout {rollout_id!r} in this run")
+        recorded = await read_rollout(store, rollout_id)
+        facts = await self.run.facts()
+        attempts = [attempt for attempt, _ in recorded.attempts]
+        spans = [span for _, own in recorded.attempts for span in own]
+        # as a thread: a rollout with thousands of spans must not hold up other pages
+        found = await asyncio.to_thread(partial(explain, recorded.rollout, attempts, spans, facts))
+        return recorded, found
+
+    async def _siblings(self, rollout: Rollout) -> list[dict[str, Any]]:
+        group = group_of(rollout)
+        if not group:
+            return []
+        store = await self._store()
+        page = await store.query_rollouts(rollout_id_contains=f"{group}-", limit=PAGE)
+        own = [one.rollout_id for one in page if group_of(one) == group]
+        rows = [self.index.rows.get(name) or await self._row(store, name) for name in own]
+        return [
+            {"id": row.id, "reward": row.reward, "status": row.status, "trained": row.trained}
+            for row in rows
+            if row is not None
+        ]
+
+    async def _row(self, store: LightningStore, rollout_id: str) -> Row | None:
+        rollout = await store.get_rollout_by_id(rollout_id)
+        if rollout is None:
+            return None
+        spans = (await store.query_spans(rollout_id)).items
+        return with_outcome(row_of(rollout, spans), (await self.run.facts()).learning)
+
+    async def _store(self) -> LightningStore:
+        store = await self.run.store()
+        if store is None:
+            raise RunError("the run has no store yet: it has not begun")
+        return store
+
+    async def _vocabulary(self, policy: str | None) -> Vocabulary | str:
+        known = self._vocabularies.get(policy)
+        if not isinstance(known, Vocabulary):  # an exported policy may have come since
+            folders = await self.run.policy_folders()
+            known = await asyncio.to_thread(find_vocabulary, folders, policy)
+            self._vocabularies[policy] = known
+        return known
+
+
+def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    """Return rows as columns."""
+    return {name: [getattr(row, name) for row in rows] for name in COLUMNS}

@@ -1,0 +1,296 @@
+"""The console's server: JSON and events over HTTP, and the pages that show them."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from leyden.console.access import guarded
+from leyden.console.catalogue import Catalogue
+from leyden.console.compare import MOST, compared_sets, differences, evaluated
+from leyden.console.plain import plain
+from leyden.console.run_view import RunView
+from leyden.core.errors import LeydenError, NotFound, RunError
+from leyden.core.masking import mask_text
+
+STATIC = Path(__file__).parent / "static"
+EVENT_SECONDS = 1.0
+"""Least time between two events of one page."""
+SILENCE = 15.0
+"""Seconds after which an event stream sends a comment, so that a connection that is gone is noticed."""
+
+log = logging.getLogger(__name__)
+Handler = Callable[[Request], Awaitable[Any]]
+
+
+class Console:
+    """The runs of a catalogue, as an ASGI application."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+        self._views: dict[str, RunView] = {}
+
+    def application(self) -> Starlette:
+        """Return the application, without the checks of `access`."""
+        run = "/api/runs/{key}"
+        routes: list[BaseRoute] = [
+            Route("/api/console", _json(self._about)),
+            Route("/api/runs", _json(self._runs)),
+            Route(run, _json(self._run)),
+            Route(f"{run}/steps", _json(self._steps)),
+            Route(f"{run}/step/{{number:int}}", _json(self._step)),
+            Route(f"{run}/events", self._events),
+            Route(f"{run}/rollouts", _json(self._rollouts)),
+            Route(f"{run}/why", _json(self._why)),
+            Route(f"{run}/health", _json(self._health)),
+            Route(f"{run}/bottlenecks", _json(self._bottlenecks)),
+            Route(f"{run}/prompts", _json(self._prompts)),
+            Route(f"{run}/rollouts/{{rollout:path}}/calls/{{span}}", _json(self._call)),
+            Route(f"{run}/rollouts/{{rollout:path}}", _json(self._rollout)),
+            Route("/api/compare", _json(self._compare)),
+            Route("/api/compare/tasks", _json(self._compare_tasks)),
+            Route("/api/{rest:path}", _json(_unknown)),
+            Mount("/", StaticFiles(directory=STATIC, html=True)),
+        ]
+        return Starlette(routes=routes, lifespan=self._lifespan)
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncGenerator[None]:
+        del app
+        try:
+            yield
+        finally:
+            for view in self._views.values():
+                await view.close()
+            await self.catalogue.close()
+
+    async def view(self, key: str) -> RunView:
+        """Return the view of the run with this key; raises RunError if there is none."""
+        run = await self.catalogue.run(key)
+        known = self._views.get(key)
+        if known is None or known.run is not run:
+            if known is not None:
+                await known.close()
+            known = self._views[key] = RunView(key, run)
+        return known
+
+    # --- Requests
+
+    async def _about(self, request: Request) -> Any:
+        del request
+        return {"version": _version(), "actions": False, "read_only": True, "sources": self.catalogue.sources}
+
+    async def _runs(self, request: Request) -> Any:
+        del request
+        return await self.catalogue.listing()
+
+    async def _run(self, request: Request) -> Any:
+        view = await self._of(request)
+        view.follow()
+        return await view.detail()
+
+    async def _steps(self, request: Request) -> Any:
+        view = await self._of(request)
+        return await view.steps(_integer(request, "after"), request.query_params.get("generation"))
+
+    async def _step(self, request: Request) -> Any:
+        return await (await self._of(request)).step(request.path_params["number"])
+
+    async def _rollouts(self, request: Request) -> Any:
+        return (await self._of(request)).rollouts(_integer(request, "after"))
+
+    async def _why(self, request: Request) -> Any:
+        return await (await self._of(request)).why()
+
+    async def _health(self, request: Request) -> Any:
+        return await (await self._of(request)).health()
+
+    async def _bottlenecks(self, request: Request) -> Any:
+        return await (await self._of(request)).bottlenecks()
+
+    async def _prompts(self, request: Request) -> Any:
+        return await (await self._of(request)).prompts()
+
+    async def _rollout(self, request: Request) -> Any:
+        return await (await self._of(request)).rollout(request.path_params["rollout"])
+
+    async def _call(self, request: Request) -> Any:
+        parts, attempt = request.path_params, request.query_params.get("attempt")
+        return await (await self._of(request)).call(parts["rollout"], parts["span"], attempt)
+
+    async def _compare(self, request: Request) -> Any:
+        views = await self._several(request)
+        versions = [await view.run.versions() for view in views]
+        shown = [evaluated(own) for own in versions]
+        notes = [
+            f"{view.key}: no version of it was evaluated task by task"
+            for view, own in zip(views, shown, strict=True)
+            if own is None
+        ]
+        return {
+            "runs": [await view.run.item(view.key) for view in views],
+            "differences": differences([await view.run.config() for view in views]),
+            "sets": compared_sets(versions),
+            "versions": [None if own is None else own.version for own in shown],
+            "notes": notes,
+        }
+
+    async def _compare_tasks(self, request: Request) -> Any:
+        views, name = await self._several(request), request.query_params.get("set", "")
+        shown = [evaluated(await view.run.versions()) for view in views]
+        rewards = [{} if own is None else own.rewards.get(name, {}) for own in shown]
+        tasks = sorted({task for own in rewards for task in own}, key=lambda task: (len(task), task))
+        for view in views:
+            view.follow()
+        rollouts = [
+            _held_out_rollouts(view, name, None if own is None else own.version)
+            for view, own in zip(views, shown, strict=True)
+        ]
+        return {
+            "tasks": [
+                {
+                    "task": int(task) if task.isdecimal() else task,
+                    "rewards": [own.get(task) for own in rewards],
+                    "rollouts": [own.get(task) for own in rollouts],
+                }
+                for task in tasks
+            ]
+        }
+
+    async def _events(self, request: Request) -> Response:
+        try:
+            view = await self._of(request)
+        except RunError as error:
+            return _error(404, error)
+        view.follow()
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(_changes(view, request), media_type="text/event-stream", headers=headers)
+
+    async def _of(self, request: Request) -> RunView:
+        return await self.view(request.path_params["key"])
+
+    async def _several(self, request: Request) -> list[RunView]:
+        keys = [key for key in request.query_params.get("runs", "").split(",") if key]
+        if not 2 <= len(set(keys)) <= MOST:
+            raise ValueError(f"give 2 to {MOST} different runs, as in runs=a,b; {len(set(keys))} were given")
+        return [await self.view(key) for key in dict.fromkeys(keys)]
+
+
+async def _changes(view: RunView, request: Request) -> AsyncGenerator[bytes]:
+    """Yield an event at the beginning and at each change."""
+    sent: dict[str, Any] = {}
+    quiet = 0.0
+    while not await request.is_disconnected():
+        try:
+            change = await view.change()
+        except (LeydenError, OSError) as error:
+            yield b"event: problem\ndata: " + msgspec.json.encode({"error": _line(error)}) + b"\n\n"
+            await asyncio.sleep(SILENCE)
+            continue
+        if change != sent:
+            sent, quiet = change, 0.0
+            yield b"event: change\ndata: " + msgspec.json.encode(change) + b"\n\n"
+        elif quiet >= SILENCE:
+            quiet = 0.0
+            yield b": still here\n\n"
+        await asyncio.sleep(EVENT_SECONDS)
+        quiet += EVENT_SECONDS
+
+
+def _held_out_rollouts(view: RunView, name: str, version: int | None) -> dict[str, str]:
+    """Return the id of a version's rollout of each task of a held-out set, as far as rollouts have been read.
+
+    The id of a rollout with the agent's own sampling has `agent` in it, and `policy` with that of training.
+    """
+    return {
+        str(row.task): row.id
+        for row in view.index.rows.values()
+        if row.set == name and row.version == version and "-agent-" in row.id
+    }
+
+
+def _json(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    """Return an endpoint that sends what `handler` returns as JSON, and an error as one sentence."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            found = await handler(request)
+        except (NotFound, RunError) as error:
+            return _error(404, error)
+        except ValueError as error:
+            return _error(422, error)
+        except (LeydenError, OSError) as error:
+            return _error(409, error)
+        except Exception as error:  # one page that cannot be shown must not take the others along
+            log.exception("%s could not be answered", request.url.path)
+            return _error(500, RuntimeError(f"{type(error).__name__}: {error}"))
+        body = msgspec.json.encode(plain(msgspec.to_builtins(found)))
+        return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
+
+    return endpoint
+
+
+async def _unknown(request: Request) -> Any:
+    raise RunError(f"the console has no page {request.url.path}")
+
+
+def _error(status: int, error: Exception) -> Response:
+    body = msgspec.json.encode({"error": _line(error)})
+    return Response(body, status, media_type="application/json", headers={"cache-control": "no-store"})
+
+
+def _line(error: Exception) -> str:
+    return mask_text(" ".join(str(error).split())) or type(error).__name__
+
+
+def _integer(request: Request, name: str) -> int:
+    value = request.query_params.get(name, "0")
+    if not value.isascii() or not value.isdecimal() or len(value) > 15:
+        raise ValueError(f"{name} must be a whole number, got {value[:40]!r}")
+    return int(value)
+
+
+def _version() -> str:
+    try:
+        return version("leyden-console")
+    except PackageNotFoundError:  # a source checkout on PYTHONPATH
+        return "(not installed)"
+
+
+def application(
+    folders: Sequence[Path],
+    uris: Sequence[str] = (),
+    *,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    allowed_hosts: Sequence[str] = (),
+) -> ASGIApp:
+    """Return the console of the runs in `folders` and `uris` as an ASGI application, with all checks."""
+    app = Console(Catalogue(folders, uris)).application()
+    return guarded(app, host, token, tuple(allowed_hosts))
+
+
+async def serve(app: ASGIApp, host: str, port: int, ready: Callable[[int], None]) -> None:
+    """Serve `app` until the process is stopped; calls `ready` with the port as soon as it listens.
+
+    Raises OSError if the address cannot be used.
+    """
+    config = uvicorn.Config(
+        app, host=host, port=port, log_level="warning", access_log=False, timeout_graceful_shutdown=1, lifespan="on"
+    )
+    socket = config.bind_socket()
+    server = uvicorn.Server(config)
+    ready(socket.getsockname()[1])
+    await server.serve(sockets=[socket])

@@ -1,0 +1,83 @@
+"""`leyden console`: runs, rollouts and trained tokens in a browser."""
+
+import asyncio
+import os
+import secrets
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from leyden.core.cli.options import RUNS, RunsOption
+from leyden.core.data.encoding.base_url import is_loopback
+from leyden.core.errors import LeydenError, UsageError
+from leyden.core.masking import remember_secret
+
+TOKEN = "LEYDEN_CONSOLE_TOKEN"
+PORT = 8600
+
+
+def console(
+    sources: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN|FOLDER|URI]...", help="Runs, folders of runs, or stores.")
+    ] = None,
+    *,
+    runs: RunsOption = RUNS,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; any but a loopback address needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = PORT,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A further name of this machine that browsers may use.")
+    ] = None,
+) -> None:
+    """Show runs in a web page, while they train or afterwards; without an argument, all in --runs. It only reads."""
+    server = _server()
+    if not 0 <= port <= 65535:
+        raise UsageError(f"--port must be between 0 and 65535, got {port}")
+    folders, uris = _places(sources or [], runs)
+    token = os.environ.get(TOKEN) or (None if is_loopback(host) else secrets.token_urlsafe(24))
+    if token is not None:
+        remember_secret(token)
+    app = server.application(folders, uris, host=host, token=token, allowed_hosts=allow_host or ())
+
+    def ready(listening: int) -> None:
+        name = f"[{host}]" if ":" in host else host
+        query = "" if token is None else f"?token={token}"
+        sys.stdout.write(f"The console is at http://{name}:{listening}/{query} (stop it with Ctrl-C)\n")
+        sys.stdout.flush()
+
+    try:
+        asyncio.run(server.serve(app, host, port, ready))
+    except OSError as error:
+        raise LeydenError(f"the console cannot listen on {host}:{port}: {error.strerror or error}") from None
+    except SystemExit:  # uvicorn's way to report an address that is in use
+        raise LeydenError(f"the console cannot listen on {host}:{port}: the address is in use; give --port") from None
+
+
+def _server() -> Any:
+    """Return the console's server, which is a package of its own; raises UsageError if it is not installed."""
+    try:
+        return import_module("leyden.console.server")
+    except ModuleNotFoundError as error:
+        lacks = "" if (error.name or "").startswith("leyden.console") else f" ({error})"
+        raise UsageError(f"leyden console needs pip install leyden-console{lacks}") from None
+
+
+def _places(sources: list[str], runs: Path) -> tuple[list[Path], list[str]]:
+    """Return the folders and the stores that `sources` name; raises UsageError for a name that is neither."""
+    folders, uris = list[Path](), list[str]()
+    for source in sources:
+        if "://" in source:
+            uris.append(source)
+        elif Path(source).is_dir():
+            folders.append(Path(source))
+        elif (runs / source).is_dir():
+            folders.append(runs / source)
+        else:
+            raise UsageError(f"there is no folder {source!r}, and no run of this name in {runs}")
+    if not sources and not runs.is_dir():
+        raise UsageError(f"there is no folder {runs}: name a run, a folder of runs (--runs) or a store")
+    return folders or ([] if uris else [runs]), uris
