@@ -10,8 +10,8 @@ const SMALL = 0.1;
 
 /**
  * @typedef {object} Trend
- * @property {"rising" | "falling" | "flat" | "unknown"} verdict rising or falling if the slope is two standard errors
- *     from zero
+ * @property {"rising" | "falling" | "flat" | "unclear" | "unknown"} verdict rising or falling if the slope is two
+ *     standard errors from zero; else flat if the noise leaves room for a small change only; unknown with too few points
  * @property {number} slope per step
  * @property {number} error standard error of the slope
  * @property {number} level the line's value at the last step

@@ -10,7 +10,8 @@ import { element } from "./dom.js";
 const LANES = { model: "model calls", tool: "tools", wait: "agent, waiting" };
 
 /**
- * When a span happened, for the order of steps. A result and a reward are spans of the whole attempt, and count where they end.
+ * When a span happened, for the order of steps. A result and a reward are spans of the whole attempt, and count where
+ * they end.
  * @param {any} span
  * @returns {number} seconds
  */

@@ -24,7 +24,8 @@ const PAGES = [
  * @param {string} current the page, as in the address; "" for the overview
  * @param {(string | null)[][]} crumbs what follows the run in the breadcrumb: text and link
  * @param {(run: any, body: HTMLElement) => void} draw
- * @returns {{news: HTMLElement, onChange: (listener: (change: any) => void) => void}} `news` is a place above the content
+ * @returns {{news: HTMLElement, onChange: (listener: (change: any) => void) => void}} `news` is a place
+ *     above the content
  */
 export function runFrame(page, current, crumbs, draw) {
   const { key } = page.parameters;
