@@ -117,9 +117,9 @@ def messages_of(span: Span) -> dict[str, Any]:
     }
 
 
-def trained_in(step: int, record: TokenRecord, span_id: str) -> list[TrainedTokens]:
+def trained_in(step: int, record: TokenRecord, span: Span) -> list[TrainedTokens]:
     """Return what a step computed for the tokens of a call; several of an algorithm with sides."""
-    return [_trained(step, name, own, call) for name, own, call in calls_of(record, span_id)]
+    return [_trained(step, name, own, call) for name, own, call in calls_of(record, span.attempt_id, span.span_id)]
 
 
 def step_totals(record: TokenRecord) -> dict[str, StepTotal]:

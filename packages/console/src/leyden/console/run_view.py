@@ -18,6 +18,7 @@ from leyden.console.run import Run
 from leyden.console.steps import Steps, steps_of
 from leyden.console.vocabulary import Vocabulary, find_vocabulary
 from leyden.core.data import semconv
+from leyden.core.data.reasons import HELD_OUT
 from leyden.core.data.rollout import Rollout
 from leyden.core.data.span import Span
 from leyden.core.errors import RunError, UsageError
@@ -216,7 +217,7 @@ class RunView:
         trained = list[TrainedTokens]()
         for step in dict.fromkeys(one.step for one in (explained.steps if explained else ())):
             record = await asyncio.to_thread(self.run.token_record, step)
-            trained += [] if record is None else trained_in(step, record, span_id)
+            trained += [] if record is None else trained_in(step, record, span)
         return {
             "span": span_view(span, parent, explained),
             **messages_of(span),
@@ -224,7 +225,7 @@ class RunView:
             "prompt": prompt_of(span, known),
             "response": response_of(span, known),
             "trained": trained,
-            "untrained": None if explained is None else explained.reason,
+            "untrained": found.reason if found.reason == HELD_OUT else None if explained is None else explained.reason,
         }
 
     async def _recorded(self, rollout_id: str) -> tuple[RecordedRollout, RolloutExplanation]:

@@ -69,12 +69,13 @@ def test_a_record_is_read_as_it_was_written() -> None:
 def test_a_call_is_found_in_the_record_of_every_side() -> None:
     _, report = step()
     own = report.token_record()
-    wanted = own.calls[1].span_id
+    attempt, wanted = own.calls[1].attempt_id, own.calls[1].span_id
 
-    found = list(calls_of({"a": own, "b": own}, wanted))
+    found = list(calls_of({"a": own, "b": own}, attempt, wanted))
 
     assert [(name, call.span_id) for name, _, call in found] == [("a", wanted), ("b", wanted)]
-    assert not list(calls_of({"a": own}, "another"))
+    assert not list(calls_of({"a": own}, attempt, "another"))
+    assert not list(calls_of({"a": own}, "another", wanted))
 
 
 @pytest.mark.parametrize(

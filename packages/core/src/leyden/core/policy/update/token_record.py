@@ -142,11 +142,11 @@ def decode(data: bytes) -> dict[str, PolicyTokens]:
         raise RunError(f"the record of trained tokens cannot be read: {error}") from None
 
 
-def calls_of(record: TokenRecord, span_id: str) -> Iterator[tuple[str, PolicyTokens, CallTokens]]:
+def calls_of(record: TokenRecord, attempt_id: str, span_id: str) -> Iterator[tuple[str, PolicyTokens, CallTokens]]:
     """Yield the records of one call, with the policy or side and its step."""
     for name, own in record.items():
         for call in own.calls:
-            if call.span_id == span_id:
+            if (call.attempt_id, call.span_id) == (attempt_id, span_id):
                 yield name, own, call
 
 

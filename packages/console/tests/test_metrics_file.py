@@ -1,0 +1,53 @@
+"""Metrics of a run that is being written."""
+
+from pathlib import Path
+
+from leyden.console.metrics_file import MetricsFile, last_lines
+
+
+def test_lines_are_read_as_the_file_grows(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    file = MetricsFile(path)
+    assert file.lines().lines == []
+
+    path.write_bytes(b'{"step": 1}\n{"step": 2}\n{"st')
+    generation = file.lines().generation
+    assert [line["step"] for line in file.lines().lines] == [1, 2]
+
+    with path.open("ab") as more:
+        more.write(b'ep": 3}\n')
+    found = file.lines()
+    assert [line["step"] for line in found.lines] == [1, 2, 3]
+    assert found.generation == generation
+
+
+def test_a_rollback_begins_another_generation(tmp_path: Path) -> None:
+    path, other = tmp_path / "metrics.jsonl", tmp_path / "other"
+    path.write_bytes(b'{"step": 1}\n{"step": 2}\n')
+    file = MetricsFile(path)
+    before = file.lines().generation
+
+    other.write_bytes(b'{"step": 1}\n')
+    other.replace(path)
+
+    found = file.lines()
+    assert [line["step"] for line in found.lines] == [1]
+    assert found.generation != before
+
+
+def test_a_damaged_line_hides_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"ste\x00\n[1]\n{"step": 2}\n')
+
+    assert [line["step"] for line in MetricsFile(path).lines().lines] == [1, 2]
+
+
+def test_the_last_lines_of_a_long_file_are_whole(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f'{{"step": {step}}}\n' for step in range(1000)))
+
+    found = [line["step"] for line in last_lines(path, size=100)]
+
+    assert found == list(range(1000 - len(found), 1000))
+    assert 5 <= len(found) <= 8
+    assert last_lines(tmp_path / "missing") == []
