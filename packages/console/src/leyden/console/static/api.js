@@ -3,8 +3,6 @@
  * @module
  */
 
-const BASE = new URL("api/", document.baseURI);
-
 /** The server answered with an error, or did not answer. The message is one sentence for the reader. */
 export class ApiError extends Error {
   /**
@@ -39,7 +37,7 @@ export async function get(path, { query = {}, signal } = {}) {
   const body = await response.json().catch(() => null);
   if (signal?.aborted) throw signal.reason;
   if (response.ok && body !== null) return body;
-  throw new ApiError(body?.error ?? `The console's server answered with status ${response.status}.`, response.status);
+  throw new ApiError(body?.error ?? withoutSentence(response.status), response.status);
 }
 
 /**
@@ -70,8 +68,14 @@ export function watchRun(key, signal, onChange, onProblem) {
   adjust();
 }
 
+function withoutSentence(status) {
+  if (status === 403)
+    return "The console's token is missing or has changed: open the address that `leyden console` printed.";
+  return `The console's server answered with status ${status}.`;
+}
+
 function address(path, query) {
-  const url = new URL(path.map((part) => encodeURIComponent(part)).join("/"), BASE);
+  const url = new URL(path.map((part) => encodeURIComponent(part)).join("/"), new URL("api/", document.baseURI));
   for (const [name, value] of Object.entries(query)) {
     if (value !== null && value !== undefined && value !== "") url.searchParams.set(name, String(value));
   }

@@ -211,18 +211,19 @@ let kept = { key: "", columns: new RolloutColumns() };
  * Reads a run's rollouts, page after page, until all that the server has read are here.
  * @param {string} key of the run
  * @param {AbortSignal} signal
- * @param {(columns: RolloutColumns) => void} onPart called after each page that changed something
+ * @param {(columns: RolloutColumns, changed: boolean) => void} onPart called with what is known
+ *     already, after each page that changed something, and at the end
  */
 export async function readRollouts(key, signal, onPart) {
   if (kept.key !== key) kept = { key, columns: new RolloutColumns() };
   const { columns } = kept;
-  if (columns.length) onPart(columns);
+  if (columns.length) onPart(columns, false);
   for (let looks = 0; ; looks++) {
     const answer = await get(["runs", key, "rollouts"], { query: { after: columns.next }, signal });
-    if (columns.add(answer)) onPart(columns);
+    if (columns.add(answer)) onPart(columns, true);
     if (answer.count > 0) continue;
     const complete = answer.total > 0 ? answer.indexed >= Math.min(answer.total, MOST) : looks >= FIRST_LOOKS;
-    if (complete || answer.problem) return onPart(columns);
+    if (complete || answer.problem) return onPart(columns, false);
     await pause(PAUSE, signal);
   }
 }
@@ -233,7 +234,14 @@ function equals(column, value) {
 
 function pause(milliseconds, signal) {
   return new Promise((resolve, reject) => {
-    const timer = setTimeout(resolve, milliseconds);
-    signal.addEventListener("abort", () => (clearTimeout(timer), reject(signal.reason)), { once: true });
+    const leave = () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    };
+    const timer = setTimeout(() => {
+      signal.removeEventListener("abort", leave);
+      resolve(undefined);
+    }, milliseconds);
+    signal.addEventListener("abort", leave, { once: true });
   });
 }

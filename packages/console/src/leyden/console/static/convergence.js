@@ -5,11 +5,13 @@
 
 /** Fewer points than this say nothing. */
 const LEAST = 8;
+/** A curve is flat if its last third surely changes by less than this share of the whole curve's range. */
+const SMALL = 0.1;
 
 /**
  * @typedef {object} Trend
- * @property {"rising" | "falling" | "flat" | "unknown"} verdict rising or falling if the slope is two standard errors
- *     from zero
+ * @property {"rising" | "falling" | "flat" | "unclear" | "unknown"} verdict rising or falling if the slope is two
+ *     standard errors from zero; else flat if the noise leaves room for a small change only; unknown with too few points
  * @property {number} slope per step
  * @property {number} error standard error of the slope
  * @property {number} level the line's value at the last step
@@ -33,9 +35,15 @@ export function trend(steps, values) {
   const slope = last.reduce((sum, point) => sum + (point[0] - x) * (point[1] - y), 0) / spread;
   const rest = last.reduce((sum, point) => sum + (point[1] - y - slope * (point[0] - x)) ** 2, 0);
   const error = Math.sqrt(rest / (last.length - 2) / spread);
-  const clear = Math.abs(slope) > 2 * error;
   const level = y + slope * (last[last.length - 1][0] - x);
-  return { verdict: clear ? (slope > 0 ? "rising" : "falling") : "flat", slope, error, level, steps: last.length };
+  const range = Math.max(...known.map((point) => point[1])) - Math.min(...known.map((point) => point[1]));
+  const length = last[last.length - 1][0] - last[0][0];
+  return { verdict: verdictOf(slope, error, (SMALL * range) / length), slope, error, level, steps: last.length };
+}
+
+function verdictOf(slope, error, small) {
+  if (Math.abs(slope) > 2 * error) return slope > 0 ? "rising" : "falling";
+  return Math.abs(slope) + 2 * error <= small ? "flat" : "unclear";
 }
 
 /**

@@ -10,13 +10,22 @@ import { element } from "./dom.js";
 const LANES = { model: "model calls", tool: "tools", wait: "agent, waiting" };
 
 /**
- * Spans in the order in which they began. A span without an end ended when it began.
+ * When a span happened, for the order of steps. A result and a reward are spans of the whole attempt, and count where
+ * they end.
+ * @param {any} span
+ * @returns {number} seconds
+ */
+export function momentOf(span) {
+  return span.kind === "result" || span.kind === "reward" ? (span.end ?? span.start) : span.start;
+}
+
+/**
+ * Spans in the order in which they happened; those of the same moment in the given order.
  * @param {any[]} spans
  * @returns {any[]}
  */
 export function inOrder(spans) {
-  const place = new Map(spans.map((span, index) => [span, index]));
-  return [...spans].sort((a, b) => a.start - b.start || place.get(a) - place.get(b));
+  return [...spans].sort((a, b) => momentOf(a) - momentOf(b));
 }
 
 /**
@@ -124,7 +133,8 @@ function label(span) {
 }
 
 function summary(span) {
-  const text = span.model?.answer || span.text || (span.reward && String(span.reward.value)) || "";
+  const called = (span.model?.tool_calls ?? []).map((call) => `→ ${call.name}(${call.arguments})`).join(" ");
+  const text = span.model?.answer || called || span.text || (span.reward && String(span.reward.value)) || "";
   return `${span.title}${text && text !== span.title ? ` · ${text.slice(0, 160).replace(/\s+/g, " ")}` : ""}`;
 }
 

@@ -5,7 +5,7 @@
 
 import { element, fill } from "../dom.js";
 import { number, visible } from "../format.js";
-import { branches, inOrder, lanes } from "../spans.js";
+import { branches, inOrder, lanes, momentOf } from "../spans.js";
 import { link } from "../router.js";
 import { Lanes } from "./lanes.js";
 import { badge, choice, empty } from "./page.js";
@@ -96,9 +96,9 @@ export class RolloutPanel {
     const span = this.order.find((one) => one.id === id);
     if (!span) return;
     this.index = this.order.indexOf(span);
-    this.now = span.start;
+    this.now = momentOf(span);
     this.tree.select(id);
-    this.lanes.moveTo(span.start);
+    this.lanes.moveTo(this.now);
     const mark = id === this.options.different ? this.options.mark : undefined;
     fill(this.details, spanDetails(span, span.model ? this.#callHref(span) : null, mark));
     if (tell) this.options.onChange({ attempt: this.attempt.id, span: id });
@@ -142,7 +142,7 @@ export class RolloutPanel {
   #follow() {
     const { now } = this;
     let { index } = this;
-    while (index + 1 < this.order.length && this.order[index + 1].start <= now) index++;
+    while (index + 1 < this.order.length && momentOf(this.order[index + 1]) <= now) index++;
     if (index === this.index) return;
     this.select(this.order[index].id);
     this.now = now;

@@ -10,12 +10,12 @@ import { empty, load, panel } from "../elements/page.js";
 import { shares } from "../elements/shares.js";
 import { counted, duration, visible } from "../format.js";
 import { go, link } from "../router.js";
-import { resumeCommand, runFrame } from "./run_frame.js";
+import { offerRefresh, resumeCommand, runFrame } from "./run_frame.js";
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
   const { key } = page.parameters;
-  runFrame(page, "bottlenecks", [["Bottlenecks", null]], (run, body) => {
+  const frame = runFrame(page, "bottlenecks", [["Bottlenecks", null]], (run, body) => {
     const target = element("div.stack");
     body.append(target);
     load(
@@ -25,6 +25,7 @@ export async function show(page) {
       (answer) => draw(page, run, target, answer),
     );
   });
+  offerRefresh(frame);
 }
 
 function draw(page, run, target, answer) {

@@ -108,7 +108,7 @@ class CallPage {
     fill(
       this.legend,
       (scale?.legend ?? []).map((part) => element(`span.${part.name}`, {}, range(part))),
-      this.trained && element("span.token.masked", {}, "masked: not trained"),
+      classes.some((one) => one.includes("masked")) && element("span.token.masked", {}, "masked: not trained"),
       allowed?.some((value) => value !== null) && element("span.token.constrained", {}, "constrained"),
     );
   }

@@ -9,12 +9,12 @@ import { diff } from "../elements/diff.js";
 import { badge, choice, command, empty, facts, fold, load, longText, panel } from "../elements/page.js";
 import { Tree } from "../elements/tree.js";
 import { number, shellWord, visible } from "../format.js";
-import { runFrame } from "./run_frame.js";
+import { offerRefresh, runFrame } from "./run_frame.js";
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
   const { key } = page.parameters;
-  runFrame(page, "prompts", [["Prompts", null]], (run, body) => {
+  const frame = runFrame(page, "prompts", [["Prompts", null]], (run, body) => {
     const target = element("div.stack");
     body.append(target);
     load(
@@ -24,6 +24,7 @@ export async function show(page) {
       (answer) => draw(page, run, target, answer),
     );
   });
+  offerRefresh(frame);
 }
 
 function draw(page, run, target, answer) {

@@ -100,7 +100,7 @@ function group(key, { rollout, siblings }) {
       "li",
       {},
       name,
-      one.trained ? "" : " (not trained)",
+      one.trained === null || one.trained ? "" : " (not trained)",
       !here && [" · ", element("a", { href: pair, "aria-label": `Compare with ${one.id}` }, "compare")],
     );
   };

@@ -13,6 +13,9 @@ import { counted, duration, moment, number, visible } from "../format.js";
 import { go, link } from "../router.js";
 import { resumeCommand, runFrame } from "./run_frame.js";
 
+/** Seconds between two requests while the run works. */
+const EVERY = 3;
+
 const NAMES = [
   "text",
   "mode",
@@ -49,8 +52,9 @@ export async function show(page) {
   const frame = runFrame(page, "rollouts", [["Rollouts", null]], (run, body) => {
     shown = new RolloutsPage(page, run, body);
     shown.read();
+    shown.follow();
   });
-  frame.onChange((change) => shown?.changed(change));
+  frame.onChange(() => shown?.read());
 }
 
 class RolloutsPage {
@@ -64,9 +68,9 @@ class RolloutsPage {
     /** @type {Map<string, import("../columns.js").Group>} */
     this.known = new Map();
     this.reading = false;
-    this.lines = -1;
-    /** @type {number | null} */
-    this.version = null;
+    this.again = false;
+    /** @type {{rows: number[], groups: import("../columns.js").Group[]}} what the last filter left */
+    this.shown = { rows: [], groups: [] };
     this.selects = {};
     this.histogram = new Histogram("Reward", [this.filter.low, this.filter.high], ([low, high]) =>
       this.#set({ low, high }),
@@ -95,31 +99,43 @@ class RolloutsPage {
     this.#drawWhy();
   }
 
-  /** Reads what is new; a call while one is under way does nothing, because that one reads to the end. */
+  /** Reads what is new. A call while one is under way is answered by reading once more afterwards. */
   async read() {
+    this.again = true;
     if (this.reading) return;
     this.reading = true;
     try {
-      await readRollouts(this.run.key, this.page.signal, (columns) => {
-        this.data = columns;
-        this.#renew();
-      });
+      while (this.again) {
+        this.again = false;
+        await this.#readOnce();
+      }
       fill(this.failed, this.data?.problem && problem(this.data.problem, () => this.read()));
     } catch (error) {
       if (this.page.signal.aborted) return;
-      fill(
-        this.failed,
-        problem(error.message, () => this.read()),
-      );
+      const retry = problem(error.message, () => this.read());
+      fill(this.failed, retry);
     } finally {
       this.reading = false;
     }
   }
 
-  changed(change) {
-    if (change.rollouts === this.data?.total && change.lines === this.lines) return;
-    this.lines = change.lines;
-    this.read();
+  /** While the run works, rollouts end between its steps without a change of the run itself. */
+  follow() {
+    const timer = setInterval(() => {
+      if (this.run.state === "running" && !document.hidden) this.read();
+    }, EVERY * 1000);
+    this.page.signal.addEventListener("abort", () => clearInterval(timer), { once: true });
+  }
+
+  #readOnce() {
+    return readRollouts(this.run.key, this.page.signal, (columns, changed) => {
+      const drawn = this.data === columns;
+      this.data = columns;
+      if (changed || !drawn) {
+        for (const [name] of CHOICES) this.#renewOptions(name);
+        this.#renew();
+      } else setText(this.count, this.#countText(this.shown.rows, this.shown.groups));
+    });
   }
 
   #set(changes) {
@@ -134,7 +150,6 @@ class RolloutsPage {
     if (!data) return;
     const rows = data.filter(this.filter);
     this.histogram.setData(data.columns.reward ?? [], rows);
-    for (const [name] of CHOICES) this.#renewOptions(name);
     const table = this.grouped ? this.groupTable : this.table;
     const groups = this.grouped ? data.groups(rows) : [];
     if (!data.length)
@@ -144,6 +159,7 @@ class RolloutsPage {
       );
     else if (this.list.firstChild !== table.node) fill(this.list, table.node);
     table.setRows(this.grouped ? this.#sameGroups(groups) : rows);
+    this.shown = { rows, groups };
     setText(this.count, this.#countText(rows, groups));
   }
 

@@ -203,6 +203,7 @@ class RunPage {
 
   #noCharts() {
     if (this.data.steps.length) return element("p.note", {}, "No series has such a name.");
+    if (this.run.state === "running") return element("p.note", {}, "The curves begin with the run's first step.");
     const next = this.run.commands[0]?.command ?? `leyden show ${shellWord(this.run.name)}`;
     return empty("This run has taken no step yet. To go on with it, or to see what happened:", next);
   }
@@ -263,6 +264,7 @@ class RunPage {
       rising: "The reward still rises",
       falling: "The reward falls",
       flat: "The reward has levelled off",
+      unclear: "Whether the reward still rises cannot be told from its noise",
     };
     return `${words[verdict]} (${rate}), at about ${number(level)}.${time}`;
   }

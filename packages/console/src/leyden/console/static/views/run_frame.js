@@ -24,16 +24,18 @@ const PAGES = [
  * @param {string} current the page, as in the address; "" for the overview
  * @param {(string | null)[][]} crumbs what follows the run in the breadcrumb: text and link
  * @param {(run: any, body: HTMLElement) => void} draw
- * @returns {{onChange: (listener: (change: any) => void) => void}}
+ * @returns {{news: HTMLElement, onChange: (listener: (change: any) => void) => void}} `news` is a place
+ *     above the content
  */
 export function runFrame(page, current, crumbs, draw) {
   const { key } = page.parameters;
   const heading = element("div.heading");
   const trouble = element("div.trouble");
+  const news = element("div.trouble");
   const body = element("div.run-body");
   /** @type {((change: any) => void)[]} */
   const listeners = [];
-  page.main.append(heading, tabs(key, current), trouble, body);
+  page.main.append(heading, tabs(key, current), trouble, news, body);
   page.title(crumbs.length ? `${crumbs[crumbs.length - 1][0]} · ${key}` : key);
   drawHeading(heading, { key, name: key }, crumbs);
   load(
@@ -55,7 +57,25 @@ export function runFrame(page, current, crumbs, draw) {
       watchRun(key, page.signal, onChange, (message) => fill(trouble, problem(message, null)));
     },
   );
-  return { onChange: (listener) => listeners.push(listener) };
+  return { news, onChange: (listener) => listeners.push(listener) };
+}
+
+/**
+ * Tells the reader of a page that is not live that the run has gone on, with a button that shows the page anew.
+ * @param {ReturnType<typeof runFrame>} frame
+ */
+export function offerRefresh(frame) {
+  /** @type {number | null} */
+  let first = null;
+  frame.onChange(({ lines }) => {
+    first ??= lines;
+    if (lines === first || frame.news.hasChildNodes()) return;
+    const again = () => window.dispatchEvent(new HashChangeEvent("hashchange"));
+    const button = element("button", { type: "button", onclick: again }, "Show what is new");
+    frame.news.append(
+      element("p.notice", { role: "status" }, "The run has gone on since this page was opened.", button),
+    );
+  });
 }
 
 /**

@@ -171,7 +171,7 @@ function runColumns(chosen, check) {
     {
       key: "name",
       title: "Run",
-      width: 190,
+      width: 150,
       text: (run) => visible(run.name),
       value: (run) => run.name,
       href: (run) => link(["runs", run.key]),
@@ -179,7 +179,7 @@ function runColumns(chosen, check) {
     {
       key: "state",
       title: "State",
-      width: 125,
+      width: 110,
       text: (run) => run.state,
       value: (run) => run.state,
       tone: (run) => TONES[run.state] ?? "",
@@ -200,6 +200,7 @@ function runColumns(chosen, check) {
       title: "Step",
       width: 95,
       number: true,
+      wide: true,
       text: (run) => (run.steps ? `${number(run.step)} / ${number(run.steps)}` : number(run.step)),
       value: (run) => run.step,
     },

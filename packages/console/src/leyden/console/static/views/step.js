@@ -34,7 +34,7 @@ function draw(page, target, answer) {
   if (!answer.recorded || !policies.length) {
     return target.append(
       empty(
-        "The losses of the single tokens of this step were not recorded. The step's own numbers are on the overview of the run.",
+        "The losses of this step's tokens were not recorded. The numbers of the step are on the overview of the run.",
       ),
     );
   }

@@ -7,15 +7,16 @@ import { element, fill } from "../dom.js";
 import { badge, command, empty, facts, panel, smallTable } from "../elements/page.js";
 import { Tree } from "../elements/tree.js";
 import { moment, number, percent, result, shellWord, visible } from "../format.js";
-import { resumeCommand, runFrame } from "./run_frame.js";
+import { offerRefresh, resumeCommand, runFrame } from "./run_frame.js";
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
-  runFrame(page, "versions", [["Versions", null]], (run, body) => {
+  const frame = runFrame(page, "versions", [["Versions", null]], (run, body) => {
     if (!run.versions.length)
       return body.append(empty("This run has no version yet. Each step of a run makes one:", resumeCommand(run)));
     draw(page, run, body);
   });
+  offerRefresh(frame);
 }
 
 function draw(page, run, body) {

@@ -1,0 +1,225 @@
+/** Tests of the pages' modules that need no browser. Run them with `node --test packages/console/tests/pages.test.mjs`. */
+
+import assert from "node:assert/strict";
+import test from "node:test";
+
+const STATIC = "../src/leyden/console/static";
+const { RolloutColumns } = await import(`${STATIC}/columns.js`);
+const { secondsLeft, trend } = await import(`${STATIC}/convergence.js`);
+const { lineDiff } = await import(`${STATIC}/elements/diff.js`);
+const format = await import(`${STATIC}/format.js`);
+const { isMasked, measures, sum } = await import(`${STATIC}/measures.js`);
+const { aroundZero, lowToHigh } = await import(`${STATIC}/quantiles.js`);
+const router = await import(`${STATIC}/router.js`);
+const { smooth, StepSeries } = await import(`${STATIC}/series.js`);
+const spans = await import(`${STATIC}/spans.js`);
+
+const column = (...rows) => {
+  const names = [
+    "id",
+    "mode",
+    "status",
+    "set",
+    "step",
+    "version",
+    "group",
+    "task",
+    "reward",
+    "trained",
+    "reason",
+    "error",
+    "agents",
+  ];
+  return Object.fromEntries(
+    names.map((name) => [
+      name,
+      rows.map((row) => row[name] ?? (["step", "version", "reward", "trained"].includes(name) ? null : "")),
+    ]),
+  );
+};
+const answer = (rows, more = {}) => ({
+  count: rows.length,
+  next: rows.length,
+  total: rows.length,
+  indexed: rows.length,
+  columns: column(...rows),
+  ...more,
+});
+const span = (id, kind, start, end, more = {}) => ({
+  id,
+  kind,
+  title: kind,
+  parent: null,
+  start,
+  end,
+  error: null,
+  ...more,
+});
+
+test("a text that hides or reorders others can be seen", () => {
+  assert.equal(format.visible("a\u0000b\u202ec\u200bd\n"), "a␀b⟨U+202E⟩c⟨U+200B⟩d\n");
+  assert.equal(format.tokenText(" the\n"), "·the⏎");
+  assert.equal(format.tokenText(""), "∅");
+});
+
+test("a run's name cannot become a command", () => {
+  assert.equal(format.shellWord("gae-0"), "gae-0");
+  assert.equal(format.shellWord("a; rm -rf ~"), "'a; rm -rf ~'");
+  assert.equal(format.shellWord("it's $(x)"), "'it'\\''s $(x)'");
+  assert.equal(format.shellWord("--force"), "'--force'");
+});
+
+test("numbers are short, unknown ones a dash", () => {
+  assert.equal(format.number(1234567), "1,234,567");
+  assert.equal(format.number(-0.123456), "−0.1235");
+  assert.equal(format.number(null), "–");
+  assert.equal(format.duration(3725), "1 h 2 min");
+});
+
+test("a route survives any name", () => {
+  const name = "a/b?c&d #e%~";
+  const { path, query } = router.parse(router.link(["runs", name, "rollouts"], { text: "x=y&z", step: 3, none: null }));
+  assert.deepEqual(path, ["runs", name, "rollouts"]);
+  assert.equal(query.get("text"), "x=y&z");
+  assert.equal(query.has("none"), false);
+  assert.deepEqual(router.match(["runs", ":key", "rollouts"], path), { key: name });
+  assert.equal(router.match(["runs", ":key"], path), null);
+});
+
+test("later steps are added, and another generation replaces all", () => {
+  const data = new StepSeries();
+  const part = (generation, steps, series) => ({
+    generation,
+    lines: steps.length,
+    steps,
+    series,
+    held_out: [],
+    alerts: [],
+    groups: [],
+  });
+  data.add(part("a", [1, 2], { reward: [0.1, 0.2] }));
+  data.add(part("a", [3], { loss: [5] }));
+  assert.deepEqual(data.steps, [1, 2, 3]);
+  assert.deepEqual(data.series, { reward: [0.1, 0.2, null], loss: [null, null, 5] });
+  data.add(part("b", [1], { reward: [0.9] }));
+  assert.deepEqual(data.series, { reward: [0.9] });
+});
+
+test("smoothing keeps a constant constant, and leaves gaps", () => {
+  assert.deepEqual(
+    smooth([2, null, 2], 0.9).map((value) => value && Number(value.toFixed(9))),
+    [2, null, 2],
+  );
+});
+
+test("rollouts are filtered, and a row that changed replaces the old one", () => {
+  const data = new RolloutColumns();
+  data.add(
+    answer([
+      { id: "a", reward: 0.2, reason: "timeout", step: 1 },
+      { id: "b", reward: 0.8, error: "LookupError", step: 2 },
+    ]),
+  );
+  assert.deepEqual(data.filter({ reason: "timeout" }), [0]);
+  assert.deepEqual(data.filter({ low: "0.5" }), [1]);
+  assert.deepEqual(data.filter({ text: "lookup" }), [1]);
+  assert.deepEqual(data.filter({}), [1, 0]);
+  data.add(
+    answer([{ id: "a", reward: 0.9, reason: "", error: "LookupError", step: 1 }], { next: 3, total: 2, indexed: 2 }),
+  );
+  assert.equal(data.length, 2);
+  assert.deepEqual(data.filter({ low: "0.5", text: "lookup" }), [1, 0]);
+  data.add(answer([{ id: "c" }]));
+  assert.equal(data.length, 1, "a cursor that went back means another store");
+});
+
+test("a group has mean, spread and the staleness of its oldest rollout", () => {
+  const data = new RolloutColumns();
+  const row = (id, reward, version) => ({ id, reward, version, group: "g", mode: "train", step: 5, trained: true });
+  data.add(answer([row("a", 0, 4), row("b", 1, 2)]));
+  const [group] = data.groups(data.filter({ group: "g" }));
+  assert.equal(group.mean, 0.5);
+  assert.equal(group.spread, 0.5);
+  assert.equal(group.staleness, 2);
+  assert.equal(group.trained, 2);
+});
+
+test("a diff, applied, gives both texts", () => {
+  const [before, after] = ["a\nb\nc\nd", "a\nx\nc\nd\ne"];
+  const lines = lineDiff(before, after);
+  const without = (kind) =>
+    lines
+      .filter((line) => line.kind !== kind)
+      .map((line) => line.text)
+      .join("\n");
+  assert.equal(without("added"), before);
+  assert.equal(without("removed"), after);
+  assert.equal(lines.filter((line) => line.kind === "same").length, 3);
+});
+
+test("a scale has no class for a missing value, and tells signs apart", () => {
+  const scale = aroundZero([-1, 0, 2, null], 0);
+  assert.equal(scale.classOf(null), null);
+  assert.equal(scale.classOf(0), "signed-3");
+  assert.match(scale.classOf(-1), /^signed-[012]$/);
+  assert.match(scale.classOf(2), /^signed-[456]$/);
+  const low = lowToHigh([1, 2, 3, 4, 5, 6, 7]);
+  assert.deepEqual(
+    low.legend.map((part) => part.name),
+    [0, 1, 2, 3, 4, 5, 6].map((index) => `low-${index}`),
+  );
+});
+
+test("masked tokens show no loss, and the others sum to the share", () => {
+  const trained = { losses: [0.25, null, -0.5], weights: [1, null, 1], clipped: [false, null, true] };
+  assert.deepEqual(
+    [0, 1, 2].map((index) => isMasked(trained, index)),
+    [false, true, false],
+  );
+  assert.equal(sum(trained.losses), -0.25);
+  const loss = measures({ logprobs: [], versions: [] }, trained).find((one) => one.key === "losses");
+  assert.equal(loss.text(loss.values[1]), "–");
+});
+
+test("a line that rises is told from noise", () => {
+  const steps = Array.from({ length: 60 }, (_, index) => index);
+  const verdict = (value) => trend(steps, steps.map(value)).verdict;
+  assert.equal(
+    verdict((step) => step * 0.01),
+    "rising",
+  );
+  assert.equal(
+    verdict((step) => Math.min(step, 30) + (step % 2) * 0.1),
+    "flat",
+  );
+  assert.equal(
+    verdict((step) => (step % 2 ? 0.4 : 0.6)),
+    "unclear",
+  );
+  assert.equal(trend([1, 2], [0, 1]).verdict, "unknown");
+  assert.equal(secondsLeft([1, 2, 3], 10), 20);
+});
+
+test("lanes count parallel calls once, and the rest as the agent's", () => {
+  const [model, tool, wait] = spans.lanes(
+    [span("a", "model", 0, 2), span("b", "model", 1, 3), span("c", "tool", 4, 5)],
+    0,
+    10,
+  );
+  assert.deepEqual([model.total, tool.total, wait.total], ["3.0 s", "1.0 s", "6.0 s"]);
+});
+
+test("the first difference does not depend on times", () => {
+  const left = [
+    span("a", "message", 0, 0, { text: "hi" }),
+    span("b", "tool", 1, 2, { tool: { name: "add", arguments: "{}", result: "7" } }),
+  ];
+  const right = [
+    span("x", "message", 5, 5, { text: "hi" }),
+    span("y", "tool", 6, 9, { tool: { name: "add", arguments: "{}", result: "8" } }),
+  ];
+  assert.equal(spans.firstDifference(left, right), 1);
+  assert.equal(spans.firstDifference(left, left), null);
+  assert.equal(spans.firstDifference(left, left.slice(0, 1)), 1);
+  assert.equal(spans.firstCharacter("abc", "abd"), 2);
+});
