@@ -77,7 +77,7 @@ def test_a_run_has_its_settings_versions_and_commands(console: TestClient) -> No
         (0, False, {"val": 0.25}),
         (2, True, {"val": 0.75}),
     ]
-    assert any("models rollback small:VERSION" in one["command"] for one in run["commands"])
+    assert any("models rollback small VERSION" in one["command"] for one in run["commands"])
     assert run["phases"] == {"rollouts": 3.0, "update": 1.0}
 
 
@@ -88,7 +88,7 @@ def test_rollouts_have_their_reward_and_what_became_of_them(console: TestClient)
         "val-val-before-v0-agent-0": (0.0, False, None, "held out"),
         f"{GROUP}-0": (1.0, True, 1, ""),
         f"{GROUP}-1": (0.0, True, 1, ""),
-        f"{GROUP}-2": (None, False, None, "no reward"),
+        f"{GROUP}-2": (None, False, 1, "no reward"),
         f"{GROUP}-3": (None, None, None, ""),
     }
     one = found[f"{GROUP}-0"]
@@ -102,6 +102,7 @@ def test_a_page_gets_only_the_rows_that_changed(console: TestClient) -> None:
     cursor = get(console, "runs/small/rollouts")["next"]
 
     assert get(console, f"runs/small/rollouts?after={cursor}")["count"] == 0
+    assert get(console, f"runs/small/rollouts?after={cursor}&generation=another")["count"] == 5
     assert get(console, f"runs/small/rollouts?after={cursor + 99}")["count"] == 5, "another server: all rows"
 
 
@@ -170,6 +171,7 @@ def test_runs_are_compared_task_by_task(folder: RunFolder, console: TestClient) 
     }
     tasks = get(console, "compare/tasks?runs=small,other&set=val")["tasks"]
     assert [task["rewards"] for task in tasks] == [[1.0, 1.0]] * 3 + [[0.0, 0.0]]
+    assert tasks[0]["input"] == {"question": "What is 2 + 2?"}
 
 
 @pytest.mark.parametrize(

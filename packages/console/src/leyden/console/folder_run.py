@@ -166,14 +166,19 @@ class FolderRun(Run):
             name = self._folder.path.name
             where = command("show").partition(name)[2]
             found += [
-                Command(what="export the kept version", command=f"leyden models export {name}:kept --to FOLDER{where}"),
-                Command(what="roll back", command=f"leyden models rollback {name}:VERSION{where}"),
+                Command(what="export the kept version", command=f"leyden models export {name} FOLDER{where}"),
+                Command(what="roll back", command=f"leyden models rollback {name} VERSION{where}"),
             ]
         return found
 
     def token_record(self, step: int) -> dict[str, PolicyTokens] | None:
         """Return the record in the run's folder."""
         return self._folder.token_records.read(step)
+
+    async def held_out_tasks(self, name: str) -> Sequence[Any]:
+        """Return the tasks that the folder keeps of one of the run's held-out sets."""
+        known = [held_out["name"] for held_out in self._read_config().get("held_out") or ()]
+        return self._folder.tasks(name) if name in known and self._folder.tasks_file(name).exists() else ()
 
     async def policy_folders(self) -> Sequence[Path]:
         """Return the exported policy, the policies of checkpoints, and the policies that the run began with."""

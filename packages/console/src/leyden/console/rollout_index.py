@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import Any
 
 import msgspec
@@ -61,7 +62,7 @@ class Row(msgspec.Struct, kw_only=True):
     truncated: int = 0
     """Calls that ended at their limit of tokens."""
     step: int | None = None
-    """Step that learned from it."""
+    """Step that learned from it, or whose batch had it."""
     trained: bool | None = None
     """Whether a step learned from it; None if that is not known, or not yet."""
     reason: str = ""
@@ -79,6 +80,8 @@ class RolloutIndex:
     total: int = 0
     problem: str = ""
     """Why the store cannot be read now; empty if it can."""
+    generation: str = field(default_factory=lambda: token_hex(4))
+    """Changes when cursors of earlier answers no longer hold."""
     rows: dict[str, Row] = field(default_factory=dict[str, Row])
     _order: list[str] = field(default_factory=list[str])
     """Ids in the order in which their rows were first complete or changed; ids may be in it more than once."""
@@ -155,15 +158,19 @@ class RolloutIndex:
 
     def _forget(self) -> None:
         """Begin again: the store holds fewer rollouts than before, so it is another one."""
+        self.generation = token_hex(4)
         self.rows.clear()
         self._order.clear()
         self._open.clear()
         self._offset = 0
 
-    def since(self, cursor: int) -> tuple[list[Row], int]:
-        """Return the rows that are new or changed since `cursor`, and the next cursor."""
+    def since(self, cursor: int, generation: str | None = None) -> tuple[list[Row], int]:
+        """Return the rows that are new or changed since `cursor`, and the next cursor.
+
+        Returns all rows for a cursor of another generation.
+        """
         end = len(self._order)
-        start = cursor if 0 <= cursor <= end else 0
+        start = cursor if 0 <= cursor <= end and generation in (None, self.generation) else 0
         return [self.rows[name] for name in dict.fromkeys(self._order[start:end])], end
 
 
@@ -228,7 +235,7 @@ def _outcome(row: Row, learning: Learning | None) -> tuple[int | None, bool | No
     if steps := learning.steps.get(row.id):
         return steps[0].step, True, ""
     if reasons := learning.reasons.get(row.id):
-        return None, False, "; ".join(dict.fromkeys(reasons))
+        return learning.collected_for.get(row.id), False, "; ".join(dict.fromkeys(reasons))
     return None, None, ""
 
 

@@ -131,6 +131,11 @@ class Run(ABC):
         del step
         return None
 
+    async def held_out_tasks(self, name: str) -> Sequence[Any]:
+        """Return the tasks of a held-out set by their row; empty if they are not kept here."""
+        del name
+        return ()
+
     async def policy_folders(self) -> Sequence[Path]:
         """Return folders of policies on this machine that may have the run's tokenizer, the most likely first."""
         return ()

@@ -30,6 +30,7 @@ from leyden.core.trainer.run_folder.prompt_search import read_prompt_search
 from leyden.core.trainer.why.reading import RunRecord
 from leyden.core.trainer.why.summary import Summary, summarise
 from leyden.core.trainer.why.trained_or_reason import RolloutExplanation, RunFacts, explain
+from leyden.core.trajectory.calls import is_recorded_call, newest_version
 
 log = logging.getLogger(__name__)
 
@@ -171,11 +172,12 @@ class RunView:
 
     # --- Rollouts and calls
 
-    def rollouts(self, cursor: int) -> dict[str, Any]:
+    def rollouts(self, cursor: int, generation: str | None = None) -> dict[str, Any]:
         """Return the rows that are new or changed since a cursor, as columns."""
         self.follow()
-        rows, following = self.index.since(cursor)
+        rows, following = self.index.since(cursor, generation)
         return {
+            "generation": self.index.generation,
             "count": len(rows),
             "next": following,
             "total": self.index.total,
@@ -191,6 +193,7 @@ class RunView:
             "rollout": {
                 **rollout_view(recorded.rollout),
                 "set": set_of(recorded.rollout),
+                "version": _version(recorded),
                 "group": group_of(recorded.rollout),
             },
             "reward": found.reward,
@@ -275,6 +278,13 @@ class RunView:
             known = await asyncio.to_thread(find_vocabulary, folders, policy)
             self._vocabularies[policy] = known
         return known
+
+
+def _version(recorded: RecordedRollout) -> int | None:
+    """Return the newest version that answered a call of a rollout's latest attempt."""
+    spans = recorded.attempts[-1][1] if recorded.attempts else []
+    found = [version for span in spans if is_recorded_call(span) and (version := newest_version(span)) >= 0]
+    return max(found, default=None)
 
 
 def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:

@@ -109,7 +109,8 @@ class Console:
         return await (await self._of(request)).step(request.path_params["number"])
 
     async def _rollouts(self, request: Request) -> Any:
-        return (await self._of(request)).rollouts(_integer(request, "after"))
+        view = await self._of(request)
+        return view.rollouts(_integer(request, "after"), request.query_params.get("generation"))
 
     async def _why(self, request: Request) -> Any:
         return await (await self._of(request)).why()
@@ -154,6 +155,7 @@ class Console:
         tasks = sorted({task for own in rewards for task in own}, key=lambda task: (len(task), task))
         for view in views:
             view.follow()
+        inputs = await views[0].run.held_out_tasks(name)
         rollouts = [
             _held_out_rollouts(view, name, None if own is None else own.version)
             for view, own in zip(views, shown, strict=True)
@@ -162,6 +164,7 @@ class Console:
             "tasks": [
                 {
                     "task": int(task) if task.isdecimal() else task,
+                    "input": inputs[int(task)] if task.isdecimal() and int(task) < len(inputs) else None,
                     "rewards": [own.get(task) for own in rewards],
                     "rollouts": [own.get(task) for own in rollouts],
                 }
@@ -292,5 +295,6 @@ async def serve(app: ASGIApp, host: str, port: int, ready: Callable[[int], None]
     )
     socket = config.bind_socket()
     server = uvicorn.Server(config)
+    socket.listen(config.backlog)  # so that whoever reads the address can use it at once
     ready(socket.getsockname()[1])
     await server.serve(sockets=[socket])

@@ -19,6 +19,7 @@ def test_what_batches_left_behind_is_read_back(folder: RunFolder) -> None:
     found = Learning.of(folder)
     assert found.steps == {"a": [LearnedStep(1)]}
     assert found.reasons == {"b": ["no spread"], "c": ["no reward"]}
+    assert found.collected_for == {"b": 1, "c": 2}
     assert (found.of_call("a", "s1"), found.of_call("a", "s2")) == ([LearnedStep(1)], [])
     assert (found.why_not("s2"), found.why_not("s1"), found.unmoved) == ("uncredited", None, {"s1"})
 

@@ -219,7 +219,7 @@ export async function readRollouts(key, signal, onPart) {
   const { columns } = kept;
   if (columns.length) onPart(columns, false);
   for (let looks = 0; ; looks++) {
-    const answer = await get(["runs", key, "rollouts"], { query: { after: columns.next }, signal });
+    const answer = await get(["runs", key, "rollouts"], { query: { after: columns.next, generation: columns.generation }, signal });
     if (columns.add(answer)) onPart(columns, true);
     if (answer.count > 0) continue;
     const complete = answer.total > 0 ? answer.indexed >= Math.min(answer.total, MOST) : looks >= FIRST_LOOKS;

@@ -31,6 +31,8 @@ class Learning:
     """By rollout: the steps that learned from one of its calls."""
     reasons: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """By rollout: why no call of it was learned from, one reason for each side."""
+    collected_for: dict[str, int] = field(default_factory=dict[str, int])
+    """By rollout that was not learned from: the step whose batch had it."""
     calls: dict[str, list[tuple[str, str]]] = field(default_factory=dict[str, list[tuple[str, str]]])
     """By span: side, and why it did not learn from the call."""
     unmoved: set[str] = field(default_factory=set[str])
@@ -68,6 +70,7 @@ class Learning:
         for reason, rollouts in account.rollouts.items():
             for rollout_id in rollouts:
                 self.reasons.setdefault(rollout_id, []).append(f"{side}: {reason}" if side else reason)
+                self.collected_for.setdefault(rollout_id, line.step)
         for reason, spans in account.calls.items():
             for span_id in spans:
                 self.calls.setdefault(span_id, []).append((side, reason))
