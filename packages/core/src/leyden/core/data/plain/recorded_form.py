@@ -1,0 +1,186 @@
+"""Recorded form: a value as JSON that restores plain data exactly, and objects by their declared fields.
+
+Text, numbers, None, bool, lists, and dicts with text as keys are written as themselves. Any other value is a dict with
+the key `$`, its kind: `{"$": "tuple", "of": [...]}`. An object of a class with declared fields (dataclass, attrs,
+pydantic, msgspec) has its class, the bases of its class, and its fields. Any other object has its class only: its
+attributes may hold secrets that its text does not show. No method of a value is called. `recorded_object` restores the
+form.
+"""
+
+import base64
+import datetime
+import decimal
+import json
+import math
+import uuid
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from leyden.core.data.encoding.text import is_well_formed
+from leyden.core.data.plain.class_members import class_of, fields_of, lineage, lineage_of, members_of
+from leyden.core.data.plain.own_methods import full_name
+from leyden.core.data.plain.reading import OverLimits
+from leyden.core.data.plain.record_kinds import declared_fields
+from leyden.core.masking import is_secret_name
+
+KIND = "$"
+"""Key that marks a value which JSON does not have."""
+
+
+class FormLimits(msgspec.Struct, frozen=True):
+    """Limits of one recorded form. A value that exceeds them has none."""
+
+    values: int = 20_000
+    """Largest number of values in it."""
+    bytes: int = 256 << 10
+    """Largest size of its texts, and of the JSON."""
+    depth: int = 60
+
+
+FULL_FORM = FormLimits()
+QUICK_FORM = FormLimits(values=500, bytes=64 << 10)
+"""Limits on an event loop: about a millisecond."""
+
+
+class RecordedForm(NamedTuple):
+    """Recorded form of a value."""
+
+    text: str | None
+    """JSON; None where the value has no recorded form."""
+    reason: str = ""
+    """Why it has none."""
+
+
+class _NotKept(Exception):
+    """The value has no recorded form; the text is the reason."""
+
+
+def recorded_form(value: object, limits: FormLimits = FULL_FORM) -> RecordedForm:
+    """Return the recorded form of `value`, or why it has none.
+
+    Raises OverLimits where `limits` are smaller than `FULL_FORM` and the value exceeds them.
+    """
+    writer = _Writer(limits)
+    try:
+        text = json.dumps(writer.write(value, 0), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        if len(text) > limits.bytes:
+            raise OverLimits
+    except OverLimits:
+        if limits != FULL_FORM:
+            raise
+        return RecordedForm(None, f"it has more than {limits.values:,} values or {limits.bytes >> 10} KiB")
+    except _NotKept as why:
+        return RecordedForm(None, str(why))
+    except Exception as error:  # for example an object that another thread changes meanwhile
+        return RecordedForm(None, f"it cannot be read: {type(error).__name__}")
+    return RecordedForm(text)
+
+
+class _Writer:
+    def __init__(self, limits: FormLimits) -> None:
+        self._values, self._bytes, self._depth = limits.values, limits.bytes, limits.depth
+        self._open: set[int] = set()
+        self._numbers: dict[int, tuple[int, object]] = {}
+        """Objects that are written already, with their numbers, by their ids."""
+
+    def write(self, value: Any, depth: int) -> Any:
+        self._values -= 1
+        if self._values < 0 or depth > self._depth:
+            raise OverLimits
+        kind = class_of(value)
+        # Compared one by one: a set would hash the class, whose metaclass may define its own `__hash__`.
+        if value is None or kind is bool:
+            return value
+        if kind is str:
+            return self._text(value)
+        if kind is int:
+            return self._whole(value)
+        if kind is float:
+            return value if math.isfinite(value) else {KIND: "float", "of": str(value)}
+        if kind is list or kind is dict or kind is tuple or kind is set or kind is frozenset:
+            return self._container(kind, value, depth)
+        scalar = self._scalar(kind, value)
+        return self._object(kind, value, depth) if scalar is None else scalar
+
+    def _text(self, text: str) -> str:
+        if not is_well_formed(text):
+            raise _NotKept("a text in it has half of a surrogate pair, which is not a character")
+        self._bytes -= len(text)
+        if self._bytes < 0:
+            raise OverLimits
+        return text
+
+    def _whole(self, number: int) -> int:
+        if number.bit_length() > 10_000:
+            raise _NotKept("it has a whole number of more than 10,000 bits")
+        return number
+
+    def _scalar(self, kind: Any, value: Any) -> dict[str, Any] | None:
+        if kind is bytes:
+            return {KIND: "bytes", "of": self._text(base64.b64encode(value).decode())}
+        if kind is decimal.Decimal or kind is uuid.UUID:
+            return {KIND: kind.__name__, "of": self._text(str(value))}
+        if kind is datetime.date or (kind is datetime.datetime and _has_plain_zone(value)):
+            return {KIND: kind.__name__, "of": value.isoformat()}
+        return None
+
+    def _container(self, kind: Any, value: Any, depth: int) -> Any:
+        if id(value) in self._open:
+            raise _NotKept("it contains itself")
+        self._open.add(id(value))
+        try:
+            if kind is dict:
+                return self._dict(value, depth)
+            members = [self.write(member, depth + 1) for member in value]
+        finally:
+            self._open.discard(id(value))
+        return members if kind is list else {KIND: kind.__name__, "of": members}
+
+    def _dict(self, value: dict[Any, Any], depth: int) -> Any:
+        if all(type(key) is str and not key.startswith(KIND) for key in value):
+            return {self._text(key): self._named(key, member, depth) for key, member in value.items()}
+        pairs = [[self.write(key, depth + 1), self._named(key, each, depth)] for key, each in value.items()]
+        return {KIND: "dict", "of": pairs}
+
+    def _named(self, name: Any, value: Any, depth: int) -> Any:
+        """Write the value of a key or a field; text under the name of a secret is left out."""
+        if type(value) is str and type(name) is str and is_secret_name(name):
+            return {KIND: "secret", "of": name}
+        return self.write(value, depth + 1)
+
+    def _object(self, kind: type[Any], value: Any, depth: int) -> dict[str, Any]:
+        known = self._numbers.get(id(value))
+        if known is not None:
+            return {KIND: "ref", "of": known[0]}
+        number = len(self._numbers)
+        self._numbers[id(value)] = (number, value)
+        names = [full_name(base) for base in lineage(kind) if base is not object]
+        self._bytes -= sum(map(len, names))
+        written = {KIND: "object", "n": number, "of": names}
+        if any("__bool__" in members_of(base) or "__len__" in members_of(base) for base in lineage_of(value)):
+            written["truth"] = "own"
+        fields = _declared_values(kind, value)
+        if fields is not None:
+            written["fields"] = {self._text(name): self._named(name, each, depth) for name, each in fields.items()}
+        return written
+
+
+def _declared_values(kind: type[Any], value: Any) -> dict[str, Any] | None:
+    """Return the declared fields that the class's `repr` shows; None for a class without declared fields."""
+    if any(base in (dict, list, str, int, float, bytes, set, tuple, type) for base in lineage(kind)):
+        return None  # it may hold more than its fields
+    if issubclass(kind, msgspec.Struct):
+        names: list[str] = list(cast("Any", kind).__struct_fields__)
+    else:
+        names, hidden = declared_fields(kind)
+        if not names and not hidden:
+            return None
+    held = fields_of(value)
+    found = {name: held[name] for name in names if name in held}
+    extra = held.get("__pydantic_extra__")
+    return found | (cast("dict[str, Any]", extra) if type(extra) is dict else {})
+
+
+def _has_plain_zone(value: datetime.datetime) -> bool:
+    return value.tzinfo is None or type(value.tzinfo) is datetime.timezone
