@@ -20,6 +20,7 @@ from leyden.core.cli.commands import (
     policies,
     prompts,
     quickstart,
+    rescore,
     show,
     store,
     train,
@@ -50,6 +51,7 @@ app.command("run", cls=TakesCommand)(run_workers)
 app.command("gateway", cls=Command)(gateway.gateway)
 app.command("show", cls=Command)(show.show)
 app.command("why", cls=Command)(why.why)
+app.command("rescore", cls=Command)(rescore.rescore)
 app.command("store", cls=Command)(store.store)
 app.command("export", cls=Command)(export.export)
 app.add_typer(experiments.app, name="experiments")

@@ -22,7 +22,7 @@ from leyden.core.data.plain.class_members import class_of, fields_of, lineage, l
 from leyden.core.data.plain.own_methods import full_name
 from leyden.core.data.plain.reading import OverLimits
 from leyden.core.data.plain.record_kinds import declared_fields
-from leyden.core.masking import is_secret_name
+from leyden.core.masking import is_secret_name, mask_text
 
 KIND = "$"
 """Key that marks a value which JSON does not have."""
@@ -36,10 +36,12 @@ class FormLimits(msgspec.Struct, frozen=True):
     bytes: int = 256 << 10
     """Largest size of its texts, and of the JSON."""
     depth: int = 60
+    raises: bool = False
+    """Whether to raise `OverLimits` for a value that exceeds them."""
 
 
 FULL_FORM = FormLimits()
-QUICK_FORM = FormLimits(values=500, bytes=64 << 10)
+QUICK_FORM = FormLimits(values=500, bytes=64 << 10, raises=True)
 """Limits on an event loop: about a millisecond."""
 
 
@@ -56,18 +58,21 @@ class _NotKept(Exception):
     """The value has no recorded form; the text is the reason."""
 
 
-def recorded_form(value: object, limits: FormLimits = FULL_FORM) -> RecordedForm:
+def recorded_form(value: object, limits: FormLimits = FULL_FORM, *, secrets: bool = False) -> RecordedForm:
     """Return the recorded form of `value`, or why it has none.
 
-    Raises OverLimits where `limits` are smaller than `FULL_FORM` and the value exceeds them.
+    Leaves out texts that seem to be secrets, unless `secrets` is set: fields with the name of a secret, and values of
+    dicts that also look like one.
+
+    Raises OverLimits where `limits` request that and the value exceeds them.
     """
-    writer = _Writer(limits)
+    writer = _Writer(limits, secrets=secrets)
     try:
         text = json.dumps(writer.write(value, 0), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         if len(text) > limits.bytes:
             raise OverLimits
     except OverLimits:
-        if limits != FULL_FORM:
+        if limits.raises:
             raise
         return RecordedForm(None, f"it has more than {limits.values:,} values or {limits.bytes >> 10} KiB")
     except _NotKept as why:
@@ -78,7 +83,8 @@ def recorded_form(value: object, limits: FormLimits = FULL_FORM) -> RecordedForm
 
 
 class _Writer:
-    def __init__(self, limits: FormLimits) -> None:
+    def __init__(self, limits: FormLimits, *, secrets: bool) -> None:
+        self._secrets = secrets
         self._values, self._bytes, self._depth = limits.values, limits.bytes, limits.depth
         self._open: set[int] = set()
         self._numbers: dict[int, tuple[int, object]] = {}
@@ -144,10 +150,17 @@ class _Writer:
         return {KIND: "dict", "of": pairs}
 
     def _named(self, name: Any, value: Any, depth: int) -> Any:
-        """Write the value of a key or a field; text under the name of a secret is left out."""
-        if type(value) is str and type(name) is str and is_secret_name(name):
+        """Write the value of a key; text under the name of a secret that also looks like one is left out."""
+        if self._may_be_secret(name, value) and mask_text(value) != value:
             return {KIND: "secret", "of": name}
         return self.write(value, depth + 1)
+
+    def _field(self, name: str, value: Any, depth: int) -> Any:
+        """Write the value of an object's field; text under the name of a secret is left out."""
+        return {KIND: "secret", "of": name} if self._may_be_secret(name, value) else self.write(value, depth + 1)
+
+    def _may_be_secret(self, name: Any, value: Any) -> bool:
+        return not self._secrets and type(value) is str and type(name) is str and is_secret_name(name)
 
     def _object(self, kind: type[Any], value: Any, depth: int) -> dict[str, Any]:
         known = self._numbers.get(id(value))
@@ -162,7 +175,7 @@ class _Writer:
             written["truth"] = "own"
         fields = _declared_values(kind, value)
         if fields is not None:
-            written["fields"] = {self._text(name): self._named(name, each, depth) for name, each in fields.items()}
+            written["fields"] = {self._text(name): self._field(name, each, depth) for name, each in fields.items()}
         return written
 
 

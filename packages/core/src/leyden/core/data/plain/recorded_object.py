@@ -153,7 +153,7 @@ class RecordedObject:
     def __gt__(self, other: Any) -> bool:
         return _special(self, "__gt__", other)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
         return _special(self, "__call__", *args, **kwargs)
 
 

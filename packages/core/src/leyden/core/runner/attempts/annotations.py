@@ -58,9 +58,7 @@ async def _form(result: Any, *, is_whole: bool) -> Attributes:
 
 def _form_within(result: Any, limits: FormLimits) -> Attributes:
     form = recorded_form(result, limits)
-    kept: Attributes = (
-        {semconv.RESULT_NOT_KEPT: form.reason} if form.text is None else {semconv.RESULT_FORM: form.text}
-    )
+    kept: Attributes = {semconv.RESULT_NOT_KEPT: form.reason} if form.text is None else {semconv.RESULT_FORM: form.text}
     return {semconv.RESULT_TYPE: type_name(result), **kept}
 
 
