@@ -89,6 +89,8 @@ class _Writer:
         self._open: set[int] = set()
         self._numbers: dict[int, tuple[int, object]] = {}
         """Objects that are written already, with their numbers, by their ids."""
+        self._classes: dict[int, int] = {}
+        """Numbers of the classes of these objects, by their ids."""
 
     def write(self, value: Any, depth: int) -> Any:
         self._values -= 1
@@ -168,15 +170,22 @@ class _Writer:
             return {KIND: "ref", "of": known[0]}
         number = len(self._numbers)
         self._numbers[id(value)] = (number, value)
-        names = [full_name(base) for base in lineage(kind) if base is not object]
-        self._bytes -= sum(map(len, names))
-        written = {KIND: "object", "n": number, "of": names}
+        written: dict[str, Any] = {KIND: "object", "n": number, "of": self._class(kind)}
         if any("__bool__" in members_of(base) or "__len__" in members_of(base) for base in lineage_of(value)):
             written["truth"] = "own"
         fields = _declared_values(kind, value)
         if fields is not None:
             written["fields"] = {self._text(name): self._field(name, each, depth) for name, each in fields.items()}
         return written
+
+    def _class(self, kind: type[Any]) -> list[str] | int:
+        """Return the names of a class and its bases, nearest first; its number where they are written already."""
+        if id(kind) in self._classes:
+            return self._classes[id(kind)]
+        self._classes[id(kind)] = len(self._classes)
+        names = [full_name(base) for base in lineage(kind) if base is not object]
+        self._bytes -= sum(map(len, names))
+        return names
 
 
 def _declared_values(kind: type[Any], value: Any) -> dict[str, Any] | None:

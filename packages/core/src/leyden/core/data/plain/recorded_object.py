@@ -36,9 +36,10 @@ class Restored:
         self.refused: list[str] = []
         """Reasons of every `NotRecorded` so far."""
         self._objects: dict[int, RecordedObject] = {}
+        self._classes: list[tuple[str, ...]] = []
         try:
             self.value: Any = self._read(json.loads(form))
-        except (KeyError, TypeError, ArithmeticError, RecursionError) as error:
+        except (LookupError, TypeError, ArithmeticError, RecursionError) as error:
             raise ValueError(f"it is not a recorded form: {type(error).__name__}") from error
 
     def refuse(self, reason: str) -> NotRecorded:
@@ -66,12 +67,15 @@ class Restored:
         return _KINDS[kind](self._read(fields["of"]))
 
     def _object(self, written: dict[str, Any]) -> "RecordedObject":
-        names = tuple(map(str, written["of"]))
+        given = written["of"]
+        if isinstance(given, list):
+            self._classes.append(tuple(map(str, cast("list[Any]", given))))
+        names = self._classes[given] if isinstance(given, int) else self._classes[-1]
         fields = written.get("fields")
         why = "" if fields is not None else f"the result has an object of type {names[0]}; the record has its text only"
         made = _stand_in(self, names, why, has_own_truth="truth" in written)
         self._objects[written["n"]] = made
-        for name, value in (fields or {}).items():
+        for name, value in cast("dict[str, Any]", fields or {}).items():
             _fields_of(made)[name] = self._read(value)
         return made
 
@@ -112,8 +116,8 @@ class RecordedObject:
                 return found
         raise _refusal(self, name)
 
-    @property  # type: ignore[misc]  # isinstance() reads it
-    def __class__(self) -> type[Any]:
+    @property
+    def __class__(self) -> type[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]  # isinstance() reads it
         return _class_of(self)
 
     def __bool__(self) -> bool:
@@ -177,7 +181,15 @@ def _fields_of(held: RecordedObject) -> dict[str, Any]:
 def _refusal(held: RecordedObject, name: str) -> NotRecorded:
     short = held._leyden_names[0].rpartition(".")[2]  # pyright: ignore[reportPrivateUsage]
     why = held._leyden_why or f"the record of the {short} object has its declared fields only"  # pyright: ignore[reportPrivateUsage]
-    return held._leyden_of.refuse(f"{why}, and {name!r} was read")  # pyright: ignore[reportPrivateUsage]
+    return held._leyden_of.refuse(f"{why}, and {name!r} was read{_advice(held)}")  # pyright: ignore[reportPrivateUsage]
+
+
+def _advice(held: RecordedObject) -> str:
+    """Return what makes methods of an object with fields work: its class, loaded in this process."""
+    name = held._leyden_names[0]  # pyright: ignore[reportPrivateUsage]
+    if held._leyden_why or _loaded(name) is not None:  # pyright: ignore[reportPrivateUsage]
+        return ""
+    return f"; methods of {name} work if the reward's file imports it"
 
 
 def _loaded(name: str) -> type[Any] | None:
@@ -228,10 +240,10 @@ def _member_of_class(held: RecordedObject, name: str) -> Any:
 
 def _special(held: RecordedObject, name: str, *args: Any, **kwargs: Any) -> Any:
     """Call a special method of the object's class. Raises NotRecorded where that is not loaded or has none."""
-    method = _MISSING
+    method: Any = _MISSING
     if not held._leyden_why:  # pyright: ignore[reportPrivateUsage]
         method = _member_of_class(held, name)
     if method is _MISSING:
         raise _refusal(held, name)
-    found = method(*args, **kwargs)
-    return held is args[0] if name == "__eq__" and found is NotImplemented else found
+    found: Any = method(*args, **kwargs)
+    return False if name == "__eq__" and found is NotImplemented else found

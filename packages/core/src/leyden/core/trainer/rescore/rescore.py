@@ -21,7 +21,7 @@ from leyden.core.trainer.rescore.comparison import (
     pairs_of,
     rank_changes,
 )
-from leyden.core.trainer.rescore.control import own_scores
+from leyden.core.trainer.rescore.control import ScoreAll, own_scores
 from leyden.core.trainer.rescore.messages import Score
 from leyden.core.trainer.rescore.result import FORMAT, Control, Rescored, RescoredRollout
 from leyden.core.trainer.rescore.scoring import ScoringLimits, ScoringProcess
@@ -46,7 +46,7 @@ class RescoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
     which: Which = "train"
     limit: int | None = None
-    """Largest number of rollouts, the oldest first; None: all."""
+    """Number of rollouts, the oldest first, after which no other group is begun; None: all."""
     limits: ScoringLimits = ScoringLimits()
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ def rescore(runs: Path, name: str, options: RescoreOptions, progress: Progress |
         pass  # an error in the new reward is reported before the run's own takes its time
     if is_own:
         scores = calls.score_all(options.reward, weights, rollouts)
-        control, own = own_scores(folder, config, rollouts, lambda *_: scores)
+        control, own = own_scores(folder, config, rollouts, _returning(scores))
     else:
         control, own = own_scores(folder, config, rollouts, calls.score_all)
         calls.done = calls.total - len(rollouts)
@@ -144,6 +144,15 @@ def _check_some_result(rollouts: Sequence[StoredRollout]) -> None:
     for one in rollouts:
         tally.add(one.obstacle, one.rollout_id)
     raise UsageError(f"none of {len(rollouts):,} rollouts can be scored again: {tally.line()}")
+
+
+def _returning(scores: dict[str, Score]) -> ScoreAll:
+    """Return a function that has the scores already: those of the new reward, which is the run's own."""
+
+    def score_all(reward: str, weights: Mapping[str, float], rollouts: Iterable[StoredRollout]) -> dict[str, Score]:
+        return scores
+
+    return score_all
 
 
 def _weights(options: RescoreOptions, config: RunConfig) -> dict[str, float]:

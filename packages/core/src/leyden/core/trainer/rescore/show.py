@@ -14,18 +14,19 @@ from leyden.core.trainer.rescore.result import (
     Move,
     RankChanges,
     Rescored,
+    SpreadChange,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-BAR = 24
+BAR = 18
 """Characters of the longest bar of a histogram."""
 SHOWN_GROUPS = 10
 """Largest number of groups that are listed as gaining, and as losing, their spread."""
 LINE_CHARACTERS = 400
-_CHANGES = {
+_CHANGES: dict[SpreadChange, str] = {
     "gains": "gain spread: would be trained now",
     "loses": "lose spread: would no longer be trained",
     "keeps": "have spread before and after",

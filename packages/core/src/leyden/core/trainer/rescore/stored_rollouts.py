@@ -60,16 +60,16 @@ def check_which(which: str) -> Which:
 async def stored_rollouts(
     store: LightningStore, selector: Selector, which: Which, limit: int | None = None
 ) -> AsyncGenerator[StoredRollout]:
-    """Yield the finished rollouts of a store in order of creation, at most `limit`. Reads only."""
-    found = offset = 0
+    """Yield the finished rollouts of a store in order of creation: at most `limit`, and the rest of the last group."""
+    found, offset, group = 0, 0, ""
     while page := (await store.query_rollouts(limit=PAGE, offset=offset)).items:
         offset += len(page)
         for rollout in page:
             if not _is_wanted(rollout, which) or not isinstance(rollout, AttemptedRollout):
                 continue
-            if limit is not None and found >= limit:
+            if limit is not None and found >= limit and (not group or group_of(rollout) != group):
                 return
-            found += 1
+            found, group = found + 1, group_of(rollout)
             spans = (await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id)).items
             yield stored_rollout(rollout, spans, selector)
 
@@ -80,7 +80,7 @@ def stored_rollout(rollout: AttemptedRollout, spans: Sequence[Span], selector: S
     return StoredRollout(
         rollout_id=rollout.rollout_id,
         mode=rollout.mode,
-        group=_group_of(rollout),
+        group=group_of(rollout),
         task=rollout.input,
         result=result,
         obstacle=_task_obstacle(rollout) or obstacle,
@@ -127,6 +127,6 @@ def _is_wanted(rollout: Rollout, which: Which) -> bool:
     return wanted and rollout.status in FINISHED_ROLLOUT
 
 
-def _group_of(rollout: Rollout) -> str:
+def group_of(rollout: Rollout) -> str:
     """Return the rollout's id without the number of the copy; empty for a rollout that is compared with no other."""
     return "" if rollout.mode in ("val", "test") else rollout.rollout_id.rpartition("-")[0]

@@ -58,7 +58,8 @@ async def scored(function: RewardFunction, job: Job, weights: dict[str, float]) 
     try:
         reward = await score(function, task.value, result.value, weights or None)
     except RewardError as error:
-        found = Score(error=str(error), kind="reward failed")
+        text, _, _ = str(error).rpartition(" for task ")  # so that equal errors for different tasks are counted as one
+        found = Score(error=text or str(error), kind="reward failed")
     else:
         dimensions = {name: float(value) for name, value in reward.dimensions.items()}
         found = Score(value=float(reward.value), dimensions=dimensions, feedback=reward.feedback)
