@@ -128,40 +128,32 @@ class RecordedObject:
     def __eq__(self, other: object) -> bool:
         return self is other or _special(self, "__eq__", other)
 
-    __hash__ = None  # type: ignore[assignment]
 
-    def __str__(self) -> str:
-        return _special(self, "__str__")
+_OPERATORS = "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul"
+_SPECIAL = (
+    *(f"__{side}{name}__" for name in _OPERATORS.split() for side in ("", "r")),
+    *("__str__", "__repr__", "__format__", "__bytes__", "__dir__", "__hash__", "__call__", "__fspath__"),
+    *("__len__", "__iter__", "__next__", "__reversed__", "__contains__", "__getitem__", "__aiter__", "__await__"),
+    *("__lt__", "__le__", "__gt__", "__ge__", "__int__", "__float__", "__complex__", "__index__", "__round__"),
+    *("__neg__", "__pos__", "__abs__", "__invert__", "__enter__", "__exit__", "__aenter__", "__aexit__"),
+)
+"""Special methods that Python looks up on the class. Without them, it would raise TypeError, and a reward that catches
+it would score something else than the result."""
 
-    def __repr__(self) -> str:
-        return _special(self, "__repr__")
 
-    def __format__(self, spec: str) -> str:
-        return format(str(self), spec)
+def _special_method(name: str) -> Callable[..., Any]:
+    def call(self: RecordedObject, *args: Any, **kwargs: Any) -> Any:
+        return _special(self, name, *args, **kwargs)
 
-    def __len__(self) -> int:
-        return _special(self, "__len__")
+    return call
 
-    def __iter__(self) -> Any:
-        return _special(self, "__iter__")
 
-    def __contains__(self, item: object) -> bool:
-        return _special(self, "__contains__", item)
-
-    def __getitem__(self, key: Any) -> Any:
-        return _special(self, "__getitem__", key)
-
-    def __lt__(self, other: Any) -> bool:
-        return _special(self, "__lt__", other)
-
-    def __gt__(self, other: Any) -> bool:
-        return _special(self, "__gt__", other)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
-        return _special(self, "__call__", *args, **kwargs)
-
+for _name in _SPECIAL:
+    setattr(RecordedObject, _name, _special_method(_name))
 
 _MISSING = object()
+_DATA = frozenset({str, int, float, complex, bytes, bytearray, list, dict, tuple, set, frozenset})
+"""Classes whose objects functions in C read directly: a stand-in cannot take their place."""
 
 
 def _stand_in(restored: Restored, names: tuple[str, ...], why: str, *, has_own_truth: bool = True) -> RecordedObject:
@@ -214,6 +206,8 @@ def _class_of(held: RecordedObject) -> type[Any]:
     names = held._leyden_names  # pyright: ignore[reportPrivateUsage]
     bases = [base for base in map(_loaded, names) if base is not None]
     nearest = bases[0] if bases else object
+    if held._leyden_why and not _DATA.isdisjoint(lineage(nearest)):  # pyright: ignore[reportPrivateUsage]
+        raise _refusal(held, "__class__")
     if not set(bases) <= set(lineage(nearest)):
         raise _refusal(held, "__class__")
     return nearest
