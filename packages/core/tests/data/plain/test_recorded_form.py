@@ -59,10 +59,9 @@ def same(one: Any, other: Any) -> bool:
     """Equal, and of the same types at every level."""
     if type(one) is not type(other):
         return False
-    if type(one) is dict:
-        one, other = list(one.items()), list(other.items())
-    if type(one) is list or type(one) is tuple:
-        return len(one) == len(other) and all(same(*pair) for pair in zip(one, other, strict=True))
+    if type(one) in (dict, list, tuple):
+        mine, others = (list(each.items() if hasattr(each, "items") else each) for each in (one, other))
+        return len(mine) == len(others) and all(same(*pair) for pair in zip(mine, others, strict=True))
     return bool(one == other)
 
 
