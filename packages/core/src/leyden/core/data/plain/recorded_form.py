@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from leyden.core.data.encoding.text import is_well_formed
-from leyden.core.data.plain.class_members import class_of, fields_of, lineage, lineage_of, members_of
+from leyden.core.data.plain.class_members import class_of, fields_of, lineage, members_of
 from leyden.core.data.plain.own_methods import full_name
 from leyden.core.data.plain.reading import OverLimits
 from leyden.core.data.plain.record_kinds import declared_fields
@@ -170,34 +170,70 @@ class _Writer:
             return {KIND: "ref", "of": known[0]}
         number = len(self._numbers)
         self._numbers[id(value)] = (number, value)
-        written: dict[str, Any] = {KIND: "object", "n": number, "of": self._class(kind)}
-        if any("__bool__" in members_of(base) or "__len__" in members_of(base) for base in lineage_of(value)):
+        record = _class_record(kind)
+        written: dict[str, Any] = {KIND: "object", "n": number, "of": self._class(record)}
+        if record.has_own_truth:
             written["truth"] = "own"
-        fields = _declared_values(kind, value)
-        if fields is not None:
-            written["fields"] = {self._text(name): self._field(name, each, depth) for name, each in fields.items()}
+        if record.fields is not None:
+            held = _held(value, record.fields)
+            written["fields"] = {self._text(name): self._field(name, each, depth) for name, each in held.items()}
         return written
 
-    def _class(self, kind: type[Any]) -> list[str] | int:
+    def _class(self, record: "_ClassRecord") -> list[str] | int:
         """Return the names of a class and its bases, nearest first; its number where they are written already."""
-        if id(kind) in self._classes:
-            return self._classes[id(kind)]
-        self._classes[id(kind)] = len(self._classes)
-        names = [full_name(base) for base in lineage(kind) if base is not object]
-        self._bytes -= sum(map(len, names))
-        return names
+        known = self._classes.get(id(record.kind))
+        if known is not None:
+            return known
+        self._classes[id(record.kind)] = len(self._classes)
+        self._bytes -= sum(map(len, record.names))
+        return record.names
 
 
-def _declared_values(kind: type[Any], value: Any) -> dict[str, Any] | None:
-    """Return the declared fields that the class's `repr` shows; None for a class without declared fields."""
+class _ClassRecord(NamedTuple):
+    """What the recorded form of an object needs of its class."""
+
+    kind: type[Any]
+    names: list[str]
+    """Names of the class and its bases, nearest first, without `object`."""
+    fields: list[str] | None
+    """Declared fields that the class's `repr` shows; None for a class without declared fields."""
+    has_own_truth: bool
+    """Whether an object may count as false."""
+
+
+_MOST_KNOWN = 4096
+_known: dict[int, _ClassRecord] = {}
+"""Records by the class's id: a metaclass may have a `__hash__` that raises."""
+
+
+def _class_record(kind: type[Any]) -> _ClassRecord:
+    found = _known.get(id(kind))
+    if found is not None and found.kind is kind:
+        return found
+    bases = [base for base in lineage(kind) if base is not object]
+    made = _ClassRecord(
+        kind=kind,
+        names=[full_name(base) for base in bases],
+        fields=_declared(kind),
+        has_own_truth=any("__bool__" in members_of(base) or "__len__" in members_of(base) for base in bases),
+    )
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    _known[id(kind)] = made
+    return made
+
+
+def _declared(kind: type[Any]) -> list[str] | None:
     if any(base in (dict, list, str, int, float, bytes, set, tuple, type) for base in lineage(kind)):
         return None  # it may hold more than its fields
     if issubclass(kind, msgspec.Struct):
-        names: list[str] = list(cast("Any", kind).__struct_fields__)
-    else:
-        names, hidden = declared_fields(kind)
-        if not names and not hidden:
-            return None
+        return list(cast("Any", kind).__struct_fields__)
+    shown, hidden = declared_fields(kind)
+    return shown if shown or hidden else None
+
+
+def _held(value: Any, names: list[str]) -> dict[str, Any]:
+    """Return the values of the fields that the object has, and pydantic's extra fields."""
     held = fields_of(value)
     found = {name: held[name] for name in names if name in held}
     extra = held.get("__pydantic_extra__")
