@@ -28,7 +28,8 @@ def test_a_run_result_has_its_final_output_and_no_key() -> None:
     form = recorded_form(given).text or ""
     assert KEY not in form
     found = Restored(form)
-    assert (found.value.final_output, found.value.input, found.value._last_agent.name) == (
+    last_agent = found.value._last_agent
+    assert (found.value.final_output, found.value.input, last_agent.name) == (
         {"answer": 4},
         "2 + 2?",
         "asker",
@@ -36,4 +37,4 @@ def test_a_run_result_has_its_final_output_and_no_key() -> None:
     assert isinstance(found.value, RunResult)
     assert found.refused == []
     with pytest.raises(NotRecorded):
-        assert found.value._last_agent.model.model
+        assert last_agent.model.model

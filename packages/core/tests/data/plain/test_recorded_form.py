@@ -6,6 +6,7 @@ import math
 import sys
 import types
 import uuid
+import zipfile
 from typing import Any
 
 import msgspec
@@ -188,6 +189,14 @@ def test_a_value_that_cannot_be_kept_has_a_reason() -> None:
     assert "20,000 values" in recorded_form([0] * 30_000).reason
     with pytest.raises(OverLimits):
         recorded_form([0] * 30, FormLimits(values=10, raises=True))
+
+
+def test_a_forged_record_calls_no_method_of_the_standard_library() -> None:
+    forged = Restored('{"$": "object", "n": 0, "of": ["zipfile.ZipFile"], "fields": {"fp": 1}}').value
+    assert zipfile.ZipFile.close
+    for read in (lambda: forged.close, lambda: str(forged)):
+        with pytest.raises(NotRecorded):
+            read()
 
 
 def test_other_text_is_no_recorded_form() -> None:

@@ -218,7 +218,7 @@ def _member_of_class(held: RecordedObject, name: str) -> Any:
     own = _loaded(held._leyden_names[0])  # pyright: ignore[reportPrivateUsage]
     for base in lineage(own) if own is not None else ():
         member = members_of(base).get(name, _MISSING)
-        if member is _MISSING or base is object:
+        if member is _MISSING or _is_of_python(base):
             continue
         if isinstance(member, property) and member.fget is not None:
             return member.fget(held)
@@ -230,6 +230,11 @@ def _member_of_class(held: RecordedObject, name: str) -> Any:
             return cast("Any", member).__get__(None, own)
         return _MISSING
     return _MISSING
+
+
+def _is_of_python(kind: type[Any]) -> bool:
+    """Whether a class is of the standard library: a forged record must not call the methods of such a class."""
+    return full_name(kind).partition(".")[0] in sys.stdlib_module_names or kind.__module__ == "builtins"
 
 
 def _special(held: RecordedObject, name: str, *args: Any, **kwargs: Any) -> Any:
