@@ -24,6 +24,7 @@ NEEDED: dict[tuple[str, ...], list[str]] = {
     ("export",): ["r", "--to", "f"],
     ("show",): ["r"],
     ("why",): ["r"],
+    ("rescore",): ["r", "--reward", "a.py:score"],
     ("models", "compare"): ["r", "r"],
     ("models", "rollback"): ["r", "1"],
     ("models", "export"): ["r", "f"],

@@ -21,6 +21,7 @@ from leyden.core.cli.commands import (
     policies,
     prompts,
     quickstart,
+    rescore,
     show,
     store,
     train,
@@ -52,6 +53,7 @@ app.command("gateway", cls=Command)(gateway.gateway)
 app.command("show", cls=Command)(show.show)
 app.command("why", cls=Command)(why.why)
 app.command("console", cls=Command)(console.console)
+app.command("rescore", cls=Command)(rescore.rescore)
 app.command("store", cls=Command)(store.store)
 app.command("export", cls=Command)(export.export)
 app.add_typer(experiments.app, name="experiments")

@@ -144,6 +144,13 @@ RESULT = "leyden.result"
 """Return value of the agent, shortened to text."""
 FINAL_OUTPUT = "leyden.result.final_output"
 """The part of a framework's result that its users read, shortened to text; not recorded for other results."""
+RESULT_TYPE = "leyden.result.type"
+"""Name of the result's class, with its module unless it is a builtin class. Earlier versions did not record it."""
+RESULT_FORM = "leyden.result.form"
+"""JSON of the result as `data.plain.recorded_form` writes it. Absent where `leyden.result` is the whole result, a text.
+"""
+RESULT_NOT_KEPT = "leyden.result.not_kept"
+"""Why the result has no recorded form; absent where it has one, and where `leyden.result` is the whole result."""
 ROLE = "leyden.role"
 CONTENT = "leyden.content"
 

@@ -15,7 +15,7 @@ def record_kind(kind: type[Any]) -> Kind | None:
     """Return a reader for a class with declared fields; None for any other class."""
     if issubclass(kind, msgspec.Struct):
         return _struct
-    shown, hidden = _declared(kind)
+    shown, hidden = declared_fields(kind)
     if not shown and not hidden:
         return None
 
@@ -42,7 +42,7 @@ def _struct(reading: Reading, value: Any, path: str) -> Any:
     return reading.pairs([*tag, *((name, fields[name]) for name in names)], len(names), value, path)
 
 
-def _declared(kind: type[Any]) -> tuple[list[str], list[str]]:
+def declared_fields(kind: type[Any]) -> tuple[list[str], list[str]]:
     """Return the names of a class's fields: those that its `repr` shows, and the others."""
     for base in lineage(kind):
         members = members_of(base)

@@ -8,8 +8,9 @@ from typing import Any
 
 from leyden.core.data import semconv
 from leyden.core.data.failure import Failure
-from leyden.core.data.plain.own_methods import short_name
+from leyden.core.data.plain.own_methods import short_name, type_name
 from leyden.core.data.plain.reading import FULL, QUICK, OverLimits, ReadingLimits
+from leyden.core.data.plain.recorded_form import FULL_FORM, QUICK_FORM, FormLimits, recorded_form
 from leyden.core.data.plain.values import PlainResult, message_of, plain, stack_of
 from leyden.core.data.span import Attributes, Span, SpanStatus
 from leyden.core.runner.user_code.reward import Reward
@@ -26,7 +27,8 @@ _SHORT.maxstring = _SHORT.maxother = 500
 async def result_span(attempt: OpenAttempt, result: Any, began: float, final_output: Any = None) -> Span:
     """Return a span from the agent's start to now, with the agent's result, and its `final_output` if it has one.
 
-    A result that takes long to read, or whose reading calls an object's own methods, is read in another thread.
+    The span also has the result's recorded form, so that another reward can score it later. A result that takes long to
+    read, or whose reading calls an object's own methods, is read in another thread.
     """
     try:
         kept = shortened(result, QUICK)
@@ -37,7 +39,27 @@ async def result_span(attempt: OpenAttempt, result: Any, began: float, final_out
         attributes[semconv.REDUCED] = kept.reasons
     if final_output is not None:
         attributes[semconv.FINAL_OUTPUT] = (await asyncio.to_thread(shortened, final_output)).value
+    attributes |= await _form(result, is_whole=type(result) is str and not kept.reasons)
     return _span(attempt, semconv.RESULT, attributes, SpanStatus(code="ok"), began)
+
+
+async def _form(result: Any, *, is_whole: bool) -> Attributes:
+    """Return the attributes with the type and the recorded form of a result.
+
+    `is_whole`: the result is a text, and `semconv.RESULT` has all of it.
+    """
+    if is_whole:
+        return {semconv.RESULT_TYPE: "str"}
+    try:
+        return _form_within(result, QUICK_FORM)
+    except OverLimits:
+        return await asyncio.to_thread(_form_within, result, FULL_FORM)
+
+
+def _form_within(result: Any, limits: FormLimits) -> Attributes:
+    form = recorded_form(result, limits)
+    kept: Attributes = {semconv.RESULT_NOT_KEPT: form.reason} if form.text is None else {semconv.RESULT_FORM: form.text}
+    return {semconv.RESULT_TYPE: type_name(result), **kept}
 
 
 def failed_span(attempt: OpenAttempt, began: float, failure: Failure) -> Span:
