@@ -1,4 +1,4 @@
-"""Execution of a study: begins trials, watches their evaluations, stops those below the median, stores what came out."""
+"""Execution of a study: begins trials, watches their evaluations, stops those below the median, stores results."""
 
 import time
 from dataclasses import dataclass, field

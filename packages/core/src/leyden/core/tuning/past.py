@@ -17,8 +17,8 @@ from leyden.core.trainer.config import RunConfig, load_config
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.tuning.evaluations import last_scores, scores_on_the_way
 from leyden.core.tuning.plan import StudyPlan
-from leyden.core.tuning.space import Value, value_text
 from leyden.core.tuning.settings import setting_of, values_of, with_settings
+from leyden.core.tuning.space import Value, value_text
 
 UNIMPORTANT = (
     *("name", "experiment", "seed", "check", "checkpoint_every", "keep_checkpoints", "tracker", "engine_log"),

@@ -112,8 +112,9 @@ class StudyPlan:
             before = msgspec.json.decode(path.read_bytes(), type=WrittenStudy)
         except msgspec.DecodeError as error:
             raise UsageError(f"{path} cannot be read: {error}") from None
-        was, is_now = ({**msgspec.to_builtins(one), "files": {}} for one in (before, now))
-        change = difference(was, is_now) or changed_file(before.files, now.files)
+        was, is_now = (msgspec.structs.replace(one, files={}) for one in (before, now))
+        change = difference(msgspec.to_builtins(was), msgspec.to_builtins(is_now))
+        change = change or changed_file(before.files, now.files)
         if change is not None:
             raise UsageError(
                 f"study {self.name} in {self.folder} was begun with other settings: {change}; give another --name, or "
