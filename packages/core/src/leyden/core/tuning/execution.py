@@ -102,7 +102,9 @@ class Tuning:
         return not self.is_exhausted and self._left() > 0
 
     def _left(self) -> int:
-        return max(0, self._trials - sum(not trial.is_past for trial in self._storage.trials()))
+        """Number of trials to begin. Those that failed in an earlier command are replaced by others."""
+        own = [trial for trial in self._storage.trials() if not trial.is_past]
+        return max(0, self._trials - self._failures - sum(trial.state != "failed" for trial in own))
 
     def _next(self) -> Trial | None:
         if not any(trial.is_default and trial.state != "failed" for trial in self._storage.trials()) and (

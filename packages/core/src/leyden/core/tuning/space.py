@@ -16,6 +16,7 @@ Values = Mapping[str, Value]
 MOST_LISTED = 10_000
 """Largest number of settings that `combinations` lists."""
 LARGEST_WHOLE = 2**53
+_BETWEEN = math.sqrt(2) - 1
 _SYNTAX = "write KEY=LOW..HIGH, KEY=LOW..HIGH:log, KEY=LOW..HIGH:int or KEY=A,B,C"
 
 
@@ -33,7 +34,11 @@ class Range:
     @property
     def size(self) -> float:
         """Number of values; infinite unless they are whole numbers."""
-        return self.high - self.low + 1 if self.whole else math.inf
+        return self._width + 1 if self.whole else math.inf
+
+    @property
+    def _width(self) -> float:
+        return self.high - self.low
 
     def value_of(self, setting: Any) -> Value | None:
         """Return a setting of a run as a value of the range; None if it is not in it."""
@@ -48,8 +53,8 @@ class Range:
         return int(value) if self.whole else float(value)
 
     def examples(self) -> list[Value]:
-        """Return values that a check tries: both ends and the middle."""
-        middle = math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2
+        """Return values that a check tries: both ends, and one between them that is not whole by chance."""
+        middle = self.low * (self.high / self.low) ** _BETWEEN if self.log else self.low + _BETWEEN * self._width
         found = (self.low, self.high, round(middle) if self.whole else middle)
         return [int(value) if self.whole else value for value in found]
 
