@@ -57,10 +57,11 @@ class Tuning:
         *,
         trials: int,
         at_once: int = 1,
+        processes: Processes | None = None,
     ) -> None:
         self._plan, self._storage, self._records, self._progress = plan, storage, records, progress
         self._trials, self._at_once = trials, at_once
-        self._processes = Processes(records)
+        self._processes = Processes(records) if processes is None else processes
         self._active: list[_Active] = []
         self._announced: set[str] = set()
         self._failures = 0
