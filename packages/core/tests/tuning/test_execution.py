@@ -12,6 +12,8 @@ from leyden.core.tuning.execution import StudyFailed
 from leyden.core.tuning.plan import StudyPlan
 from leyden.core.tuning.storage import Trial
 
+pytestmark = pytest.mark.integration  # dozens of commits to a database each
+
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:

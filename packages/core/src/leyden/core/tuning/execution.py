@@ -157,8 +157,7 @@ class Tuning:
 
     def _report(self, one: _Active) -> None:
         folders = [job.folder for job in one.jobs[: one.at + 1]]
-        for place, score in scores_on_the_way(folders, self._plan.measure).items():
-            self._storage.report(one.number, place, score)
+        self._storage.report(one.number, scores_on_the_way(folders, self._plan.measure))
 
     def _pruned(self, one: _Active) -> bool:
         """Stop a trial whose latest score is below the median of the others; return whether it was stopped.

@@ -133,11 +133,14 @@ class StudyStorage:
         values = self._proposed(tried)
         return None if values is None else self._begin(values, is_default=False)
 
-    def report(self, number: int, position: int, score: float) -> None:
-        """Store a score on the way; nothing if there is one for this position."""
-        if position not in self.trial(number).reported:
+    def report(self, number: int, scores: Mapping[int, float]) -> None:
+        """Store scores on the way, by position; those that were stored before stay as they are."""
+        known = self.trial(number).reported
+        if new := {position: score for position, score in scores.items() if position not in known}:
             with _quiet() as optuna:
-                optuna.trial.Trial(self._study, self._id(number)).report(score, position)
+                trial = optuna.trial.Trial(self._study, self._id(number))
+                for position, score in sorted(new.items()):
+                    trial.report(score, position)
 
     def below_median(self, number: int) -> str | None:
         """Return why a trial should be stopped, by its latest score; None if it should not."""
