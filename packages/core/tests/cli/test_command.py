@@ -45,6 +45,7 @@ MAY_BE_ZERO = {
     "steps",
     "record_within",
     "reward_threshold",
+    "sampler_seed",
     "seed",
     "show",
 }

@@ -65,7 +65,7 @@ def _note(trial: Trial, result: StudyResult) -> str:
     if result.best is not None and trial.number == result.best.number:
         notes.append("best")
     if trial.is_past:
-        notes.append(f"past run {', '.join(trial.runs)}")
+        notes.append(f"past run {', '.join('/'.join(Path(run).parts[-2:]) for run in trial.runs)}")
     if trial.reason is not None and trial.state in ("failed", "pruned"):
         notes.append(trial.reason)
     return "; ".join(notes)
