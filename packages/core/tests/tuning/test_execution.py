@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from scripted_studies import BASE, Settings, open_storage, run_trials, study_plan
 
+from leyden.core.experiments.progress import Progress
 from leyden.core.tuning import execution
 from leyden.core.tuning.execution import StudyFailed
 from leyden.core.tuning.plan import StudyPlan
@@ -74,6 +75,20 @@ def test_what_is_below_the_median_is_stopped_with_its_step_and_reason(tmp_path: 
     assert [trial.state for trial in trials] == ["finished"] * 4 + ["pruned"] * 2
     assert trials[4].reason == ("stopped after step 1: 0.100 is below 0.400, the median of 4 trials at this point")
     assert not (tmp_path / "s/trial-4-seed-0/report.json").exists()
+
+
+def test_a_stopped_run_is_shown_with_its_reason_and_the_seeds_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = study_plan(tmp_path / "s", seeds=(0, 1)).trial(4, {"learning_rate": 2e-3})[0]
+    progress = Progress(2)
+    progress.begin(job, resumes=False)
+    progress.leave_out(1)
+    progress.end(job, "pruned", "after step 1 of seed 0, 0.1 is below 0.4", was_there=False)
+    assert capsys.readouterr().err.splitlines() == [
+        "trial 4, seed 0: started (0 of 2 done)",
+        "trial 4, seed 0: pruned: after step 1 of seed 0, 0.1 is below 0.4 (1 of 1 done)",
+    ]
 
 
 def test_the_default_is_never_stopped_and_nothing_without_pruning(tmp_path: Path) -> None:

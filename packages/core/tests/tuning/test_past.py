@@ -61,7 +61,7 @@ def test_other_runs_are_left_out_with_the_reason(plan: StudyPlan) -> None:
         "it has not finished": 1,
         "steps was 9, and is now 4": 1,
         "algorithm_config.epochs was 2, and is now 1": 1,
-        "learning_rate 0.5 is outside the search": 1,
+        "its learning_rate is outside the search": 1,
         "seed 3 is none of the study's": 1,
         "it was not evaluated on val": 1,
         "it has other training tasks": 1,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leyden.core.cli.experiment_file import check_seeds
+from leyden.core.cli.experiment_file import read_seeds
 from leyden.core.cli.options import held_out_name, read_held_out
 from leyden.core.cli.run_file import read_run_file, run_config
 from leyden.core.data.rollout import Task
@@ -68,7 +68,7 @@ def read_study(given: StudyOptions) -> Study:
     space = read_space(given.search)
     for key in space:
         setting_path(key, base)
-    seeds = read_seed_list(given.seeds, "--seeds")
+    seeds = read_seeds(given.seeds, "--seeds")
     sets = [EvaluationSet(name=one["name"], source=one["source"]) for one in base.get("held_out") or ()]
     plan = StudyPlan(
         name=_name(given),
@@ -89,16 +89,6 @@ def read_study(given: StudyOptions) -> Study:
     _check_values(plan, space, tasks)
     _check_folder(plan)
     return Study(plan=plan, tasks=tasks, held_out=loaded[plan.measured.name], confirm=confirm, confirm_seeds=fresh)
-
-
-def read_seed_list(text: str, option: str) -> tuple[int, ...]:
-    """Read seeds, separated by commas; raises UsageError for any other text."""
-    try:
-        seeds = tuple(int(word) for word in text.split(",") if word.strip())
-    except ValueError:
-        raise UsageError(f"{option} takes whole numbers separated by commas, not {text!r}") from None
-    check_seeds(seeds, option)
-    return seeds
 
 
 def _base(given: StudyOptions) -> Settings:
@@ -143,7 +133,7 @@ def _confirmation(
     first = max(plan.seeds) + 1
     seeds = tuple(range(first, first + FRESH_SEEDS))
     if given.confirm_seeds is not None:
-        seeds = read_seed_list(given.confirm_seeds, "--confirm-seeds")
+        seeds = read_seeds(given.confirm_seeds, "--confirm-seeds")
         if used := [seed for seed in seeds if seed in plan.seeds]:
             raise UsageError(f"--confirm-seeds: the study has trained with seed {used[0]}; give other seeds")
     if given.confirm is None:

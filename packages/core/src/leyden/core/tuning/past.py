@@ -17,8 +17,8 @@ from leyden.core.trainer.config import RunConfig, load_config
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.tuning.evaluations import last_scores, scores_on_the_way
 from leyden.core.tuning.plan import StudyPlan
-from leyden.core.tuning.settings import setting_of, values_of, with_settings
-from leyden.core.tuning.space import Value, value_text
+from leyden.core.tuning.settings import values_of, with_settings
+from leyden.core.tuning.space import Value
 
 UNIMPORTANT = (
     *("name", "experiment", "seed", "check", "checkpoint_every", "keep_checkpoints", "tracker", "engine_log"),
@@ -107,8 +107,7 @@ def _unusable(
     settings: dict[str, Any] = msgspec.to_builtins(config)
     values = values_of(settings, plan.space)
     if (outside := next((key for key in plan.space if key not in values), None)) is not None:
-        setting = setting_of(settings, outside)
-        return f"{outside} {value_text(setting) if isinstance(setting, float) else setting} is outside the search"
+        return f"its {outside} is outside the search"
     ours = {**with_settings(plan.settings(None), plan.space, values), "name": path.name}
     change = difference(_comparable(config), _comparable(msgspec.convert(ours, RunConfig)))
     if change is not None:
