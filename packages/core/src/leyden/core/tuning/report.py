@@ -23,27 +23,31 @@ class Numbers:
     def __init__(self, *, is_share: bool) -> None:
         self._is_share = is_share
 
-    def one(self, value: float | None, sign: str = "") -> str:
-        """Return a score, or a difference with its sign."""
+    def one(self, value: float | None) -> str:
+        """Return a score."""
         if value is None:
             return NONE
-        return f"{100 * value:{sign}.1f} %" if self._is_share else f"{value:{sign}.3f}"
+        return f"{100 * value:.1f} %" if self._is_share else f"{value:.3f}"
 
     def interval(self, found: PairedDifference) -> str:
-        """Return a difference, its 95 % interval, and what it is over."""
-        ends = f"{self.one(found.low, '+')} to {self.one(found.high, '+')}"
+        """Return a difference (of shares, in percentage points), its 95 % interval, and what it is over."""
+        mean, low, high = (
+            f"{100 * value:+.1f}" if self._is_share else f"{value:+.3f}"
+            for value in (found.mean, found.low, found.high)
+        )
         seeds = "1 seed" if found.seeds == 1 else f"{found.seeds} seeds"
-        return f"{self.one(found.mean, '+')} (95 % interval {ends}; {found.tasks} tasks, {seeds})"
+        unit = " points" if self._is_share else ""
+        return f"{mean}{unit} (95 % interval {low} to {high}; {found.tasks} tasks, {seeds})"
 
 
 def trial_table(plan: StudyPlan, result: StudyResult) -> "Table":
     """Return the table of all trials."""
     from rich.table import Table
 
-    from leyden.core.trainer.monitoring.as_it_is import TITLE, as_it_is
+    from leyden.core.trainer.monitoring.as_it_is import as_it_is
 
     numbers = Numbers(is_share=result.is_share)
-    table = Table(title=as_it_is(f"Study {plan.name}: {measured_words(plan)}", TITLE), title_justify="left")
+    table = Table()
     for column in ("trial", *plan.space, "score", "state", ""):
         table.add_column(as_it_is(column), justify="left" if column in ("state", "") else "right")
     for trial in result.trials:
@@ -71,10 +75,10 @@ def _note(trial: Trial, result: StudyResult) -> str:
     return "; ".join(notes)
 
 
-def measured_words(plan: StudyPlan) -> str:
-    """Return what the scores are."""
+def heading(plan: StudyPlan) -> str:
+    """Return the line above the table, which says what the scores are."""
     seeds = f"seed {plan.seeds[0]}" if len(plan.seeds) == 1 else f"mean of {len(plan.seeds)} seeds"
-    return f"mean reward on {plan.measured.name} after the last step, {seeds}"
+    return f"Study {plan.name}: mean reward on {plan.measured.name} after the last step, {seeds}"
 
 
 def conclusion(plan: StudyPlan, result: StudyResult, confirmation: Confirmation | None) -> list[str]:
@@ -109,9 +113,9 @@ def conclusion(plan: StudyPlan, result: StudyResult, confirmation: Confirmation 
 
 def _confirmed(confirmation: Confirmation, result: StudyResult) -> list[str]:
     numbers = Numbers(is_share=result.is_share)
-    seeds = ", ".join(map(str, confirmation.seeds))
+    seeds = f"seed{'s' * (len(confirmation.seeds) > 1)} {', '.join(map(str, confirmation.seeds))}"
     lines = [
-        f"measured anew on {confirmation.held_out.name} with seeds {seeds}: best {numbers.one(confirmation.best)}, "
+        f"measured anew on {confirmation.held_out.name} with {seeds}: best {numbers.one(confirmation.best)}, "
         f"default {numbers.one(confirmation.default)}"
     ]
     if (found := confirmation.difference) is None:
@@ -124,11 +128,12 @@ def _confirmed(confirmation: Confirmation, result: StudyResult) -> list[str]:
 
 
 def _verdict(found: PairedDifference) -> str:
+    if found.low <= 0 <= found.high:
+        return "not confirmed: the interval contains 0"
+    scope = "" if found.seeds > 1 else "; with one seed, it covers tasks alone and says nothing of other seeds"
     if found.low > 0:
-        return "confirmed: the whole interval is above 0"
-    if found.high < 0:
-        return "refuted: the whole interval is below 0, so the default is better"
-    return "not confirmed: the interval contains 0"
+        return f"confirmed: the whole interval is above 0{scope}"
+    return f"refuted: the whole interval is below 0, so the default is better{scope}"
 
 
 def importance_lines(result: StudyResult) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from leyden.core.tuning.plan import StudyPlan
 from leyden.core.tuning.results import StudyResult
-from leyden.core.tuning.space import Choices
+from leyden.core.tuning.space import Choices, Range
 
 SLICES_FILE = "slices.png"
 COLUMNS = 3
@@ -21,6 +21,7 @@ def save_slices(plan: StudyPlan, result: StudyResult, path: Path) -> bool:
         return False
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     columns = min(COLUMNS, len(plan.space))
     rows = -(-len(plan.space) // columns)
@@ -30,8 +31,11 @@ def save_slices(plan: StudyPlan, result: StudyResult, path: Path) -> bool:
         axes: Any = figure.add_subplot(rows, columns, number)
         if isinstance(domain, Choices):
             axes.set_xticks(range(len(domain.settings)), list(domain.settings))
-        elif domain.log:
-            axes.set_xscale("log")
+        else:
+            axes.set_xscale("log" if domain.log else "linear")
+            axes.set_xlim(*_ends(domain))
+            if domain.log and domain.high >= 10 * domain.low:  # labels between the powers of ten would overlap
+                axes.xaxis.set_minor_formatter(NullFormatter())
         for trial in shown:
             if key in trial.values:
                 at = trial.values[key]
@@ -47,3 +51,12 @@ def save_slices(plan: StudyPlan, result: StudyResult, path: Path) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True)
     cast(Any, figure).savefig(path)
     return True
+
+
+def _ends(domain: Range) -> tuple[float, float]:
+    """Return the ends of an axis: those of the range, with some room for the points there."""
+    if domain.log:
+        room = (domain.high / domain.low) ** 0.04
+        return domain.low / room, domain.high * room
+    room = 0.04 * (domain.high - domain.low)
+    return domain.low - room, domain.high + room

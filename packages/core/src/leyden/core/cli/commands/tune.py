@@ -185,7 +185,14 @@ class _Command:
 
     def report(self, confirmation: "Confirmation | None", *, json: bool) -> None:
         """Write the settings of the best trial and the plots, and print the report."""
-        from leyden.core.tuning.report import conclusion, importance_lines, json_events, train_command, trial_table
+        from leyden.core.tuning.report import (
+            conclusion,
+            heading,
+            importance_lines,
+            json_events,
+            train_command,
+            trial_table,
+        )
         from leyden.core.tuning.results import read_result
 
         result = read_result(self._plan, self._storage)
@@ -201,6 +208,7 @@ class _Command:
         from leyden.core.trainer.monitoring.as_it_is import as_it_is
 
         console = Console()
+        console.print(as_it_is(heading(self._plan)), soft_wrap=True)
         console.print(trial_table(self._plan, result), highlight=False)
         lines = conclusion(self._plan, result, confirmation) + importance_lines(result)
         if best is not None:
