@@ -25,12 +25,12 @@ $(STAMP): constraints.txt pyproject.toml $(wildcard packages/*/pyproject.toml)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(TORCH)
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode -c constraints.txt $(TORCH) \
-		-e 'packages/core[train,tensorboard,gepa]' -e 'packages/langchain-adapter[example]' httpx httpx2 --group pyproject.toml:dev
+		-e 'packages/core[train,tensorboard,gepa,tune]' -e 'packages/langchain-adapter[example]' httpx httpx2 --group pyproject.toml:dev
 	@touch $@
 
 # Every framework that has an adapter, and VERL with Ray, in the same environment. Only developers need them all.
 $(FRAMEWORKS): $(STAMP)
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode -c constraints.txt $(TORCH) -e 'packages/core[train,tensorboard,verl,gepa]' \
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode -c constraints.txt $(TORCH) -e 'packages/core[train,tensorboard,verl,gepa,tune]' \
 		-e 'packages/autogen-adapter[example]' -e 'packages/openai-agents-adapter[example]' -e packages/crewai-adapter -e packages/console --group pyproject.toml:dev
 	@touch $@
 

@@ -36,6 +36,7 @@ LAYERS = [
     ["algorithm"],
     ["trainer"],
     ["experiments"],
+    ["tuning"],
     ["cli"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -173,6 +174,7 @@ HEAVY = [
     "redis",
     "sqlalchemy",
     "matplotlib",
+    "optuna",
 ]
 
 

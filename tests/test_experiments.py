@@ -1,16 +1,15 @@
 """`leyden experiments`: the experiments of the documentation can be read, and a killed matrix goes on where it was."""
 
 import json
-import os
 import re
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from run_processes import kill_training, wait_until
 from warm_process import Running
 
 from leyden.core.cli.experiment_file import read_experiment
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs/experiments.md").read_text(), re.MULTILINE | re.DOTALL)
-SECONDS = 300
 
 pytestmark = pytest.mark.integration
 
@@ -59,14 +57,6 @@ def smaller(few_held_out: Path) -> dict[str, Any]:
     found["arms"] = {"uniform": {}, "broken": {"agent": "no_such_agent.py:agent"}, "untrained": {"steps": 0}}
     found["expected"] = {"arm": "uniform", "because": "It is trained."}
     return found
-
-
-def wait_until(is_so: Callable[[], bool], process: Running) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not is_so():
-        assert process.returncode is None, process.ended(0)
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def reports(runs: Path) -> dict[str, int]:
@@ -126,22 +116,3 @@ def expected_mean(runs: Path, arm: str) -> str:
     """The arm's mean success after the last step, from the reports alone, as the table shows it."""
     found = [json.loads((runs / f"{arm}-{seed}/report.json").read_text())["success_after"] for seed in (0, 1)]
     return f"| {100 * sum(found) / 2:.1f}"
-
-
-def kill_training(run: Path) -> None:
-    """Kill the training of `run` outright, which goes on when the experiment is killed, and wait for its end."""
-    file = str(run.parent / f"records/{run.name}.yaml").encode()
-    (training,) = [entry for entry in Path("/proc").glob("[0-9]*") if file in words(entry)]
-    os.kill(int(training.name), signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while file in words(training) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    time.sleep(3)  # the workers end by themselves
-
-
-def words(process: Path) -> list[bytes]:
-    """The command line of a process; empty if it has ended."""
-    try:
-        return (process / "cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return []

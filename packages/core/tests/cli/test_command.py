@@ -17,6 +17,7 @@ NEEDED: dict[tuple[str, ...], list[str]] = {
     ("experiments", "report"): ["x"],
     ("dev",): ["a.py:agent", "--tasks", "t.jsonl", "--endpoint", "http://127.0.0.1:9/v1"],
     ("train",): ["a.py:agent", "--tasks", "t.jsonl", "--policy", "p"],
+    ("tune",): ["--config", "r.yaml", "--search", "learning_rate=1..2"],
     ("check",): ["a.py:agent", "--tasks", "t.jsonl", "--policy", "p"],
     ("exec",): ["--endpoint", "http://127.0.0.1:9/v1"],
     ("gateway",): ["--endpoint", "http://127.0.0.1:9/v1"],
@@ -45,6 +46,7 @@ MAY_BE_ZERO = {
     "steps",
     "record_within",
     "reward_threshold",
+    "sampler_seed",
     "seed",
     "show",
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from leyden.core.errors import UsageError
-from leyden.core.experiments import execution
+from leyden.core.experiments import processes
 from leyden.core.experiments.definition import Expected, Experiment, Preparation
 from leyden.core.experiments.execution import Execution, check_unchanged
 from leyden.core.experiments.plan import Job, Plan
@@ -110,7 +110,7 @@ def test_a_moved_experiment_is_the_same(tmp_path: Path) -> None:
 def test_sigterm_stops_the_processes_and_the_next_time_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution, "SECONDS_TO_STOP", 5.0)
+    monkeypatch.setattr(processes, "SECONDS_TO_STOP", 5.0)
     slow = f"import time; {TOUCH}; time.sleep(60)"
     records, jobs = made(tmp_path, {"slow": slow})
 

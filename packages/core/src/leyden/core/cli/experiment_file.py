@@ -117,6 +117,16 @@ def check_seeds(seeds: Sequence[int], label: str) -> None:
         raise UsageError(f"{label}: give at least one whole number from 0 on, each once, not {list(seeds)}")
 
 
+def read_seeds(text: str, option: str) -> tuple[int, ...]:
+    """Read seeds, separated by commas; raises UsageError for any other text."""
+    try:
+        seeds = tuple(int(word) for word in text.split(",") if word.strip())
+    except ValueError:
+        raise UsageError(f"{option} takes whole numbers separated by commas, not {text!r}") from None
+    check_seeds(seeds, option)
+    return seeds
+
+
 def _check_preparations(path: Path, experiment: Experiment) -> None:
     """Check that each preparation is a run or a command, and that none needs itself."""
     prepare, needs = experiment.prepare, dict[str, list[str]]()

@@ -25,6 +25,7 @@ from leyden.core.cli.commands import (
     show,
     store,
     train,
+    tune,
     verl,
     why,
 )
@@ -45,6 +46,7 @@ app = typer.Typer(
 )
 app.command("train", cls=TakesCommand)(train.train)
 app.command("quickstart", cls=Command)(quickstart.quickstart)
+app.command("tune", cls=Command)(tune.tune)
 app.command("check", cls=TakesCommand)(check.check)
 app.command("dev", cls=TakesCommand)(dev.dev)
 app.command("exec", cls=TakesCommand)(exec.run_command)

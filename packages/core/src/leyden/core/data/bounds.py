@@ -40,6 +40,7 @@ BOUNDS = {
     "max_span_per_minute": Bound(1, 1_000_000_000),
     "max_tokens": Bound(1, 10_000_000),
     "memory": Bound(16, 100_000_000),
+    "parallel": Bound(1, 1_000),
     "patience": Bound(0, LONGEST_SECONDS),
     "port": Bound(0, 65_535),
     "ray_actors": Bound(1, 10_000),
@@ -49,6 +50,7 @@ BOUNDS = {
     "reward_threshold": Bound(-MOST_REWARD, MOST_REWARD),
     "reward_weight": Bound(-MOST_REWARD, MOST_REWARD),
     "round": Bound(1, 1_000_000),
+    "sampler_seed": Bound(0, 2**31),
     "scale_at": Bound(1, 1_000_000_000),
     "seed": Bound(-(10**18), 10**18),
     "show": Bound(0, 1_000_000),
@@ -57,6 +59,7 @@ BOUNDS = {
     "temperature": Bound(0, 1_000),
     "threads": Bound(1, 1_024),
     "timeout": Bound(0, LONGEST_SECONDS, above=True),
+    "trials": Bound(1, 100_000),
     "workers": Bound(1, 10_000),
 }
 """Bounds by the name of the option, with `_` in the place of `-`."""

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from leyden.core.experiments.plan import Job
 from leyden.core.experiments.record import ENDED, State
@@ -13,6 +13,8 @@ from leyden.core.trainer.run_folder.folder import RunFolder
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
+Pruned = Literal["pruned"]
+"""How a run ended that a search for settings stopped early."""
 USUAL_STEPS = 25
 """Steps of a run whose settings give no number."""
 
@@ -48,7 +50,7 @@ class Progress:
         step, steps = steps_of(job)
         self._shares[job.name] = min(1.0, step / steps) if steps else 0.0
 
-    def end(self, job: Job, state: State, error: str | None, *, was_there: bool) -> None:
+    def end(self, job: Job, state: State | Pruned, error: str | None, *, was_there: bool) -> None:
         """Show how a job ended; with `was_there`, it had ended before this command."""
         self._shares.pop(job.name, None)
         self._done += 1
@@ -58,6 +60,10 @@ class Progress:
             return
         reason = "" if error is None or state in ENDED else f": {error}"
         self.show(f"{job.label}: {state}{reason} ({self._done} of {self._total} done{self._end_text()})")
+
+    def leave_out(self, count: int) -> None:
+        """Count jobs that will not be run."""
+        self._total -= count
 
     def seconds_left(self) -> float | None:
         """Return the expected time until all jobs have ended; None before anything can be said."""
@@ -120,9 +126,10 @@ class ProgressBars(Progress):
         self._bars.update(self._of[job.name], completed=steps_of(job)[0])
         self._bars.update(self._whole, note=self._end_text().removeprefix(", "))
 
-    def end(self, job: Job, state: State, error: str | None, *, was_there: bool) -> None:
+    def end(self, job: Job, state: State | Pruned, error: str | None, *, was_there: bool) -> None:
         """Remove the job's bar, and move that of the whole."""
         super().end(job, state, error, was_there=was_there)
+        self._bars.update(self._whole, total=self._total)
         if (task := self._of.pop(job.name, None)) is not None:
             self._bars.remove_task(task)
         self._bars.update(self._whole, completed=self._done)

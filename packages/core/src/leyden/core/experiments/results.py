@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -85,7 +86,7 @@ def read_result(records: Records, job: Job, measure: Measure) -> RunResult:
         [line for line in run.metrics() if not line.keys() & {"held_out", "alert"}] if run.metrics_file.exists() else []
     )
     steps = max((int(line["step"]) for line in metrics), default=0)
-    scores = _scores(job, measure)
+    scores = scores_by_step(job.folder, measure)
     ended = state in ("finished", "no spread")
     after = scores.get(steps) if ended else None
     note = None if state == "finished" else _described(state)
@@ -108,11 +109,14 @@ def read_result(records: Records, job: Job, measure: Measure) -> RunResult:
     )
 
 
-def _scores(job: Job, measure: Measure) -> dict[int, dict[str, float]]:
-    """Return the scores by held-out task of each evaluated version, by the number of steps that led to it."""
-    if not (job.folder / "versions.jsonl").exists():
+def scores_by_step(folder: Path, measure: Measure) -> dict[int, dict[str, float]]:
+    """Return the scores by held-out task of each evaluated version of a run, by the number of steps that led to it.
+
+    Empty for a run that has evaluated nothing.
+    """
+    if not (folder / "versions.jsonl").exists():
         return {}
-    models = Models.open(job.folder.parent, job.name)
+    models = Models(*RunFolder.open(folder.parent, folder.name))
     which = "held_out" if measure.sampling == "greedy" else "sampled"
     name = measure.held_out or next((held.name for held in models.config.held_out), None)
     found: dict[int, dict[str, float]] = {}

@@ -10,7 +10,6 @@ import typer
 from leyden.core.cli.command import Command
 from leyden.core.cli.options import RUNS, JsonOption, QuietOption, RunsOption
 from leyden.core.data.encoding.json_line import json_line
-from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:
     from leyden.core.experiments.plan import Job
@@ -119,13 +118,13 @@ class _Chosen:
     def __init__(self, name: str, seeds: str | None, arms: str | None, steps: int | None, runs: Path) -> None:
         import msgspec
 
-        from leyden.core.cli.experiment_file import chosen, find_experiment, read_experiment
+        from leyden.core.cli.experiment_file import chosen, find_experiment, read_experiment, read_seeds
         from leyden.core.experiments.plan import Plan
         from leyden.core.experiments.record import Records
 
         read = read_experiment(find_experiment(name))
         if seeds is not None:
-            experiment = msgspec.structs.replace(read.experiment, seeds=read_seeds(seeds))
+            experiment = msgspec.structs.replace(read.experiment, seeds=read_seeds(seeds, "--seeds"))
             read = msgspec.structs.replace(read, experiment=experiment)
         self.read = read
         known = list(read.experiment.arms)
@@ -199,18 +198,6 @@ class _Chosen:
             sys.stdout.write(f"report: {path}\n")
         names = {job.name for job in self.jobs}
         return sum(run.job.name in names for run in failed_runs(arms))
-
-
-def read_seeds(text: str) -> tuple[int, ...]:
-    """Read seeds, separated by commas; raises UsageError for any other text."""
-    from leyden.core.cli.experiment_file import check_seeds
-
-    try:
-        seeds = tuple(int(word) for word in _words(text))
-    except ValueError:
-        raise UsageError(f"--seeds takes whole numbers separated by commas, not {text!r}") from None
-    check_seeds(seeds, "--seeds")
-    return seeds
 
 
 def _words(text: str) -> list[str]:
