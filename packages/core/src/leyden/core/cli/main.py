@@ -19,7 +19,6 @@ from leyden.core.cli.commands import (
     gateway,
     models,
     policies,
-    prompts,
     quickstart,
     rescore,
     show,
@@ -29,6 +28,7 @@ from leyden.core.cli.commands import (
     verl,
     why,
 )
+from leyden.core.cli.commands.prompts import group as prompts
 from leyden.core.cli.commands.run import run_workers
 from leyden.core.cli.descriptors import OutputError, give_up_output, guard_output, open_descriptors
 from leyden.core.errors import LeydenError, UsageError

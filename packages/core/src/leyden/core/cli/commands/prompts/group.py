@@ -9,8 +9,8 @@ import typer
 from typer.core import TyperGroup
 
 from leyden.core.cli.command import Command, TakesCommand, given_command
-from leyden.core.cli.commands.prompts_tree import tree
-from leyden.core.cli.commands.prompts_try import try_
+from leyden.core.cli.commands.prompts.compare import try_
+from leyden.core.cli.commands.prompts.tree import tree
 from leyden.core.cli.options import (
     RUNS,
     ApiKeyEnvOption,

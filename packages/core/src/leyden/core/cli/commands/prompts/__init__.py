@@ -1,0 +1,1 @@
+"""`leyden prompts`: the prompts of an agent, their comparison, and the tree of a search."""
