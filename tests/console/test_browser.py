@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from browser_tour import tour
 from console_runs import add_rollout, made_run, run_apart
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Dialog, Page
 from script_payloads import PAYLOADS
 
 from leyden.core.data import semconv
@@ -18,7 +18,7 @@ from leyden.core.store.open import open_store
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs/console"
@@ -37,19 +37,23 @@ def new_page(browser: Browser, size: dict[str, int] = PAGE, scheme: Any = "light
 
 
 def test_every_view_of_a_real_run_opens_without_an_error(browser: Browser, serve: Any, small_run: Path) -> None:
-    """With LEYDEN_PICTURES=1, the pictures of docs/console.md are taken again."""
-    made_run(small_run.parent, "another")
-    address = serve("--runs", str(small_run.parent))
+    """With LEYDEN_PICTURES=RUN, the folder of a run among others, the pictures of docs/console.md are taken of it."""
+    pictured = os.environ.get("LEYDEN_PICTURES")
+    run = Path(pictured) if pictured else small_run
+    if not pictured:
+        made_run(small_run.parent, "another")
+    address = serve("--runs", str(run.parent))
     seen: list[str] = []
 
     def shot(page: Page, name: str) -> None:
         seen.append(name)
-        if os.environ.get("LEYDEN_PICTURES"):
+        if pictured:
+            page.wait_for_timeout(500)
             page.screenshot(path=PICTURES / f"{name}.png")
 
     page, hosts, _ = new_page(browser)
 
-    problems = tour(page, address, "small", shot)
+    problems = tour(page, address, run.name, shot)
 
     assert problems == []
     assert hosts == {"127.0.0.1"}
@@ -115,7 +119,12 @@ def test_no_text_of_an_agent_runs_as_code(browser: Browser, serve: Any, tmp_path
     address = serve("--runs", str(tmp_path / "runs"))
     page, hosts, errors = new_page(browser)
     dialogs: list[str] = []
-    page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+
+    def opened(dialog: Dialog) -> None:
+        dialogs.append(dialog.message)
+        dialog.dismiss()
+
+    page.on("dialog", opened)
     page.goto(address)
 
     for route in ("", "/rollouts", "/versions", "/prompts", "/health", "/bottlenecks"):
@@ -133,7 +142,7 @@ def test_a_link_with_an_attack_runs_nothing(browser: Browser, serve: Any, small_
     page, hosts, errors = new_page(browser)
     page.goto(serve("--runs", str(small_run.parent)))
 
-    for payload in PAYLOADS[::5]:
+    for payload in PAYLOADS[::10]:
         for route in (
             "#/{}",
             "#/runs/{}",
@@ -188,7 +197,7 @@ def attack(folder: RunFolder) -> None:
                 error=text if number % 2 else "",
                 question=text,
                 metadata={"task": text, "row": text},
-                **{
+                attributes={
                     semconv.AGENT_NAME: text,
                     semconv.NODE: text,
                     semconv.POLICY: text,

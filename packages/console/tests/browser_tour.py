@@ -77,14 +77,25 @@ def _rollout_routes(page: Page, key: str, run: str, ids: list[str]) -> Iterator[
 
 
 def _rollout_ids(page: Page, key: str) -> list[str]:
-    """The first two rollouts that called a model; the server reads them in the background, so it is asked again."""
-    for _ in range(40):
-        columns = _api(page, f"runs/{quote(key, safe='')}/rollouts")["columns"]
-        called = [name for name, calls in zip(columns["id"], columns["calls"], strict=True) if calls]
-        if called:
-            return called[:2]
+    """A rollout that called a model, a trained one if there is one, and another of its group if there is one.
+
+    The server reads rollouts in the background, so it is asked again until it has read all.
+    """
+    found: dict[str, Any] = {}
+    for _ in range(120):
+        found = _api(page, f"runs/{quote(key, safe='')}/rollouts")
+        if found["indexed"] >= found["total"] > 0:
+            break
         page.wait_for_timeout(250)
-    return []
+    columns: dict[str, list[Any]] = found["columns"]
+    rows = [{name: values[at] for name, values in columns.items()} for at in range(len(columns["id"]))]
+    called = sorted((row for row in rows if row["calls"]), key=lambda row: not row["trained"])
+    if not called:
+        return []
+    first = called[0]
+    others = [row for row in called[1:] if row["group"] == first["group"]] or called[1:]
+    others.sort(key=lambda row: row["reward"] == first["reward"])
+    return [row["id"] for row in (first, *others[:1])]
 
 
 def _api(page: Page, path: str) -> Any:

@@ -26,7 +26,7 @@ CALL = f"{1:016x}"
 """Id of the model call of each rollout."""
 
 
-def call_attributes(**more: Any) -> dict[str, Any]:
+def call_attributes() -> dict[str, Any]:
     """Attributes of the gateway's record of a call with three tokens."""
     return {
         semconv.OPERATION: "chat",
@@ -45,7 +45,6 @@ def call_attributes(**more: Any) -> dict[str, Any]:
         semconv.RESPONSE_LOGPROBS: pack_log_probs([-0.5, -1.0, -2.0]),
         semconv.SAMPLING_LOGPROBS: pack_log_probs([-0.5, -1.0, -2.0]),
         semconv.SAMPLING_USED: '{"temperature": 1.0}',
-        **more,
     }
 
 
@@ -77,7 +76,7 @@ async def add_rollout(
     error: str = "",
     metadata: dict[str, Any] | None = None,
     question: str = "What is 1 + 1?",
-    **attributes: Any,
+    attributes: dict[str, Any] | None = None,
 ) -> None:
     """Store a finished rollout: an agent that calls a model, a tool and a reward."""
     await store.enqueue_rollout(
@@ -104,7 +103,7 @@ async def add_rollout(
         span(
             2, "invoke_agent solver", None, attributes={semconv.OPERATION: "invoke_agent", semconv.AGENT_NAME: "solver"}
         ),
-        span(1, "chat model", attributes=call_attributes(**attributes)),
+        span(1, "chat model", attributes=call_attributes() | (attributes or {})),
         span(
             3,
             "execute_tool calculator",

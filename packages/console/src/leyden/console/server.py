@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -285,16 +286,26 @@ def application(
     return guarded(app, host, token, tuple(allowed_hosts))
 
 
-async def serve(app: ASGIApp, host: str, port: int, ready: Callable[[int], None]) -> None:
-    """Serve `app` until the process is stopped; calls `ready` with the port as soon as it listens.
+async def serve(
+    app: ASGIApp, host: str, port: int, ready: Callable[[int], None], *, until: Callable[[], bool] = lambda: False
+) -> None:
+    """Serve `app` until the process is stopped, or `until` returns True.
 
-    Raises OSError if the address cannot be used.
+    Calls `ready` with the port as soon as it listens. Raises OSError if the address cannot be used.
     """
-    config = uvicorn.Config(
-        app, host=host, port=port, log_level="warning", access_log=False, timeout_graceful_shutdown=1, lifespan="on"
-    )
-    socket = config.bind_socket()
-    server = uvicorn.Server(config)
-    socket.listen(config.backlog)  # so that whoever reads the address can use it at once
-    ready(socket.getsockname()[1])
-    await server.serve(sockets=[socket])
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, port), family=family, backlog=2048) as listening:
+        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, lifespan="on")
+        server = uvicorn.Server(config)
+
+        async def watch() -> None:
+            while not until():
+                await asyncio.sleep(1.0)
+            server.should_exit = True
+
+        ready(listening.getsockname()[1])
+        watching = asyncio.create_task(watch())
+        try:
+            await server.serve(sockets=[listening])
+        finally:
+            watching.cancel()

@@ -3,7 +3,10 @@
 import asyncio
 import os
 import secrets
+import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,11 +35,10 @@ def console(
     allow_host: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A further name of this machine that browsers may use.")
     ] = None,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
     """Show runs in a web page, while they train or afterwards; without an argument, all in --runs. It only reads."""
     server = _server()
-    if not 0 <= port <= 65535:
-        raise UsageError(f"--port must be between 0 and 65535, got {port}")
     folders, uris = _places(sources or [], runs)
     token = os.environ.get(TOKEN) or (None if is_loopback(host) else secrets.token_urlsafe(24))
     if token is not None:
@@ -49,12 +51,31 @@ def console(
         sys.stdout.write(f"The console is at http://{name}:{listening}/{query} (stop it with Ctrl-C)\n")
         sys.stdout.flush()
 
+    parent = os.getppid()
     try:
-        asyncio.run(server.serve(app, host, port, ready))
+        asyncio.run(server.serve(app, host, port, ready, until=lambda: with_parent and os.getppid() != parent))
     except OSError as error:
         raise LeydenError(f"the console cannot listen on {host}:{port}: {error.strerror or error}") from None
-    except SystemExit:  # uvicorn's way to report an address that is in use
-        raise LeydenError(f"the console cannot listen on {host}:{port}: the address is in use; give --port") from None
+
+
+@contextmanager
+def console_beside(runs: Path) -> Generator[None]:
+    """Context manager: shows the runs in `runs` in a console of its own process, and prints its address.
+
+    The console ends with the block, and also if this process is killed. Raises UsageError if it is not installed.
+    """
+    _server()
+    runs.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "leyden.core.cli", "console", "--runs", str(runs), "--port", "0", "--with-parent"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, start_new_session=True) as process:
+        try:
+            line = process.stdout.readline().decode() if process.stdout is not None else ""
+            if not line:
+                raise LeydenError("the console did not start; without --console, the run does not need it")
+            sys.stderr.write(line.replace(" (stop it with Ctrl-C)", ""))
+            yield
+        finally:
+            process.terminate()
 
 
 def _server() -> Any:

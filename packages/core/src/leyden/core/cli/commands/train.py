@@ -1,12 +1,14 @@
 """`leyden train`: train the model inside an agent, or go on with a run."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
+from leyden.core.cli.commands.console import console_beside
 from leyden.core.cli.options import RUNS, warn_of_host
 from leyden.core.cli.run_options import RunOptions, takes_run
 from leyden.core.data.encoding.json_line import json_line
@@ -32,6 +34,7 @@ def train(
     *,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Continue this run.")] = None,
     check: Annotated[bool, typer.Option(help="Check on the first batch that the run can learn.")] = True,
+    console: Annotated[bool, typer.Option("--console", help="Show the run in a web page meanwhile.")] = False,
 ) -> None:
     """Train the model inside AGENT, or COMMAND, on TASKS, without changing the agent."""
     from leyden.core.trainer.launch import begin, train_here
@@ -39,15 +42,18 @@ def train(
     from leyden.core.trainer.monitoring.display import make_display
 
     run_session = train_here(make_display(quiet=given.quiet, json=given.json))
+    shown = console_beside(given.runs) if console else nullcontext()
     if resume is not None:
         changes = given.changes()
-        _finish(given, lambda: go_on(given.runs, resume, run_session, changes), resume)
+        with shown:
+            _finish(given, lambda: go_on(given.runs, resume, run_session, changes), resume)
         return
     config, rows, held_out = given.read()
     if given.gives("check"):
         config = msgspec.structs.replace(config, check=check)
     warn_of_host(config.runners.host)
-    _finish(given, lambda: begin(given.runs, config, rows, held_out, run_session), config.name)
+    with shown:
+        _finish(given, lambda: begin(given.runs, config, rows, held_out, run_session), config.name)
 
 
 def _finish(given: RunOptions, work: "Callable[[], RunReport]", name: str) -> None:
