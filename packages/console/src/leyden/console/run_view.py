@@ -150,8 +150,10 @@ class RunView:
         store = await self.run.store()
         if store is None:
             return []
-        named = {"rollout_id_contains": "train-"}  # held-out rollouts may be by far the most
-        page = await store.query_rollouts(sort_by="start_time", sort_order="desc", limit=PAGE, **named)
+        # by its name: held-out rollouts may be by far the most
+        page = await store.query_rollouts(
+            rollout_id_contains="train-", sort_by="start_time", sort_order="desc", limit=PAGE
+        )
         trained = [one for one in page if one.mode == "train" and one.status == "succeeded"][: bottlenecks.SAMPLE]
         return [
             (
