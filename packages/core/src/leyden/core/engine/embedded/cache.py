@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from leyden.core.engine.embedded.lazy_zeros import LazyZeros
 from leyden.core.engine.embedded.shared_prefixes import SharedPrefixes
 
 BLOCK = 16
@@ -30,25 +31,39 @@ class CacheShape(NamedTuple):
 
 
 class SlotCache:
-    """Keys and values by slot; grows in both directions, and never shrinks."""
+    """Keys and values by slot; grows in both directions, and never shrinks.
+
+    Every slot has as many columns as the longest sequence needed. On a CPU, only written ones take up memory.
+    """
 
     def __init__(self, shape: CacheShape) -> None:
         self.shape = shape
-        self.data = torch.zeros(
-            (shape.layers, 2, 0, shape.heads, 0, shape.head_dim), dtype=shape.dtype, device=shape.device
-        )
+        self._zeros = self._made(0, 0)
+        self._lengths: list[int] = []
+        """Number of columns of each slot that hold something."""
+
+    @property
+    def data(self) -> Tensor:
         """(layers, keys or values, slots, K, T, D)."""
+        return self._zeros.tensor
+
+    def _made(self, slots: int, columns: int) -> LazyZeros:
+        shape = self.shape
+        sizes = (shape.layers, 2, slots, shape.heads, columns, shape.head_dim)
+        return LazyZeros(sizes, shape.dtype, shape.device)
 
     def reserve(self, slots: int, columns: int) -> None:
         """Make room for `slots` rows of `columns` tokens."""
-        layers, two, old_slots, heads, old_columns, size = self.data.shape
+        old = self.data
+        old_slots, old_columns = old.shape[2], old.shape[4]
         if slots <= old_slots and columns <= old_columns:
             return
         slots = max(slots, min(2 * old_slots, slots + 64)) if slots > old_slots else old_slots
         columns = max(-(-columns // COLUMNS) * COLUMNS, old_columns)
-        data = self.data.new_zeros((layers, two, slots, heads, columns, size))
-        data[:, :, :old_slots, :, :old_columns] = self.data
-        self.data = data
+        self._zeros = self._made(slots, columns)
+        self._lengths += [0] * (slots - len(self._lengths))
+        for slot, length in enumerate(self._lengths[:old_slots]):
+            self.data[:, :, slot, :, :length] = old[:, :, slot, :, :length]
 
     def step(
         self, first_slot: int, positions_BQ: Sequence[Sequence[int]], shared_prefixes: SharedPrefixes | None = None
@@ -60,16 +75,23 @@ class SlotCache:
         """
         width = 1 + max(max(row) for row in positions_BQ)
         self.reserve(first_slot + len(positions_BQ), width)
+        self._lengths[first_slot : first_slot + len(positions_BQ)] = [1 + max(row) for row in positions_BQ]
         return Step(self, first_slot, torch.tensor(positions_BQ, device=self.shape.device), width, shared_prefixes)
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` tokens of slot `source` to slot `target`."""
-        self.reserve(target + 1, length)
+        self.hold(target, length)
         self.data[:, :, target, :, :length] = self.data[:, :, source, :, :length]
+
+    def hold(self, slot: int, length: int) -> None:
+        """Make room for `length` tokens in `slot`, which the caller writes."""
+        self.reserve(slot + 1, length)
+        self._lengths[slot] = length
 
     def clear(self) -> None:
         """Set everything to zero, because a masked NaN would still make a sum NaN."""
-        self.data.zero_()
+        self._zeros.clear()
+        self._lengths = [0] * len(self._lengths)
 
 
 class Step:
@@ -164,7 +186,7 @@ class PrefixCache:
         if not block_indices:
             return
         length = len(block_indices) * BLOCK
-        cache.reserve(slot + 1, length)
+        cache.hold(slot, length)
         blocks = self._pool[block_indices]
         layers, heads, size = blocks.shape[1], blocks.shape[3], blocks.shape[5]
         cache.data[:, :, slot, :, :length] = blocks.permute(1, 2, 3, 0, 4, 5).reshape(layers, 2, heads, length, size)
