@@ -48,9 +48,10 @@ def _routes(page: Page, key: str) -> Iterator[tuple[str, str]]:
     run = f"#/runs/{quote(key, safe='')}"
     yield "runs", "#/runs"
     yield "run", run
+    ids = _rollout_ids(page, key)  # first, as the server has then read all rollouts
     yield "rollouts", f"{run}/rollouts"
     yield "groups", f"{run}/rollouts?view=groups"
-    yield from _rollout_routes(page, key, run, _rollout_ids(page, key))
+    yield from _rollout_routes(page, key, run, ids)
     for view in ("versions", "prompts", "health", "bottlenecks"):
         yield view, f"{run}/{view}"
     keys = [one["key"] for one in _api(page, "runs")["runs"]]

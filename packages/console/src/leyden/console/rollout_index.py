@@ -94,10 +94,10 @@ class RolloutIndex:
         while True:
             try:
                 store = await self.run.store()
+                await self._read_outcomes()
                 if store is not None:
                     await self._read_new(store)
                     await self._read_open(store)
-                await self._read_outcomes()
                 self.problem = ""
             except (LeydenError, OSError) as error:
                 self.problem = mask_text(" ".join(str(error).split()))
