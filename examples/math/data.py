@@ -35,6 +35,7 @@ SPLITS = {
     "train": Split("train", 1000, seed=31),
     "dev": Split("dev", 300, seed=32),
     "val": Split("val", 300, seed=0xFBA9000C),  # from the hash of the commit that fixed the recipe
+    "val_smollm2": Split("val", 200, seed=0x375FB4B8),  # from that of experiments/math_smollm2.yaml
 }
 
 
