@@ -37,7 +37,7 @@ def test_a_rollback_begins_another_generation(tmp_path: Path) -> None:
 
 def test_a_damaged_line_hides_no_other(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"step": 1}\n{"ste\x00\n[1]\n{"step": 2}\n')
+    path.write_bytes(b'{"step": 1}\n{"ste\x00\n[1]\n{"step": "x"}\n{}\n\xff\n{"step": 2}\n')
 
     assert [line["step"] for line in MetricsFile(path).lines().lines] == [1, 2]
 

@@ -106,6 +106,20 @@ def test_a_page_gets_only_the_rows_that_changed(console: TestClient) -> None:
     assert get(console, f"runs/small/rollouts?after={cursor + 99}")["count"] == 5, "another server: all rows"
 
 
+def test_a_damaged_file_of_a_run_is_named(folder: RunFolder, console: TestClient) -> None:
+    with folder.learned_file.open("a") as file:
+        file.write('{"step": "x"}\n')
+
+    problem = None
+    for _ in range(100):
+        if problem := get(console, "runs/small/rollouts")["problem"]:
+            break
+        time.sleep(0.05)
+
+    assert problem is not None
+    assert "step" in problem
+
+
 def test_a_rollout_is_a_tree_with_its_group(console: TestClient) -> None:
     rows(console)
 

@@ -52,11 +52,12 @@ class MetricsFile:
 
 
 def _decoded(raw: bytes) -> Line | None:
-    """Return a line as a dictionary; None for one that is damaged: a crash may leave one in the middle."""
+    """Return a line as a dictionary; None for one that is damaged, or has no step."""
     try:
-        return msgspec.json.decode(raw, type=dict[str, Any]) if raw else None
-    except msgspec.MsgspecError:
+        line = msgspec.json.decode(raw, type=dict[str, Any]) if raw else {}
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
+    return line if isinstance(line.get("step"), int) else None
 
 
 def last_lines(path: Path, size: int = 1 << 16) -> list[Line]:

@@ -99,7 +99,7 @@ class RolloutIndex:
                     await self._read_new(store)
                     await self._read_open(store)
                 self.problem = ""
-            except (LeydenError, OSError) as error:
+            except (LeydenError, OSError, ValueError) as error:  # ValueError: a damaged file of the run
                 self.problem = mask_text(" ".join(str(error).split()))
                 log.debug("rollouts of %s: %s", self.run.place, error)
             await asyncio.sleep(PAUSE)
