@@ -11,7 +11,7 @@ from leyden.core.data import semconv
 from leyden.core.data.span import Span
 from leyden.core.trajectory.calls import is_recorded_call
 
-LANES = ("seconds_rollouts", "seconds_trainer_idle", "seconds_engine_idle", "seconds")
+SERIES = ("seconds_rollouts", "seconds_trainer_idle", "seconds_engine_idle", "seconds")
 SAMPLE = 50
 """Rollouts whose spans are read, the newest first."""
 
@@ -24,11 +24,11 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     share: float
 
 
-class Lanes(msgspec.Struct, frozen=True, kw_only=True):
+class StepSeconds(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of each step by what they were spent on."""
 
     steps: list[int]
-    lanes: dict[str, list[float | None]]
+    series: dict[str, list[float | None]]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class Bottlenecks(msgspec.Struct, frozen=True, kw_only=True):
     """Where the seconds of a run went."""
 
     phases: list[Share]
-    steps: Lanes
+    steps: StepSeconds
     inside: list[Share]
     """What rollouts spent their time on, added up over concurrent rollouts."""
     sampled: int
@@ -57,18 +57,18 @@ def shares(seconds: Mapping[str, float]) -> list[Share]:
     return sorted(found, key=lambda one: -one.seconds)
 
 
-def lanes_of(lines: Sequence[Line]) -> Lanes:
+def step_seconds(lines: Sequence[Line]) -> StepSeconds:
     """Return the seconds of each step."""
     steps = [line for line in lines if "seconds" in line and "held_out" not in line]
-    lanes: dict[str, list[float | None]] = {
-        name.removeprefix("seconds_"): [_number(line.get(name)) for line in steps] for name in LANES
+    series: dict[str, list[float | None]] = {
+        name.removeprefix("seconds_"): [_number(line.get(name)) for line in steps] for name in SERIES
     }
-    rollouts, total = lanes["rollouts"], lanes["seconds"]
-    lanes["rest of the step"] = [
+    rollouts, total = series["rollouts"], series["seconds"]
+    series["rest of the step"] = [
         None if whole is None else max(0.0, whole - (own or 0.0)) for own, whole in zip(rollouts, total, strict=True)
     ]
-    known = {name: own for name, own in lanes.items() if any(value is not None for value in own)}
-    return Lanes(steps=[int(line["step"]) for line in steps], lanes=known)
+    known = {name: own for name, own in series.items() if any(value is not None for value in own)}
+    return StepSeconds(steps=[int(line["step"]) for line in steps], series=known)
 
 
 def inside(rollouts: Sequence[tuple[float | None, Sequence[Span]]]) -> list[Share]:
@@ -138,7 +138,9 @@ _RULES = (
 )
 
 
-def findings_of(phases: Sequence[Share], lanes: Lanes, parts: Sequence[Share], lines: Sequence[Line]) -> list[Finding]:
+def findings_of(
+    phases: Sequence[Share], seconds: StepSeconds, parts: Sequence[Share], lines: Sequence[Line]
+) -> list[Finding]:
     """Return what would help, each with its figure; nothing where the figures say nothing."""
     known = {one.name: one.share for one in (*phases, *parts)}
     found = [
@@ -146,7 +148,7 @@ def findings_of(phases: Sequence[Share], lanes: Lanes, parts: Sequence[Share], l
         for rule in _RULES
         if known.get(rule.part, 0.0) > rule.most
     ]
-    idle, total = _sum(lanes, "engine_idle"), _sum(lanes, "rollouts")
+    idle, total = _sum(seconds, "engine_idle"), _sum(seconds, "rollouts")
     if total and idle / total > 0.3:
         figure = f"the engine is idle for {idle / total:.0%} of the time of rollouts"
         found.append(Finding(text="the engine waits for the agents: raise --concurrency or --workers", figure=figure))
@@ -166,8 +168,8 @@ def _union(spans: Sequence[Span]) -> float:
     return total
 
 
-def _sum(lanes: Lanes, name: str) -> float:
-    return sum(value or 0.0 for value in lanes.lanes.get(name, ()))
+def _sum(seconds: StepSeconds, name: str) -> float:
+    return sum(value or 0.0 for value in seconds.series.get(name, ()))
 
 
 def _share_without_spread(lines: Sequence[Line]) -> float | None:

@@ -134,15 +134,15 @@ class RunView:
         """Return where the seconds went."""
         metrics, report = await self.run.metrics(), await self.run.report() or {}
         phases = bottlenecks.shares(report.get("seconds_by_phase", {}))
-        lanes = bottlenecks.lanes_of(metrics.lines)
+        seconds = bottlenecks.step_seconds(metrics.lines)
         sample = await self._sample()
         parts = bottlenecks.inside(sample)
         return bottlenecks.Bottlenecks(
             phases=phases,
-            steps=lanes,
+            steps=seconds,
             inside=parts,
             sampled=len(sample),
-            findings=bottlenecks.findings_of(phases, lanes, parts, metrics.lines),
+            findings=bottlenecks.findings_of(phases, seconds, parts, metrics.lines),
         )
 
     async def _sample(self) -> list[tuple[float | None, Sequence[Span]]]:

@@ -62,10 +62,10 @@ function draw(page, run, target, answer) {
 }
 
 /** A chart a lane, with one cursor: how long each part took in each step. */
-function utilisation(page, run, { steps, lanes }) {
-  const names = Object.keys(lanes);
+function utilisation(page, run, { steps, series }) {
+  const names = Object.keys(series);
   if (!steps.length || !names.length) return [];
-  const top = Object.values(lanes)
+  const top = Object.values(series)
     .flat()
     .reduce((highest, value) => Math.max(highest, value ?? 0), 0.001);
   const charts = names.map((name) => {
@@ -77,7 +77,7 @@ function utilisation(page, run, { steps, lanes }) {
       onPick: (step) => go(link(["runs", run.key], { step })),
       onZoom: (range) => charts.forEach((one) => one.setZoom(range)),
     });
-    curve.setData(steps, [lanes[name]]);
+    curve.setData(steps, [series[name]]);
     return curve;
   });
   return [
