@@ -165,10 +165,10 @@ def test_a_run_is_seen_to_learn_while_it_trains(
             assert running.returncode is None
         page, _, errors = new_page(browser)
         page.goto(f"{serve('--runs', str(tmp_path))}/#/runs/live")
-        steps = "step {} of 6"
-        page.wait_for_selector(f"text={steps.format(1)}", timeout=120_000)
-        page.wait_for_selector(f"text={steps.format(6)}", timeout=120_000)
-        page.wait_for_selector("text=finished", timeout=60_000)
+        seen = "() => /step [1-5] of 6/.test(document.querySelector('main').textContent)"
+        page.wait_for_function(seen, timeout=120_000)
+        page.wait_for_selector("text=step 6 of 6", timeout=120_000)
+        page.wait_for_selector("main >> text=finished", timeout=60_000)
     finally:
         running.ended(120)
     assert errors == []

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leyden.console.access import guarded
 from leyden.console.catalogue import Catalogue
@@ -37,10 +37,12 @@ Handler = Callable[[Request], Awaitable[Any]]
 
 
 class Console:
-    """The runs of a catalogue, as an ASGI application."""
+    """The runs of a catalogue as an ASGI application."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
+        self.is_stopping: Callable[[], bool] = lambda: False
+        """Whether the server is about to stop, so that streams of events must end."""
         self._views: dict[str, RunView] = {}
 
     def application(self) -> Starlette:
@@ -180,7 +182,8 @@ class Console:
             return _error(404, error)
         view.follow()
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        return StreamingResponse(_changes(view, request), media_type="text/event-stream", headers=headers)
+        events = _changes(view, request, self.is_stopping)
+        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
     async def _of(self, request: Request) -> RunView:
         return await self.view(request.path_params["key"])
@@ -192,16 +195,16 @@ class Console:
         return [await self.view(key) for key in dict.fromkeys(keys)]
 
 
-async def _changes(view: RunView, request: Request) -> AsyncGenerator[bytes]:
+async def _changes(view: RunView, request: Request, is_stopping: Callable[[], bool]) -> AsyncGenerator[bytes]:
     """Yield an event at the beginning and at each change."""
     sent: dict[str, Any] = {}
     quiet = 0.0
-    while not await request.is_disconnected():
+    while not (is_stopping() or await request.is_disconnected()):
         try:
             change = await view.change()
         except (LeydenError, OSError) as error:
             yield b"event: problem\ndata: " + msgspec.json.encode({"error": _line(error)}) + b"\n\n"
-            await asyncio.sleep(SILENCE)
+            await _pause(SILENCE, is_stopping)
             continue
         if change != sent:
             sent, quiet = change, 0.0
@@ -209,8 +212,16 @@ async def _changes(view: RunView, request: Request) -> AsyncGenerator[bytes]:
         elif quiet >= SILENCE:
             quiet = 0.0
             yield b": still here\n\n"
-        await asyncio.sleep(EVENT_SECONDS)
+        await _pause(EVENT_SECONDS, is_stopping)
         quiet += EVENT_SECONDS
+
+
+async def _pause(seconds: float, is_stopping: Callable[[], bool]) -> None:
+    """Wait, but not longer than until the server is about to stop."""
+    left = seconds
+    while left > 0 and not is_stopping():
+        await asyncio.sleep(min(left, 0.1))
+        left -= 0.1
 
 
 def _held_out_rollouts(view: RunView, name: str, version: int | None) -> dict[str, str]:
@@ -280,14 +291,25 @@ def application(
     host: str = "127.0.0.1",
     token: str | None = None,
     allowed_hosts: Sequence[str] = (),
-) -> ASGIApp:
+) -> "Guarded":
     """Return the console of the runs in `folders` and `uris` as an ASGI application, with all checks."""
-    app = Console(Catalogue(folders, uris)).application()
-    return guarded(app, host, token, tuple(allowed_hosts))
+    console = Console(Catalogue(folders, uris))
+    return Guarded(console, guarded(console.application(), host, token, tuple(allowed_hosts)))
+
+
+class Guarded:
+    """A console behind the checks of `access`."""
+
+    def __init__(self, console: Console, app: ASGIApp) -> None:
+        self.console, self._app = console, app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request through the checks to the console."""
+        await self._app(scope, receive, send)
 
 
 async def serve(
-    app: ASGIApp, host: str, port: int, ready: Callable[[int], None], *, until: Callable[[], bool] = lambda: False
+    app: Guarded, host: str, port: int, ready: Callable[[int], None], *, until: Callable[[], bool] = lambda: False
 ) -> None:
     """Serve `app` until the process is stopped, or `until` returns True.
 
@@ -295,8 +317,9 @@ async def serve(
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family, backlog=2048) as listening:
-        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, lifespan="on")
+        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, lifespan="on")
         server = uvicorn.Server(config)
+        app.console.is_stopping = lambda: server.should_exit
 
         async def watch() -> None:
             while not until():

@@ -3,7 +3,7 @@
  * @module
  */
 
-import { fill, setText } from "./dom.js";
+import { element, fill, setText } from "./dom.js";
 import { problem } from "./elements/page.js";
 import { startKeys } from "./keys.js";
 import { match, parse, remember } from "./router.js";
@@ -56,7 +56,7 @@ async function route() {
   const found = VIEWS.map(([pattern, load]) => ({ parameters: match(pattern, path), load })).find(
     (one) => one.parameters,
   );
-  if (!found) return fill(main, problem("There is no such page.", null));
+  if (!found) return fill(main, element("h1", {}, "No such page"), problem("There is no such page.", null));
   try {
     const view = await found.load();
     if (signal.aborted) return;

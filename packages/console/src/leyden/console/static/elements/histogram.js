@@ -26,7 +26,7 @@ export class Histogram {
     this.shade = svg("rect.range", { y: 0, height: HEIGHT, width: 0 });
     this.picture = svg(
       "svg.histogram",
-      { viewBox: `0 0 ${BINS} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" },
+      { viewBox: `0 0 ${BINS} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
       this.back,
       this.front,
       this.shade,
