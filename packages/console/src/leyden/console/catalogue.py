@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from leyden.console.folder_run import FolderRun
+from leyden.console.plain import one_line
 from leyden.console.run import Run, RunItem
 from leyden.console.stored_run import StoredRun, StoreFolder
 from leyden.core.errors import LeydenError, RunError
@@ -56,7 +57,7 @@ class Catalogue:
             try:
                 items.append(await run.item(key))
             except (LeydenError, OSError, msgspec.MsgspecError) as error:
-                problems.append(Problem(where=run.place, error=_line(error)))
+                problems.append(Problem(where=run.place, error=one_line(error)))
         items.sort(key=lambda item: item.updated or item.began or 0.0, reverse=True)
         return Listing(runs=items, problems=problems)
 
@@ -97,7 +98,7 @@ class Catalogue:
         try:
             runs = await source.runs()
         except (LeydenError, OSError) as error:
-            self._problems.append(Problem(where=mask_text(source.uri), error=_line(error)))
+            self._problems.append(Problem(where=mask_text(source.uri), error=one_line(error)))
             return
         for run_id, name in runs:
             place = f"{source.uri}#{run_id}"
@@ -122,7 +123,3 @@ class Catalogue:
         )
         self._keys[place] = key
         return key
-
-
-def _line(error: Exception) -> str:
-    return mask_text(" ".join(str(error).split()))

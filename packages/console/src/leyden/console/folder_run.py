@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from leyden.console.metrics_file import MetricsFile, MetricsLines, last_lines
-from leyden.console.run import Alert, Command, HeldOut, Run, RunItem, Version, run_state
+from leyden.console.metrics_file import Line, MetricsFile, MetricsLines, last_lines
+from leyden.console.run import Command, HeldOut, Run, RunItem, Version, held_out_of, run_state
 from leyden.core.errors import RunError
 from leyden.core.masking import mask_text
 from leyden.core.policy.update.token_record import PolicyTokens
@@ -52,7 +52,8 @@ class FolderRun(Run):
 
     def _read_item(self, key: str, *, in_use: bool) -> RunItem:
         folder, config, report = self._folder, self._read_config(), self._read_report()
-        steps = [line for line in last_lines(folder.metrics_file) if "reward" in line and "alert" not in line]
+        lines = last_lines(folder.metrics_file)
+        steps = [line for line in lines if "reward" in line and "alert" not in line]
         last: Mapping[str, Any] = steps[-1] if steps else {}
         failure = folder.failure()
         began = _time(folder.path / "run_id") or _time(folder.config_file)
@@ -70,30 +71,21 @@ class FolderRun(Run):
             step=int(last.get("step", 0)),
             steps=config.get("steps"),
             reward=last.get("reward"),
-            held_out=self._held_out(report),
-            alerts=[]
-            if report is None
-            else [msgspec.convert(msgspec.to_builtins(one), Alert) for one in report.alerts],
+            held_out=self._held_out(report, lines),
+            alerts=[] if report is None else report.alerts,
             began=began,
             updated=_time(folder.metrics_file) or began,
             seconds=None if report is None else report.seconds,
             error=failure or (None if report is None else report.stopped_early),
         )
 
-    def _held_out(self, report: RunReport | None) -> list[HeldOut]:
+    def _held_out(self, report: RunReport | None, lines: Sequence[Line]) -> list[HeldOut]:
         if report is not None:
             return [
                 HeldOut(name=name, tasks=own.tasks, is_share=own.is_share, before=own.before, after=own.after)
                 for name, own in report.held_out.items()
             ]
-        found: dict[str, list[float | None]] = {}
-        for line in last_lines(self._folder.metrics_file):
-            if "success" in line and "held_out" in line:
-                found.setdefault(line["held_out"], []).append(line["success"])
-        return [
-            HeldOut(name=name, before=values[0], after=values[-1] if len(values) > 1 else None)
-            for name, values in found.items()
-        ]
+        return held_out_of(lines)
 
     def _read_config(self) -> dict[str, Any]:
         changed = _changed(self._folder.config_file)

@@ -12,7 +12,8 @@ import msgspec
 
 from leyden.console.metrics_file import Line
 from leyden.console.rollout_index import Row
-from leyden.console.run import Alert, RunItem
+from leyden.console.run import RunItem
+from leyden.core.trainer.run_folder.report import RaisedAlert
 
 Level = Literal["alarm", "warning", "ok", "unknown"]
 RECENT = 5
@@ -47,7 +48,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """Signs of life, alerts and signals."""
 
     liveness: list[Sign]
-    alerts: list[Alert]
+    alerts: list[RaisedAlert]
     signals: list[Signal]
 
 
@@ -55,7 +56,7 @@ def health_of(item: RunItem, lines: Sequence[Line], rows: Sequence[Row], now: fl
     """Return the health of a run from its metrics and its rollouts."""
     now = time.time() if now is None else now
     steps = [line for line in lines if "held_out" not in line and "alert" not in line and "step" in line]
-    liveness = [_process(item), _progress(item, steps, now), _rollouts(item, rows, now)]
+    liveness = [_process(item), _progress(item, steps, now), _rollouts(rows)]
     is_alive = all(sign.level != "alarm" for sign in liveness)
     signals = [signal for signal in _signals(steps[-RECENT:], rows) if signal is not None]
     if not is_alive:
@@ -86,7 +87,7 @@ def _progress(item: RunItem, steps: Sequence[Line], now: float) -> Sign:
     return Sign(name=name, level="alarm" if is_late else "ok", message=message, since=item.updated)
 
 
-def _rollouts(item: RunItem, rows: Sequence[Row], now: float) -> Sign:
+def _rollouts(rows: Sequence[Row]) -> Sign:
     name = "rollouts"
     recent = [row for row in rows if row.status in ("succeeded", "failed")][-100:]
     if not recent:
@@ -96,16 +97,15 @@ def _rollouts(item: RunItem, rows: Sequence[Row], now: float) -> Sign:
     message = f"{len(failed)} of the last {len(recent)} rollouts failed"
     if failed:
         message += f"; the last one: {failed[-1].error}"
-    del now
     level: Level = "alarm" if share > 0.5 else "warning" if share > 0.1 else "ok"
     return Sign(name=name, level=level, message=message)
 
 
-def _alerts(item: RunItem, lines: Sequence[Line]) -> list[Alert]:
+def _alerts(item: RunItem, lines: Sequence[Line]) -> list[RaisedAlert]:
     if item.alerts:
         return item.alerts
     return [
-        Alert(name=str(line["alert"]), since=int(line["step"]), message=str(line.get("message", "")))
+        RaisedAlert(name=str(line["alert"]), since=int(line["step"]), message=str(line.get("message", "")))
         for line in lines
         if "alert" in line
     ]

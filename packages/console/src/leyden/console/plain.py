@@ -1,8 +1,10 @@
-"""Values of agents as plain data that JSON can hold: bytes and numbers that are not finite become text."""
+"""Values of agents and errors as what JSON and a page can hold: plain data, and one line of text."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
+
+from leyden.core.masking import mask_text
 
 DEPTH = 40
 """Deepest nesting that is shown."""
@@ -24,3 +26,8 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Sequence):
         return [plain(own, depth + 1) for own in cast("Sequence[Any]", value)]
     return str(value)
+
+
+def one_line(error: Exception) -> str:
+    """Return an error's message as one line with secrets masked; its type if it has none."""
+    return mask_text(" ".join(str(error).split())) or type(error).__name__

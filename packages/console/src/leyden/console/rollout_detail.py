@@ -174,7 +174,6 @@ def rollout_view(rollout: Rollout) -> dict[str, Any]:
         "input": plain(rollout.input),
         "started": rollout.start_time,
         "ended": rollout.end_time,
-        "task": rollout.metadata.get("row", rollout.metadata.get("task")),
         "metadata": plain(rollout.metadata),
     }
 

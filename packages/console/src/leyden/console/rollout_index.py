@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from leyden.console.plain import one_line, plain
 from leyden.console.run import Run
 from leyden.core.data import semconv
 from leyden.core.data.failure import failure_of
@@ -100,7 +101,7 @@ class RolloutIndex:
                     await self._read_open(store)
                 self.problem = ""
             except (LeydenError, OSError, ValueError) as error:  # ValueError: a damaged file of the run
-                self.problem = mask_text(" ".join(str(error).split()))
+                self.problem = one_line(error)
                 log.debug("rollouts of %s: %s", self.run.place, error)
             await asyncio.sleep(PAUSE)
 
@@ -108,10 +109,8 @@ class RolloutIndex:
         while True:
             page = await store.query_rollouts(limit=PAGE, offset=self._offset)
             self.total = page.total
-            if self._offset > page.total or (not page.items and self._offset):
-                if self._offset > page.total:
-                    self._forget()
-                return
+            if self._offset > page.total:
+                self._forget()
             if not page.items:
                 return
             if page.total - self._offset > MOST:
@@ -182,15 +181,14 @@ def row_of(rollout: Rollout, spans: Sequence[Span]) -> Row:
     reward, _ = last_reward(own)
     failure = None if attempt is None else failure_of(attempt)
     agents = dict.fromkeys(name for span in calls if (name := span.text(semconv.AGENT_NAME) or span.text(semconv.NODE)))
-    versions = [version for span in calls if (version := newest_version(span)) >= 0]
     return Row(
         id=rollout.rollout_id,
         mode=rollout.mode,
         set=set_of(rollout),
         group=group_of(rollout),
-        task=rollout.metadata.get("row", rollout.metadata.get("task")),
+        task=task_of(rollout),
         status=rollout.status,
-        version=max(versions, default=None),
+        version=newest_of(calls),
         reward=reward,
         calls=len(calls),
         tokens=sum(_tokens(span) for span in calls),
@@ -200,6 +198,16 @@ def row_of(rollout: Rollout, spans: Sequence[Span]) -> Row:
         agents=", ".join(list(agents)[:NAMES]),
         truncated=sum("length" in _finish(span) for span in calls),
     )
+
+
+def newest_of(calls: Sequence[Span]) -> int | None:
+    """Return the newest policy version that answered one of the recorded `calls`; None if none is recorded."""
+    return max((version for span in calls if (version := newest_version(span)) >= 0), default=None)
+
+
+def task_of(rollout: Rollout) -> Any:
+    """Return the row of a rollout's task, or what its metadata has in its place."""
+    return plain(rollout.metadata.get("row", rollout.metadata.get("task")))
 
 
 def group_of(rollout: Rollout) -> str:

@@ -1,15 +1,16 @@
 """`Run`: what the console reads of one run, whether from its folder or from a store alone."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from leyden.console.metrics_file import MetricsLines
+from leyden.console.metrics_file import Line, MetricsLines
 from leyden.core.policy.update.token_record import PolicyTokens
 from leyden.core.store.base import LightningStore
+from leyden.core.trainer.run_folder.report import RaisedAlert
 from leyden.core.trainer.why.trained_or_reason import RunFacts
 
 State = Literal["running", "finished", "not finished", "failed", "stopped", "ended before its first step"]
@@ -24,15 +25,6 @@ class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
     """Whether every task earned 0 or 1, so that the means are shares of solved tasks; None if that is unknown."""
     before: float | None = None
     after: float | None = None
-
-
-class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """A harmful pattern in the metrics, from step `since` on, and up to the step before `until`."""
-
-    name: str
-    since: int
-    until: int | None = None
-    message: str
 
 
 class RunItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +47,7 @@ class RunItem(msgspec.Struct, frozen=True, kw_only=True):
     reward: float | None = None
     """Mean reward of the last step's rollouts."""
     held_out: list[HeldOut] = []
-    alerts: list[Alert] = []
+    alerts: list[RaisedAlert] = []
     began: float | None = None
     updated: float | None = None
     seconds: float | None = None
@@ -148,6 +140,18 @@ class Run(ABC):
     async def close(self) -> None:
         """Release what is open."""
         return None
+
+
+def held_out_of(lines: Iterable[Line]) -> list[HeldOut]:
+    """Return the first and the last evaluation of each held-out set in a run's metrics."""
+    found: dict[str, list[float | None]] = {}
+    for line in lines:
+        if "success" in line and "held_out" in line:
+            found.setdefault(line["held_out"], []).append(line["success"])
+    return [
+        HeldOut(name=name, before=values[0], after=values[-1] if len(values) > 1 else None)
+        for name, values in found.items()
+    ]
 
 
 def run_state(*, in_use: bool, failed: bool, has_report: bool) -> State:

@@ -11,9 +11,21 @@ import msgspec
 
 from leyden.console import bottlenecks, health
 from leyden.console.call_detail import TrainedTokens, messages_of, prompt_of, response_of, step_totals, trained_in
+from leyden.console.plain import plain
 from leyden.console.prompts import prompts_view
 from leyden.console.rollout_detail import attempts_of, joined, outcome_of, rollout_view, span_view
-from leyden.console.rollout_index import COLUMNS, PAGE, RolloutIndex, Row, group_of, row_of, set_of, with_outcome
+from leyden.console.rollout_index import (
+    COLUMNS,
+    PAGE,
+    RolloutIndex,
+    Row,
+    group_of,
+    newest_of,
+    row_of,
+    set_of,
+    task_of,
+    with_outcome,
+)
 from leyden.console.run import Run
 from leyden.console.steps import Steps, steps_of
 from leyden.console.vocabulary import Vocabulary, find_vocabulary
@@ -30,7 +42,7 @@ from leyden.core.trainer.run_folder.prompt_search import read_prompt_search
 from leyden.core.trainer.why.reading import RunRecord
 from leyden.core.trainer.why.summary import Summary, summarise
 from leyden.core.trainer.why.trained_or_reason import RolloutExplanation, RunFacts, explain
-from leyden.core.trajectory.calls import is_recorded_call, newest_version
+from leyden.core.trajectory.calls import is_recorded_call
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +92,7 @@ class RunView:
         ]
         return {
             **msgspec.to_builtins(item),
-            "config": config,
+            "config": plain(config),
             "report": report,
             "versions": versions,
             "phases": (report or {}).get("seconds_by_phase", {}),
@@ -191,11 +203,13 @@ class RunView:
     async def rollout(self, rollout_id: str) -> dict[str, Any]:
         """Return one rollout with its spans, what became of it, and its group. Raises RunError if there is none."""
         recorded, found = await self._recorded(rollout_id)
+        latest = recorded.attempts[-1][1] if recorded.attempts else []
         return {
             "rollout": {
                 **rollout_view(recorded.rollout),
                 "set": set_of(recorded.rollout),
-                "version": _version(recorded),
+                "task": task_of(recorded.rollout),
+                "version": newest_of([span for span in latest if is_recorded_call(span)]),
                 "group": group_of(recorded.rollout),
             },
             "reward": found.reward,
@@ -280,13 +294,6 @@ class RunView:
             known = await asyncio.to_thread(find_vocabulary, folders, policy)
             self._vocabularies[policy] = known
         return known
-
-
-def _version(recorded: RecordedRollout) -> int | None:
-    """Return the newest version that answered a call of a rollout's latest attempt."""
-    spans = recorded.attempts[-1][1] if recorded.attempts else []
-    found = [version for span in spans if is_recorded_call(span) and (version := newest_version(span)) >= 0]
-    return max(found, default=None)
 
 
 def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:

@@ -21,10 +21,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from leyden.console.access import guarded
 from leyden.console.catalogue import Catalogue
 from leyden.console.compare import MOST, compared_sets, differences, evaluated
-from leyden.console.plain import plain
+from leyden.console.plain import one_line
 from leyden.console.run_view import RunView
 from leyden.core.errors import LeydenError, NotFound, RunError
-from leyden.core.masking import mask_text
 
 STATIC = Path(__file__).parent / "static"
 EVENT_SECONDS = 1.0
@@ -203,7 +202,7 @@ async def _changes(view: RunView, request: Request, is_stopping: Callable[[], bo
         try:
             change = await view.change()
         except (LeydenError, OSError) as error:
-            yield b"event: problem\ndata: " + msgspec.json.encode({"error": _line(error)}) + b"\n\n"
+            yield b"event: problem\ndata: " + msgspec.json.encode({"error": one_line(error)}) + b"\n\n"
             await _pause(SILENCE, is_stopping)
             continue
         if change != sent:
@@ -251,7 +250,7 @@ def _json(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         except Exception as error:  # one page that cannot be shown must not take the others along
             log.exception("%s could not be answered", request.url.path)
             return _error(500, RuntimeError(f"{type(error).__name__}: {error}"))
-        body = msgspec.json.encode(plain(msgspec.to_builtins(found)))
+        body = msgspec.json.encode(found)
         return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
     return endpoint
@@ -262,12 +261,8 @@ async def _unknown(request: Request) -> Any:
 
 
 def _error(status: int, error: Exception) -> Response:
-    body = msgspec.json.encode({"error": _line(error)})
+    body = msgspec.json.encode({"error": one_line(error)})
     return Response(body, status, media_type="application/json", headers={"cache-control": "no-store"})
-
-
-def _line(error: Exception) -> str:
-    return mask_text(" ".join(str(error).split())) or type(error).__name__
 
 
 def _integer(request: Request, name: str) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 
 from leyden.console.folder_run import policies_line
 from leyden.console.metrics_file import Line, MetricsLines
-from leyden.console.run import HeldOut, Run, RunItem, State, Version
+from leyden.console.run import Run, RunItem, State, Version, held_out_of
 from leyden.core.data.run import Run as RunRecord
 from leyden.core.data.run import StepMetrics
 from leyden.core.errors import RunError
@@ -83,21 +83,11 @@ class StoredRun(Run):
             step=last.step,
             steps=config.get("steps"),
             reward=last.values.get("reward"),
-            held_out=await self._held_out(),
+            held_out=held_out_of((await self.metrics()).lines),
             began=record.start_time,
             updated=record.update_time,
             seconds=None if record.end_time is None else record.end_time - record.start_time,
         )
-
-    async def _held_out(self) -> list[HeldOut]:
-        found: dict[str, list[float | None]] = {}
-        for line in (await self.metrics()).lines:
-            if "success" in line:
-                found.setdefault(line["held_out"], []).append(line["success"])
-        return [
-            HeldOut(name=name, before=values[0], after=values[-1] if len(values) > 1 else None)
-            for name, values in found.items()
-        ]
 
     async def config(self) -> Mapping[str, Any]:
         """Return the configuration that the store keeps."""
