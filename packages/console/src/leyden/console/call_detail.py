@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from leyden.console.plain import plain
+from leyden.console.rollout_detail import versions_of
 from leyden.console.vocabulary import Vocabulary
 from leyden.core.data import semconv
 from leyden.core.data.encoding.token_sets import unpack_token_sets
@@ -91,7 +92,7 @@ def response_of(span: Span, vocabulary: Vocabulary | None) -> ResponseTokens:
         texts=[] if vocabulary is None else vocabulary.texts(ids),
         logprobs=_logprobs(attributes, semconv.RESPONSE_LOGPROBS, len(ids)),
         sampled_logprobs=_logprobs(attributes, semconv.SAMPLING_LOGPROBS, len(ids)),
-        versions=_versions(attributes, len(ids)),
+        versions=_version_of_each(span, len(ids)),
         allowed=_allowed(attributes, len(ids)),
     )
 
@@ -192,12 +193,9 @@ def _logprobs(attributes: Mapping[str, Any], name: str, count: int) -> Numbers:
     return [value if np.isfinite(value) else None for value in values] if len(values) == count else []
 
 
-def _versions(attributes: Mapping[str, Any], count: int) -> list[int]:
-    recorded: list[int] | None = attributes.get(semconv.POLICY_VERSIONS)
-    if not isinstance(recorded, list):
-        version = attributes.get(semconv.POLICY_VERSION)
-        return [version] * count if isinstance(version, int) else []
-    found = [number for number, tokens in zip(recorded[::2], recorded[1::2], strict=False) for _ in range(tokens)]
+def _version_of_each(span: Span, count: int) -> list[int]:
+    """Return the version that generated each of `count` tokens; empty where the record does not say it."""
+    found = [version for version, tokens in versions_of(span, count) for _ in range(tokens)]
     return found if len(found) == count else []
 
 

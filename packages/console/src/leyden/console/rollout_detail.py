@@ -13,6 +13,7 @@ from leyden.core.data.rollout import Attempt, Rollout
 from leyden.core.data.span import Span
 from leyden.core.trainer.rollouts.recorded import RecordedRollout
 from leyden.core.trainer.why.trained_or_reason import CallExplanation, RolloutExplanation
+from leyden.core.trajectory.assemble import last_reward
 from leyden.core.trajectory.calls import finish_reason, is_recorded_call
 from leyden.core.trajectory.messages import read_messages, text_of, tool_requests
 
@@ -278,14 +279,10 @@ def _error(span: Span) -> str | None:
 def _model(span: Span, found: CallExplanation | None) -> ModelCall:
     attributes = span.attributes
     messages = read_messages(attributes.get(semconv.OUTPUT_MESSAGES))
-    versions: Any = attributes.get(semconv.POLICY_VERSIONS) or []
-    version = attributes.get(semconv.POLICY_VERSION)
-    if not versions and isinstance(version, int):
-        versions = [version, _count(attributes, semconv.OUTPUT_TOKENS) or 0]
     latency = attributes.get(semconv.LATENCY)
     return ModelCall(
         policy=span.text(semconv.POLICY),
-        versions=list(zip(versions[::2], versions[1::2], strict=False)),
+        versions=versions_of(span, _count(attributes, semconv.OUTPUT_TOKENS) or 0),
         model=span.text(semconv.RESPONSE_MODEL) or span.text(semconv.REQUEST_MODEL),
         prompt_tokens=_count(attributes, semconv.INPUT_TOKENS),
         response_tokens=_count(attributes, semconv.OUTPUT_TOKENS),
@@ -312,17 +309,17 @@ def _tool(span: Span) -> Tool:
 
 
 def _reward(span: Span) -> Reward:
-    value = span.attributes.get(semconv.REWARD_VALUE)
-    dimensions = {
-        name.removeprefix(semconv.REWARD_DIMENSION): float(own)
-        for name, own in span.attributes.items()
-        if name.startswith(semconv.REWARD_DIMENSION) and isinstance(own, int | float)
-    }
-    return Reward(
-        value=float(value) if isinstance(value, int | float) else None,
-        dimensions=dimensions,
-        feedback=span.text(semconv.REWARD_FEEDBACK),
-    )
+    value, dimensions = last_reward([span])
+    return Reward(value=value, dimensions=dimensions, feedback=span.text(semconv.REWARD_FEEDBACK))
+
+
+def versions_of(span: Span, tokens: int) -> list[tuple[int, int]]:
+    """Return the policy versions that generated a call's `tokens`, in order, each with its number of them."""
+    recorded: list[int] | None = span.attributes.get(semconv.POLICY_VERSIONS)  # type: ignore[assignment]  # a list of int
+    if isinstance(recorded, list) and recorded:
+        return list(zip(recorded[::2], recorded[1::2], strict=False))
+    version = span.attributes.get(semconv.POLICY_VERSION)
+    return [(version, tokens)] if isinstance(version, int) else []
 
 
 def _count(attributes: Mapping[str, Any], name: str) -> int | None:

@@ -23,6 +23,7 @@ from leyden.core.data.span import Span
 from leyden.core.errors import LeydenError
 from leyden.core.masking import mask_text
 from leyden.core.store.base import LightningStore
+from leyden.core.trainer.rollouts.recorded import group_of
 from leyden.core.trainer.why.learning import Learning
 from leyden.core.trajectory.assemble import last_reward
 from leyden.core.trajectory.calls import is_recorded_call, newest_version
@@ -185,7 +186,7 @@ def row_of(rollout: Rollout, spans: Sequence[Span]) -> Row:
         id=rollout.rollout_id,
         mode=rollout.mode,
         set=set_of(rollout),
-        group=group_of(rollout),
+        group=training_group(rollout),
         task=task_of(rollout),
         status=rollout.status,
         version=newest_of(calls),
@@ -210,11 +211,9 @@ def task_of(rollout: Rollout) -> Any:
     return plain(rollout.metadata.get("row", rollout.metadata.get("task")))
 
 
-def group_of(rollout: Rollout) -> str:
-    """Return the id of a training rollout's group: the part of its id that its group has in common."""
-    if rollout.mode != "train" or "task" not in rollout.metadata:
-        return ""
-    return rollout.rollout_id.rpartition("-")[0]
+def training_group(rollout: Rollout) -> str:
+    """Return the id of a training rollout's group; empty for others, and for rollouts that no run made."""
+    return group_of(rollout) if rollout.mode == "train" and "task" in rollout.metadata else ""
 
 
 def set_of(rollout: Rollout) -> str:

@@ -19,11 +19,11 @@ from leyden.console.rollout_index import (
     PAGE,
     RolloutIndex,
     Row,
-    group_of,
     newest_of,
     row_of,
     set_of,
     task_of,
+    training_group,
     with_outcome,
 )
 from leyden.console.run import Run
@@ -210,7 +210,7 @@ class RunView:
                 "set": set_of(recorded.rollout),
                 "task": task_of(recorded.rollout),
                 "version": newest_of([span for span in latest if is_recorded_call(span)]),
-                "group": group_of(recorded.rollout),
+                "group": training_group(recorded.rollout),
             },
             "reward": found.reward,
             "outcome": outcome_of(found),
@@ -261,12 +261,12 @@ class RunView:
         return recorded, found
 
     async def _siblings(self, rollout: Rollout) -> list[dict[str, Any]]:
-        group = group_of(rollout)
+        group = training_group(rollout)
         if not group:
             return []
         store = await self._store()
         page = await store.query_rollouts(rollout_id_contains=f"{group}-", limit=PAGE)
-        own = [one.rollout_id for one in page if group_of(one) == group]
+        own = [one.rollout_id for one in page if training_group(one) == group]
         rows = [self.index.rows.get(name) or await self._row(store, name) for name in own]
         return [
             {"id": row.id, "reward": row.reward, "status": row.status, "trained": row.trained}

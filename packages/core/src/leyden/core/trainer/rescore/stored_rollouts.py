@@ -11,6 +11,7 @@ from leyden.core.data.span import Span
 from leyden.core.data.transition import Trajectory
 from leyden.core.errors import UsageError
 from leyden.core.store.base import LightningStore
+from leyden.core.trainer.rollouts.recorded import group_of
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.select import Selector
 
@@ -125,8 +126,3 @@ def _is_wanted(rollout: Rollout, which: Which) -> bool:
     is_held_out = rollout.mode in ("val", "test")
     wanted = which == "all" or is_held_out == (which == "held-out")
     return wanted and rollout.status in FINISHED_ROLLOUT
-
-
-def group_of(rollout: Rollout) -> str:
-    """Return the rollout's id without the number of the copy; empty for a rollout that is compared with no other."""
-    return "" if rollout.mode in ("val", "test") else rollout.rollout_id.rpartition("-")[0]

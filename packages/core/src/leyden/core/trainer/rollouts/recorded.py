@@ -48,3 +48,8 @@ async def no_rollout(store: LightningStore, run: str, wanted: str) -> RunError:
     some = await store.query_rollouts(limit=3)
     example = ", ".join(rollout.rollout_id for rollout in some) or "none"
     return RunError(f"run {run!r} has no rollout {wanted!r}; it has {some.total} rollouts, with ids such as {example}")
+
+
+def group_of(rollout: Rollout) -> str:
+    """Return the rollout's id without the number of the copy; empty for a rollout that is compared with no other."""
+    return "" if rollout.mode in ("val", "test") else rollout.rollout_id.rpartition("-")[0]
