@@ -46,7 +46,7 @@ async def test_a_token_opens_the_console_and_leaves_the_address(folder: RunFolde
     async with client(folder, "0.0.0.0", token="secret-of-the-console") as http:
         assert (await http.get("/api/runs")).status_code == 403
         assert (await http.get("/?token=another")).status_code == 403
-        assert (await http.get("/api/runs", headers={"cookie": "leyden_console=another"})).status_code == 403
+        assert (await http.get("/api/runs", headers={"cookie": "leyden_console_8600=another"})).status_code == 403
         opened = await http.get("/?token=secret-of-the-console&x=1")
         assert (opened.status_code, opened.headers["location"]) == (303, "/?x=1")
         cookie = opened.headers["set-cookie"]
@@ -57,7 +57,7 @@ async def test_a_token_opens_the_console_and_leaves_the_address(folder: RunFolde
 
 async def test_a_damaged_cookie_is_no_token(folder: RunFolder) -> None:
     async with client(folder, token="secret") as http:
-        assert (await http.get("/api/runs", headers={"cookie": 'a="; leyden_console'})).status_code == 403
+        assert (await http.get("/api/runs", headers={"cookie": 'a="; leyden_console_8600'})).status_code == 403
 
 
 async def test_no_file_outside_of_the_pages_is_served(folder: RunFolder, tmp_path: Path) -> None:
@@ -72,3 +72,57 @@ async def test_no_file_outside_of_the_pages_is_served(folder: RunFolder, tmp_pat
         ):
             answer = await http.get(path)
             assert answer.status_code in (400, 404), path
+
+
+@pytest.fixture
+def acting(folder: RunFolder) -> httpx.AsyncClient:
+    """A client of a console with actions, whose cookie holds the right token."""
+    http = client(folder, token="secret", allow_actions=True)
+    http.headers["cookie"] = "leyden_console_8600=secret"
+    return http
+
+
+def test_actions_need_a_token(folder: RunFolder) -> None:
+    with pytest.raises(ValueError, match="needs a token"):
+        application([folder.path.parent], allow_actions=True)
+
+
+async def test_a_page_of_the_console_may_request_a_change(acting: httpx.AsyncClient) -> None:
+    own = {"origin": "http://127.0.0.1:8600", "sec-fetch-site": "same-origin"}
+    async with acting as http:
+        assert (await http.get("/api/console")).json()["actions"] is True
+        answer = await http.post("/api/jobs/7/stop", json={}, headers=own)
+
+    assert (answer.status_code, answer.json()) == (404, {"error": "there is no job '7'"})
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"origin": "http://attacker.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://127.0.0.1:9999"}, 403),
+        ({"content-type": "text/plain"}, 415),
+        ({"content-type": "application/x-www-form-urlencoded"}, 415),
+        ({"host": "attacker.example"}, 421),
+        ({"cookie": ""}, 403),
+    ],
+)
+async def test_another_page_can_request_no_change(
+    acting: httpx.AsyncClient, headers: dict[str, str], status: int
+) -> None:
+    async with acting as http:
+        answer = await http.post(
+            "/api/jobs/7/stop", content="{}", headers={"content-type": "application/json", **headers}
+        )
+
+    assert answer.status_code == status
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS"])
+async def test_with_actions_other_methods_stay_refused(acting: httpx.AsyncClient, method: str) -> None:
+    async with acting as http:
+        assert (await http.request(method, "/api/jobs")).status_code == 405
+        assert (await http.post("/", json={})).status_code == 405

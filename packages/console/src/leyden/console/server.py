@@ -1,45 +1,39 @@
 """The console's server: JSON and events over HTTP, and the pages that show them."""
 
 import asyncio
-import logging
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from leyden.console.access import guarded
+from leyden.console.actions.jobs import Jobs
+from leyden.console.actions.routes import JobRequests
 from leyden.console.catalogue import Catalogue
 from leyden.console.compare import MOST, compared_sets, differences, evaluated
-from leyden.console.plain import one_line
+from leyden.console.http.access import guarded
+from leyden.console.http.answers import as_json, error_answer, whole_number
+from leyden.console.http.events import event_stream
 from leyden.console.run_view import RunView
-from leyden.core.errors import LeydenError, NotFound, RunError
+from leyden.core.errors import RunError
 
 STATIC = Path(__file__).parent / "static"
-EVENT_SECONDS = 1.0
-"""Least time between two events of one page."""
-SILENCE = 15.0
-"""Seconds after which an event stream sends a comment, so that a connection that is gone is noticed."""
-
-log = logging.getLogger(__name__)
-Handler = Callable[[Request], Awaitable[Any]]
 
 
 class Console:
-    """The runs of a catalogue as an ASGI application."""
+    """The runs of a catalogue as an ASGI application; with `jobs`, also the actions."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
-        self.catalogue = catalogue
+    def __init__(self, catalogue: Catalogue, jobs: Jobs | None = None) -> None:
+        self.catalogue, self.jobs = catalogue, jobs
         self.is_stopping: Callable[[], bool] = lambda: False
         """Whether the server is about to stop, so that streams of events must end."""
         self._views: dict[str, RunView] = {}
@@ -48,25 +42,31 @@ class Console:
         """Return the application, without the checks of `access`."""
         run = "/api/runs/{key}"
         routes: list[BaseRoute] = [
-            Route("/api/console", _json(self._about)),
-            Route("/api/runs", _json(self._runs)),
-            Route(run, _json(self._run)),
-            Route(f"{run}/steps", _json(self._steps)),
-            Route(f"{run}/step/{{number:int}}", _json(self._step)),
+            Route("/api/console", as_json(self._about)),
+            Route("/api/runs", as_json(self._runs)),
+            Route(run, as_json(self._run)),
+            Route(f"{run}/steps", as_json(self._steps)),
+            Route(f"{run}/step/{{number:int}}", as_json(self._step)),
             Route(f"{run}/events", self._events),
-            Route(f"{run}/rollouts", _json(self._rollouts)),
-            Route(f"{run}/why", _json(self._why)),
-            Route(f"{run}/health", _json(self._health)),
-            Route(f"{run}/bottlenecks", _json(self._bottlenecks)),
-            Route(f"{run}/prompts", _json(self._prompts)),
-            Route(f"{run}/rollouts/{{rollout:path}}/calls/{{span}}", _json(self._call)),
-            Route(f"{run}/rollouts/{{rollout:path}}", _json(self._rollout)),
-            Route("/api/compare", _json(self._compare)),
-            Route("/api/compare/tasks", _json(self._compare_tasks)),
-            Route("/api/{rest:path}", _json(_unknown)),
+            Route(f"{run}/rollouts", as_json(self._rollouts)),
+            Route(f"{run}/why", as_json(self._why)),
+            Route(f"{run}/health", as_json(self._health)),
+            Route(f"{run}/bottlenecks", as_json(self._bottlenecks)),
+            Route(f"{run}/prompts", as_json(self._prompts)),
+            Route(f"{run}/rollouts/{{rollout:path}}/calls/{{span}}", as_json(self._call)),
+            Route(f"{run}/rollouts/{{rollout:path}}", as_json(self._rollout)),
+            Route("/api/compare", as_json(self._compare)),
+            Route("/api/compare/tasks", as_json(self._compare_tasks)),
+            *self._actions(),
+            Route("/api/{rest:path}", as_json(_unknown)),
             Mount("/", StaticFiles(directory=STATIC, html=True)),
         ]
         return Starlette(routes=routes, lifespan=self._lifespan)
+
+    def _actions(self) -> list[BaseRoute]:
+        if self.jobs is None:
+            return []
+        return JobRequests(self.jobs, lambda: self.is_stopping()).routes()
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncGenerator[None]:
@@ -74,6 +74,8 @@ class Console:
         try:
             yield
         finally:
+            if self.jobs is not None:
+                await self.jobs.close()
             for view in self._views.values():
                 await view.close()
             await self.catalogue.close()
@@ -92,7 +94,7 @@ class Console:
 
     async def _about(self, request: Request) -> Any:
         del request
-        return {"version": _version(), "actions": False, "read_only": True, "sources": self.catalogue.sources}
+        return {"version": _version(), "actions": self.jobs is not None, "sources": self.catalogue.sources}
 
     async def _runs(self, request: Request) -> Any:
         del request
@@ -105,14 +107,14 @@ class Console:
 
     async def _steps(self, request: Request) -> Any:
         view = await self._of(request)
-        return await view.steps(_integer(request, "after"), request.query_params.get("generation"))
+        return await view.steps(whole_number(request, "after"), request.query_params.get("generation"))
 
     async def _step(self, request: Request) -> Any:
         return await (await self._of(request)).step(request.path_params["number"])
 
     async def _rollouts(self, request: Request) -> Any:
         view = await self._of(request)
-        return view.rollouts(_integer(request, "after"), request.query_params.get("generation"))
+        return view.rollouts(whole_number(request, "after"), request.query_params.get("generation"))
 
     async def _why(self, request: Request) -> Any:
         return await (await self._of(request)).why()
@@ -178,11 +180,9 @@ class Console:
         try:
             view = await self._of(request)
         except RunError as error:
-            return _error(404, error)
+            return error_answer(404, error)
         view.follow()
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        events = _changes(view, request, self.is_stopping)
-        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+        return event_stream(request, view.change, self.is_stopping)
 
     async def _of(self, request: Request) -> RunView:
         return await self.view(request.path_params["key"])
@@ -192,35 +192,6 @@ class Console:
         if not 2 <= len(set(keys)) <= MOST:
             raise ValueError(f"give 2 to {MOST} different runs, as in runs=a,b; {len(set(keys))} were given")
         return [await self.view(key) for key in dict.fromkeys(keys)]
-
-
-async def _changes(view: RunView, request: Request, is_stopping: Callable[[], bool]) -> AsyncGenerator[bytes]:
-    """Yield an event at the beginning and at each change."""
-    sent: dict[str, Any] = {}
-    quiet = 0.0
-    while not (is_stopping() or await request.is_disconnected()):
-        try:
-            change = await view.change()
-        except (LeydenError, OSError) as error:
-            yield b"event: problem\ndata: " + msgspec.json.encode({"error": one_line(error)}) + b"\n\n"
-            await _pause(SILENCE, is_stopping)
-            continue
-        if change != sent:
-            sent, quiet = change, 0.0
-            yield b"event: change\ndata: " + msgspec.json.encode(change) + b"\n\n"
-        elif quiet >= SILENCE:
-            quiet = 0.0
-            yield b": still here\n\n"
-        await _pause(EVENT_SECONDS, is_stopping)
-        quiet += EVENT_SECONDS
-
-
-async def _pause(seconds: float, is_stopping: Callable[[], bool]) -> None:
-    """Wait, but not longer than until the server is about to stop."""
-    left = seconds
-    while left > 0 and not is_stopping():
-        await asyncio.sleep(min(left, 0.1))
-        left -= 0.1
 
 
 def _held_out_rollouts(view: RunView, name: str, version: int | None) -> dict[str, str]:
@@ -235,41 +206,8 @@ def _held_out_rollouts(view: RunView, name: str, version: int | None) -> dict[st
     }
 
 
-def _json(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-    """Return an endpoint that sends what `handler` returns as JSON, and an error as one sentence."""
-
-    async def endpoint(request: Request) -> Response:
-        try:
-            found = await handler(request)
-        except (NotFound, RunError) as error:
-            return _error(404, error)
-        except ValueError as error:
-            return _error(422, error)
-        except (LeydenError, OSError) as error:
-            return _error(409, error)
-        except Exception as error:  # one page that cannot be shown must not take the others along
-            log.exception("%s could not be answered", request.url.path)
-            return _error(500, RuntimeError(f"{type(error).__name__}: {error}"))
-        body = msgspec.json.encode(found)
-        return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
-
-    return endpoint
-
-
 async def _unknown(request: Request) -> Any:
     raise RunError(f"the console has no page {request.url.path}")
-
-
-def _error(status: int, error: Exception) -> Response:
-    body = msgspec.json.encode({"error": one_line(error)})
-    return Response(body, status, media_type="application/json", headers={"cache-control": "no-store"})
-
-
-def _integer(request: Request, name: str) -> int:
-    value = request.query_params.get(name, "0")
-    if not value.isascii() or not value.isdecimal() or len(value) > 15:
-        raise ValueError(f"{name} must be a whole number, got {value[:40]!r}")
-    return int(value)
 
 
 def _version() -> str:
@@ -286,10 +224,15 @@ def application(
     host: str = "127.0.0.1",
     token: str | None = None,
     allowed_hosts: Sequence[str] = (),
+    allow_actions: bool = False,
 ) -> "Guarded":
-    """Return the console of the runs in `folders` and `uris` as an ASGI application, with all checks."""
-    console = Console(Catalogue(folders, uris))
-    return Guarded(console, guarded(console.application(), host, token, tuple(allowed_hosts)))
+    """Return the console of the runs in `folders` and `uris` as an ASGI application, with all checks.
+
+    Raises ValueError for `allow_actions` without a token.
+    """
+    console = Console(Catalogue(folders, uris), Jobs() if allow_actions else None)
+    inner = console.application()
+    return Guarded(console, guarded(inner, host, token, tuple(allowed_hosts), allow_actions=allow_actions))
 
 
 class Guarded:

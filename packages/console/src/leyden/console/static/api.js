@@ -23,13 +23,27 @@ export class ApiError extends Error {
  * @throws {ApiError} with the server's sentence; an aborted request throws the browser's AbortError
  */
 export async function get(path, { query = {}, signal } = {}) {
+  return request(address(path, query), { signal, headers: { accept: "application/json" } });
+}
+
+/**
+ * Requests an action, which only a console with `--allow-actions` accepts, and returns the JSON of the answer.
+ * @param {(string | number)[]} path segments below `/api`, not yet encoded
+ * @param {object} body
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<any>}
+ * @throws {ApiError} with the server's sentence; an aborted request throws the browser's AbortError
+ */
+export async function post(path, body, signal) {
+  const headers = { accept: "application/json", "content-type": "application/json" };
+  return request(address(path, {}), { method: "POST", signal, headers, body: JSON.stringify(body) });
+}
+
+async function request(url, options) {
+  const { signal } = options;
   let response;
   try {
-    response = await fetch(address(path, query), {
-      signal,
-      credentials: "same-origin",
-      headers: { accept: "application/json" },
-    });
+    response = await fetch(url, { credentials: "same-origin", ...options });
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new ApiError("The console's server does not answer. Is `leyden console` still running?", 0);
@@ -50,6 +64,26 @@ export async function get(path, { query = {}, signal } = {}) {
  * @param {(message: string) => void} onProblem the server cannot read the run now
  */
 export function watchRun(key, signal, onChange, onProblem) {
+  watch(["runs", key, "events"], signal, onChange, onProblem);
+}
+
+/**
+ * Calls `onChange` for each change of a job until it has ended or `signal` is aborted.
+ * @param {string} id of the job
+ * @param {AbortSignal} signal
+ * @param {(job: any) => void} onChange the job, without its result
+ * @param {(message: string) => void} onProblem
+ */
+export function watchJob(id, signal, onChange, onProblem) {
+  const ended = new AbortController();
+  const change = (job) => {
+    if (job.ended !== null) ended.abort();
+    onChange(job);
+  };
+  watch(["jobs", id, "events"], AbortSignal.any([signal, ended.signal]), change, onProblem);
+}
+
+function watch(path, signal, onChange, onProblem) {
   /** @type {EventSource | null} */
   let source = null;
   const close = () => {
@@ -59,13 +93,29 @@ export function watchRun(key, signal, onChange, onProblem) {
   const adjust = () => {
     if (document.hidden || signal.aborted) return close();
     if (source) return;
-    source = new EventSource(address(["runs", key, "events"], {}), { withCredentials: true });
+    source = new EventSource(address(path, {}), { withCredentials: true });
     source.addEventListener("change", (event) => onChange(JSON.parse(event.data)));
     source.addEventListener("problem", (event) => onProblem(JSON.parse(event.data).error));
   };
   document.addEventListener("visibilitychange", adjust, { signal });
   signal.addEventListener("abort", close, { once: true });
   adjust();
+}
+
+let about = null;
+
+/**
+ * Whether the console was started with `--allow-actions`.
+ * @returns {Promise<boolean>}
+ */
+export async function actionsAllowed() {
+  about ??= get(["console"]);
+  try {
+    return (await about).actions;
+  } catch (error) {
+    about = null;
+    throw error;
+  }
 }
 
 function withoutSentence(status) {

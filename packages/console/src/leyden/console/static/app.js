@@ -3,6 +3,7 @@
  * @module
  */
 
+import { actionsAllowed } from "./api.js";
 import { element, fill, setText } from "./dom.js";
 import { problem } from "./elements/page.js";
 import { startKeys } from "./keys.js";
@@ -39,6 +40,8 @@ const VIEWS = [
   [["runs", ":key", "bottlenecks"], () => import("./views/bottlenecks.js")],
   [["compare"], () => import("./views/compare.js")],
   [["compare", "rollouts"], () => import("./views/pair.js")],
+  [["jobs"], () => import("./views/jobs.js")],
+  [["jobs", ":job"], () => import("./views/job.js")],
 ];
 
 const main = /** @type {HTMLElement} */ (document.getElementById("main"));
@@ -68,6 +71,13 @@ async function route() {
   }
 }
 
+/** The list of jobs has a link only if there can be some. */
+async function showActions() {
+  const isAllowed = await actionsAllowed().catch(() => false);
+  const jobs = document.querySelector('[data-section="jobs"]');
+  if (jobs instanceof HTMLElement) jobs.hidden = !isAllowed;
+}
+
 function mark(link, section) {
   if (link.dataset.section === section) link.setAttribute("aria-current", "page");
   else link.removeAttribute("aria-current");
@@ -89,4 +99,5 @@ window.addEventListener("hashchange", () => {
 document.getElementById("theme")?.addEventListener("click", nextTheme);
 document.getElementById("skip")?.addEventListener("click", () => main.focus());
 startKeys();
+showActions();
 route();

@@ -10,7 +10,7 @@ import { visible } from "../format.js";
 const SHOWN = 4000;
 
 /** How a run's state looks. */
-const STATES = { running: "live", finished: "good", failed: "bad", "ended before its first step": "bad" };
+const STATES = { running: "live", finished: "good", failed: "bad", "ended before its first step": "bad", waiting: "plain" };
 
 /**
  * Loads data and draws it into `target`. Until then it says so; an error becomes one line with a button to try again.
@@ -91,7 +91,7 @@ export function badge(text, tone = "plain") {
   return element(`span.badge.${tone}`, {}, text);
 }
 
-/** @param {string} state of a run */
+/** @param {string} state of a run or a job */
 export function stateBadge(state) {
   return badge(state, STATES[state] ?? "plain");
 }

@@ -35,15 +35,24 @@ def console(
     allow_host: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A further name of this machine that browsers may use.")
     ] = None,
+    allow_actions: Annotated[
+        bool, typer.Option("--allow-actions", help="Let pages start commands of leyden; the console then has a token.")
+    ] = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
-    """Show runs in a web page, while they train or afterwards; without an argument, all in --runs. It only reads."""
+    """Show runs in a web page, while they train or afterwards; without an argument, all in --runs.
+
+    It only reads, unless --allow-actions is given.
+    """
     server = _server()
     folders, uris = _places(sources or [], runs)
-    token = os.environ.get(TOKEN) or (None if is_loopback(host) else secrets.token_urlsafe(24))
+    is_open = is_loopback(host) and not allow_actions
+    token = os.environ.get(TOKEN) or (None if is_open else secrets.token_urlsafe(24))
     if token is not None:
         remember_secret(token)
-    app = server.application(folders, uris, host=host, token=token, allowed_hosts=allow_host or ())
+    app = server.application(
+        folders, uris, host=host, token=token, allowed_hosts=allow_host or (), allow_actions=allow_actions
+    )
 
     def ready(listening: int) -> None:
         name = f"[{host}]" if ":" in host else host

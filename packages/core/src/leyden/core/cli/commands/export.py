@@ -2,18 +2,14 @@
 
 import asyncio
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 
 from leyden.core.cli.options import RUNS, JsonOption, QuietOption, RunsOption
+from leyden.core.cli.progress import progress
 from leyden.core.data.encoding.json_line import json_line
-
-if TYPE_CHECKING:
-    from leyden.core.trainer.export.export import Progress
 
 
 def export(
@@ -37,10 +33,10 @@ def export(
     """Write rollouts, spans and transitions of RUN into FOLDER, which `datasets.load_dataset` and others can read."""
     from leyden.core.trainer.export.export import export_run
 
-    with _progress(shown=not (quiet or json) and sys.stderr.isatty()) as progress:
+    with progress("rollouts", quiet=quiet or json) as on_progress:
         # What was given is checked there, with the same words for the command and for Python.
         given: Any = {"format": format, "what": None if what is None else tuple(what)}
-        exported = asyncio.run(export_run(source, to, replace=replace, runs=runs, progress=progress, **given))
+        exported = asyncio.run(export_run(source, to, replace=replace, runs=runs, progress=on_progress, **given))
     if json:
         sys.stdout.write(json_line(exported))
     elif not quiet:
@@ -49,17 +45,3 @@ def export(
         if exported.left_out:
             reasons = ", ".join(f"{reason} {count:,}" for reason, count in exported.left_out.items())
             sys.stdout.write(f"model calls that are no transitions: {reasons}\n")
-
-
-@contextmanager
-def _progress(*, shown: bool) -> Generator["Progress | None"]:
-    if not shown:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("rollouts"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task("rollouts", total=None)
-        yield lambda done, total: bars.update(bar, completed=done, total=total)

@@ -1,18 +1,14 @@
 """`leyden rescore`: stored rollouts of a run scored by another reward, and what that would change."""
 
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from leyden.core.cli.options import RUNS, JsonOption, QuietOption, RunsOption, read_reward_weights
+from leyden.core.cli.progress import progress
 from leyden.core.data.encoding.json_line import json_line
-
-if TYPE_CHECKING:
-    from leyden.core.trainer.rescore.rescore import Progress
 
 
 def rescore(
@@ -39,8 +35,8 @@ def rescore(
 
     given: Any = {"which": rollouts, "limit": limit, "weights": read_reward_weights(reward_weight or [])}
     options = RescoreOptions(reward=reward, limits=ScoringLimits(seconds=timeout, memory=memory << 20), **given)
-    with _progress(shown=not (quiet or json) and sys.stderr.isatty()) as progress:
-        result = score_again(runs, run, options, progress)
+    with progress("scored", quiet=quiet or json) as on_progress:
+        result = score_again(runs, run, options, on_progress)
     if out is not None:
         save(result, out)
     if json:
@@ -51,17 +47,3 @@ def rescore(
         from leyden.core.trainer.rescore.show import print_report
 
         print_report(result, Console())
-
-
-@contextmanager
-def _progress(*, shown: bool) -> Generator["Progress | None"]:
-    if not shown:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("scored"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task("scored", total=None)
-        yield lambda done, total: bars.update(bar, completed=done, total=total)

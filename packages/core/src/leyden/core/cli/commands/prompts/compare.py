@@ -1,8 +1,6 @@
 """`leyden prompts try`: two prompts on the same tasks, compared in pairs, with what each of them cost."""
 
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,6 +29,7 @@ from leyden.core.cli.options import (
     chosen_agent,
     read_env,
 )
+from leyden.core.cli.progress import progress
 from leyden.core.data.encoding.json_line import json_line
 from leyden.core.data.isolation import check_isolation
 from leyden.core.errors import UsageError
@@ -108,9 +107,17 @@ def try_(
         env=read_env(env or [], given_command(context)),
     )
     rows = load_tasks(tasks, count)
-    with _progress(2 * repeats * len(rows), shown=not json and sys.stderr.isatty()) as on_progress:
+    total = 2 * repeats * len(rows)
+    with progress("rollouts", total=total, quiet=json) as on_progress:
         trial = try_prompts(
-            plan, named, rows, reward, a=variants[0], b=variants[1], repeats=repeats, on_progress=on_progress
+            plan,
+            named,
+            rows,
+            reward,
+            a=variants[0],
+            b=variants[1],
+            repeats=repeats,
+            on_progress=lambda done: on_progress(done, total),
         )
     if json:
         sys.stdout.write(json_line(trial))
@@ -119,21 +126,6 @@ def try_(
     for note in (*trial.problems, *trial.notes):
         sys.stderr.write(f"leyden: {printable(note)}\n")
     return 1 if trial.problems else 0
-
-
-@contextmanager
-def _progress(total: int, *, shown: bool) -> Generator[Callable[[int], None]]:
-    """Context manager: a bar of the finished rollouts on standard error."""
-    if not shown:
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("rollouts"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task("rollouts", total=total)
-        yield lambda done: bars.update(bar, completed=done)
 
 
 def _show(trial: "PromptTrial", a: str, b: str, most: int) -> None:

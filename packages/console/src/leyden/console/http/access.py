@@ -1,7 +1,8 @@
 """Access to the console: which hosts, which requests, with which token, and what its pages may load.
 
-The console shows prompts and answers of agents. Three attacks are therefore kept out: another machine, a web page that
-points its own host name to this server (DNS rebinding), and text of an agent that a browser would run as code.
+The console shows prompts and answers of agents, and with actions it runs commands. Four attacks are therefore kept out:
+another machine or user, a web page that points its own host name to this server (DNS rebinding), a web page that sends
+requests in the reader's name (CSRF), and text of an agent that a browser would run as code.
 """
 
 import hmac
@@ -13,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from leyden.core.gateway.http.host_check import HostCheck
 
 COOKIE = "leyden_console"
+"""Name of the cookie with the token, followed by the port: browsers send a host's cookies to all its ports."""
 CONTENT_POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -37,13 +39,19 @@ HEADERS = (
 READING = ("GET", "HEAD")
 
 
-def guarded(app: ASGIApp, bound: str, token: str | None, allowed_hosts: tuple[str, ...] = ()) -> ASGIApp:
+def guarded(
+    app: ASGIApp, bound: str, token: str | None, allowed_hosts: tuple[str, ...] = (), *, allow_actions: bool = False
+) -> ASGIApp:
     """Return `app` behind all checks. `bound` is the address that the server listens on.
 
-    With a `token`, a request must have it in the cookie that `?token=` sets.
+    With a `token`, a request must have it in the cookie that `?token=` sets. Raises ValueError for `allow_actions`
+    without one: every user of the machine reaches a loopback address.
     """
+    if allow_actions and token is None:
+        raise ValueError("a console with actions needs a token")
     inner = app if token is None else TokenCheck(app, token)
-    return SafeHeaders(HostCheck(ReadingOnly(inner), bound, allowed_hosts))
+    checked = OwnChanges(inner) if allow_actions else ReadingOnly(inner)
+    return SafeHeaders(HostCheck(checked, bound, allowed_hosts))
 
 
 class SafeHeaders:
@@ -79,6 +87,41 @@ class ReadingOnly:
             await self._app(scope, receive, send)
 
 
+class OwnChanges:
+    """Refuses every request that could change something, unless a page of the console itself sends it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with status 405, 403 or 415, unless the request reads or is a POST of the console's own pages."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        elif scope["type"] != "http" or scope["method"] in READING:
+            await self._app(scope, receive, send)
+        elif scope["method"] != "POST" or not scope["path"].startswith("/api/"):
+            allow = ((b"allow", b"GET, HEAD, POST"),)
+            await respond(send, 405, "The console accepts GET requests, and POST requests of its own pages", allow)
+        elif not _is_own(scope):
+            await respond(send, 403, "A change must be requested by a page of the console")
+        elif _header(scope, b"content-type").partition(";")[0].strip() != "application/json":
+            await respond(send, 415, "A change must be requested with application/json")
+        else:
+            await self._app(scope, receive, send)
+
+
+def _is_own(scope: Scope) -> bool:
+    """Whether a request comes from a page of this host, or from a program: browsers name the origin of each POST."""
+    site, origin = _header(scope, b"sec-fetch-site"), _header(scope, b"origin")
+    if site not in ("", "same-origin"):
+        return False
+    return not origin or origin.partition("://")[2].casefold() == _header(scope, b"host").casefold()
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
+
+
 class TokenCheck:
     """Requires the console's token: as a cookie, which a request with `?token=` receives, or in that request itself."""
 
@@ -95,7 +138,7 @@ class TokenCheck:
         if given is not None and self._is_right(given):
             rest = urlencode([(name, value) for name, value in query if name != "token"])
             target = scope["path"] + (f"?{rest}" if rest else "")
-            cookie = f"{COOKIE}={self._token}; Path=/; HttpOnly; SameSite=Strict"
+            cookie = f"{_cookie_name(scope)}={self._token}; Path=/; HttpOnly; SameSite=Strict"
             headers = ((b"location", target.encode()), (b"set-cookie", cookie.encode()))
             await respond(send, 303, "", headers)
         elif self._is_right(_cookie(scope)):
@@ -117,12 +160,17 @@ async def respond(send: Send, status: int, text: str, headers: tuple[tuple[bytes
 
 def _cookie(scope: Scope) -> str | None:
     """Return the token in a request's cookie; None without one."""
-    for name, value in scope["headers"]:
-        if name == b"cookie":
+    for header, value in scope["headers"]:
+        if header == b"cookie":
             try:
                 cookies = SimpleCookie(value.decode("latin-1"))
             except CookieError:
                 continue
-            if COOKIE in cookies:
-                return cookies[COOKIE].value
+            if (name := _cookie_name(scope)) in cookies:
+                return cookies[name].value
     return None
+
+
+def _cookie_name(scope: Scope) -> str:
+    server = scope.get("server")
+    return f"{COOKIE}_{server[1]}" if server and server[1] else COOKIE

@@ -1,0 +1,1 @@
+"""HTTP: who may request what, answers as JSON, and streams of events."""

@@ -1,0 +1,65 @@
+/**
+ * A job: the command that the console runs for the reader, how far it is, and what it printed.
+ * @module
+ */
+
+import { get, post, watchJob } from "../api.js";
+import { element, fill, setText } from "../dom.js";
+import { duration, number, visible } from "../format.js";
+import { command, problem, stateBadge } from "./page.js";
+
+/**
+ * Shows a job until it has ended.
+ * @param {any} job as the server answered when it was started
+ * @param {AbortSignal} signal
+ * @param {{onEnd?: (job: any) => void, onChange?: (job: any) => void}} [listeners] `onEnd` gets the job with its result
+ * @returns {HTMLElement}
+ */
+export function jobPanel(job, signal, { onEnd = () => {}, onChange = () => {} } = {}) {
+  const bar = element("progress", { "aria-label": "Finished part", max: "1" });
+  const state = element("span.bar", { role: "status" });
+  const output = element("pre.text", { tabindex: "0", role: "group", "aria-label": "Output", hidden: true });
+  const trouble = element("div");
+  const stop = element("button", { type: "button" }, "Stop");
+  stop.addEventListener("click", async () => {
+    stop.disabled = true;
+    await post(["jobs", job.id, "stop"], {}).catch((error) => fill(trouble, problem(error.message, null)));
+  });
+  const draw = (now) => {
+    fill(state, stateBadge(now.state), element("span.note", {}, progressText(now)));
+    bar.hidden = now.total === null || now.ended !== null;
+    if (now.total) bar.value = now.done / now.total;
+    stop.hidden = now.ended !== null;
+    output.hidden = !now.output.length;
+    setText(output, visible(now.output.join("\n")));
+  };
+  const change = async (now) => {
+    draw(now);
+    onChange(now);
+    if (now.ended === null) return;
+    try {
+      onEnd(await get(["jobs", job.id], { signal }));
+    } catch (error) {
+      if (!signal.aborted) fill(trouble, problem(error.message, null));
+    }
+  };
+  draw(job);
+  watchJob(job.id, signal, change, (message) => fill(trouble, problem(message, null)));
+  return element(
+    "section.panel.stack",
+    { "aria-label": `Job: ${job.title}` },
+    command(job.command),
+    element("div.bar", {}, state, bar, stop),
+    trouble,
+    output,
+  );
+}
+
+/** @param {any} job */
+export function progressText(job) {
+  const parts = [];
+  if (job.total !== null) parts.push(`${number(job.done)} of ${number(job.total)}`);
+  if (job.began !== null) parts.push(duration((job.ended ?? Date.now() / 1000) - job.began));
+  if (job.state === "failed" && job.exit_code !== null) parts.push(`exit code ${job.exit_code}`);
+  return parts.join(" · ");
+}
