@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leyden.console.actions.jobs import Jobs
 from leyden.console.actions.routes import JobRequests
+from leyden.console.actions.trials import Trials
 from leyden.console.catalogue import Catalogue
 from leyden.console.compare import MOST, compared_sets, differences, evaluated
 from leyden.console.http.access import guarded
@@ -64,9 +65,10 @@ class Console:
         return Starlette(routes=routes, lifespan=self._lifespan)
 
     def _actions(self) -> list[BaseRoute]:
+        trials = Trials(self.jobs, self.catalogue, self.view).routes()
         if self.jobs is None:
-            return []
-        return JobRequests(self.jobs, lambda: self.is_stopping()).routes()
+            return trials
+        return [*trials, *JobRequests(self.jobs, lambda: self.is_stopping()).routes()]
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncGenerator[None]:

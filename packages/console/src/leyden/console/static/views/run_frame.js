@@ -14,6 +14,7 @@ const PAGES = [
   ["rollouts", "Rollouts"],
   ["versions", "Versions"],
   ["prompts", "Prompts"],
+  ["try", "Try"],
   ["health", "Health"],
   ["bottlenecks", "Bottlenecks"],
 ];
