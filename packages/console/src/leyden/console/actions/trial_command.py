@@ -16,11 +16,14 @@ from leyden.core.trainer.config import RunConfig, load_config
 from leyden.core.trainer.prompt_file import write_prompts
 from leyden.core.trainer.rollouts.tasks import load_tasks
 from leyden.core.trainer.run_folder.folder import RUNS, RunFolder
+from leyden.core.trainer.run_folder.models import Models
 from leyden.core.trainer.run_folder.prompt_files import SUFFIXES
-from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile, prompt_texts
+from leyden.core.trainer.run_folder.versions import VersionFile, prompt_texts
 
 CONCURRENCY = 8
 """Rollouts at once."""
+FIND_TASKS = 2
+"""Tasks that the agent runs so that its prompts are found."""
 TRAINING = "training"
 """Name of the training tasks among the sets."""
 
@@ -120,12 +123,12 @@ class TrialSource:
 
     def policies(self) -> list[int]:
         """Return the versions of the policy whose weights are on disk; empty in a run without a policy."""
-        if not self.config.policies:
+        if not self.config.policies or not self._versions:
             return []
-        return [number for number, one in self._versions.items() if number == 0 or self._has_weights(one)]
-
-    def _has_weights(self, version: ModelVersion) -> bool:
-        return version.weights is not None and (self.folder.path / version.weights).exists()
+        on_disk = {0, *(number for number, one in self._versions.items() if one.weights is not None)}
+        if (self.folder.policy / "config.json").exists():
+            on_disk.add(Models(self.folder, self.config).kept)
+        return sorted(on_disk & self._versions.keys())
 
     def _components(self, found: PromptEdits | None) -> PromptEdits:
         own = [one for edits in self.config.prompt_edits.values() for one in edits.components]
@@ -135,9 +138,9 @@ class TrialSource:
 
     # --- Commands
 
-    def find(self, tasks: str, count: int, out: Path) -> list[str]:
+    def find(self, tasks: str, out: Path) -> list[str]:
         """Return the words of `leyden prompts find`, which writes the components to `out`."""
-        options = ["--tasks", self._file(tasks), "-n", str(count), "--out", str(out), "--json"]
+        options = ["--tasks", self._file(tasks), "-n", str(FIND_TASKS), "--out", str(out), "--json"]
         return self._with_agent(["prompts", "find"], [*options, *self._answering()])
 
     def compare(self, trial: TrialRequest, folder: Path, store: str, found: PromptEdits | None) -> list[str]:
@@ -158,7 +161,7 @@ class TrialSource:
             prompts = ["--a", f"{name}=old.txt", "--b", f"{name}=new.txt"]
         trial = TrialRequest(a=Variant(), b=Variant(), tasks=self.task_sets()[0].name)
         commands = {
-            "find": self.find(trial.tasks, 2, Path("prompts.yaml")),
+            "find": self.find(trial.tasks, Path("prompts.yaml")),
             "try": self._compared(trial, prompts, store),
         }
         return {name: shlex.join(["leyden", *words]) for name, words in commands.items()}

@@ -29,8 +29,6 @@ from leyden.core.trainer.prompt_file import read_prompts
 FIND, TRY = "prompts-find", "prompts-try"
 """Kinds of jobs."""
 PROMPTS, STORE = "prompts.yaml", "trial.db"
-FIND_TASKS = 2
-"""Tasks that the agent runs so that its prompts are found."""
 MOST_TASKS, MOST_REPEATS = 1000, 100
 INPUT_CHARACTERS = 400
 """Part of a task's input that is sent for the list."""
@@ -129,7 +127,7 @@ class Trials:
         key, body = request.path_params["key"], await body_of(request, FindRequest)
         jobs, source = self._allowed(), _source(await self._catalogue.run(key))
         folder = jobs.new_folder()
-        words = source.find(body.tasks, FIND_TASKS, folder / PROMPTS)
+        words = source.find(body.tasks, folder / PROMPTS)
         return jobs.start(FIND, f"find the prompts of {key}", words, folder=folder, subject={"run": key})
 
     async def _try(self, request: Request) -> Job:

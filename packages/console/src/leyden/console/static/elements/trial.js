@@ -5,7 +5,7 @@
 
 import { get } from "../api.js";
 import { element, fill } from "../dom.js";
-import { brief, duration, number, percent, points, signed, visible } from "../format.js";
+import { brief, counted, duration, number, percent, points, signed, visible } from "../format.js";
 import { parse } from "../router.js";
 import { jobPanel } from "./job.js";
 import { badge, choice, facts, load, panel, problem, smallTable } from "./page.js";
@@ -87,7 +87,7 @@ export class Trial {
     const side = (name) => ({
       key: name,
       title: name.toUpperCase(),
-      width: 150,
+      width: 100,
       text: (row) => this.#state(name, row),
       value: mean(name),
       tone: (row) => this.#tone(name, row),
@@ -97,14 +97,14 @@ export class Trial {
       return a === null || b === null ? null : b - a;
     };
     return [
-      { key: "task", title: "Task", width: 70, number: true, text: (row) => number(row + 1), value: (row) => row },
+      { key: "task", title: "Task", width: 60, number: true, text: (row) => number(row + 1), value: (row) => row },
       { key: "input", title: "Input", width: 560, wide: true, text: (row) => brief(this.tasks[row]) },
       side("a"),
       side("b"),
       {
         key: "difference",
         title: "B − A",
-        width: 90,
+        width: 75,
         number: true,
         text: (row) => (difference(row) === null ? "" : signed(difference(row))),
         value: difference,
@@ -139,7 +139,7 @@ export class Trial {
     if (one && FINISHED.includes(one.status)) return one.status;
     if (this.ended) return "not finished";
     if (one?.status !== "running") return "waiting";
-    return one.calls ? `running, ${number(one.calls)} calls` : "running";
+    return one.calls ? counted(one.calls, "call") : "running";
   }
 
   #tone(name, row) {
