@@ -4,16 +4,19 @@ import os
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from accessibility import broken_rules, need_axe
 from playwright.sync_api import Browser, Page, expect
-from test_browser import AXE, PAGE, PHONE, PICTURES, new_page
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 TEXT = "Evaluate an expression. Answer with the second number of the question."
 WAIT = 120_000
-RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
+PICTURES = Path(__file__).parents[2] / "docs/console"
+PAGE = {"width": 1280, "height": 900}
+PHONE = {"width": 390, "height": 844}
 
 
 def test_two_prompts_are_compared_and_watched(browser: Browser, serve: Any, small_run: Path) -> None:
@@ -21,8 +24,9 @@ def test_two_prompts_are_compared_and_watched(browser: Browser, serve: Any, smal
     pictured = os.environ.get("LEYDEN_PICTURES")
     run = Path(pictured) if pictured else small_run
     address = serve("--runs", str(run.parent), "--allow-actions")
-    page, hosts, errors = new_page(browser)
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page, errors = new_page(browser)
+    hosts = set[str]()
+    page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname or ""))
     page.goto(address)
     open_form(page, run.name)
     page.get_by_role("button", name="Find the prompts").click()
@@ -69,17 +73,13 @@ def test_two_prompts_are_compared_and_watched(browser: Browser, serve: Any, smal
 def test_the_page_breaks_no_rule_of_accessibility(
     browser: Browser, serve: Any, small_run: Path, size: dict[str, int], scheme: str
 ) -> None:
-    if not AXE.exists():
-        assert os.environ.get("LEYDEN_CLIENTS") != "required", "no axe-core: make clients"
-        pytest.skip("no axe-core: make clients")
-    page, *_ = new_page(browser, size, scheme)
+    need_axe()
+    page, _ = new_page(browser, size, scheme)
     violations: dict[str, list[str]] = {}
 
     def check(name: str) -> None:
-        page.evaluate(AXE.read_text())
-        found = page.evaluate("rules => axe.run(document, rules)", RULES)["violations"]
-        if found:
-            violations[name] = [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found]
+        if found := broken_rules(page):
+            violations[name] = found
 
     page.goto(serve("--runs", str(small_run.parent), "--allow-actions"))
     open_form(page, small_run.name)
@@ -100,7 +100,7 @@ def test_the_page_breaks_no_rule_of_accessibility(
 
 
 def test_two_versions_answer_the_same_prompts(browser: Browser, serve: Any, small_run: Path) -> None:
-    page, _, errors = new_page(browser)
+    page, errors = new_page(browser)
     page.goto(serve("--runs", str(small_run.parent), "--allow-actions"))
     page.evaluate("location.hash = '#/runs/small/try?b=own&policy-a=0&policy-b=3&n=2'")
     expect(page.get_by_role("region", name="Variant B").get_by_label("Answered by")).to_have_value("3")
@@ -112,7 +112,7 @@ def test_two_versions_answer_the_same_prompts(browser: Browser, serve: Any, smal
 
 
 def test_a_console_that_only_reads_shows_the_commands(browser: Browser, serve: Any, small_run: Path) -> None:
-    page, _, errors = new_page(browser)
+    page, errors = new_page(browser)
     page.goto(serve("--runs", str(small_run.parent)))
     page.evaluate("location.hash = '#/runs/small/try'")
     commands = page.locator(".command code")
@@ -124,6 +124,15 @@ def test_a_console_that_only_reads_shows_the_commands(browser: Browser, serve: A
         one.startswith(f"leyden prompts {what} {agent}") for one, what in zip(starts[1:], ("find", "try"), strict=False)
     ] == [True, True]
     assert errors == []
+
+
+def new_page(browser: Browser, size: dict[str, int] = PAGE, scheme: Any = "light") -> tuple[Page, list[str]]:
+    """A page, and the errors that it reports."""
+    page = browser.new_page(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
+    errors = list[str]()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    return page, errors
 
 
 def open_form(page: Page, run: str) -> None:

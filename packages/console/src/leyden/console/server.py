@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leyden.console.actions.jobs import Jobs
 from leyden.console.actions.routes import JobRequests
+from leyden.console.actions.run_actions import RunActions
 from leyden.console.actions.trials import Trials
 from leyden.console.catalogue import Catalogue
 from leyden.console.compare import MOST, compared_sets, differences, evaluated
@@ -68,7 +69,11 @@ class Console:
         trials = Trials(self.jobs, self.catalogue, self.view).routes()
         if self.jobs is None:
             return trials
-        return [*trials, *JobRequests(self.jobs, lambda: self.is_stopping()).routes()]
+        return [
+            *trials,
+            *JobRequests(self.jobs, lambda: self.is_stopping()).routes(),
+            *RunActions(self.jobs, self.catalogue.run).routes(),
+        ]
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncGenerator[None]:

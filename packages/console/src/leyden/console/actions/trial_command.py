@@ -17,7 +17,7 @@ from leyden.core.trainer.prompt_file import write_prompts
 from leyden.core.trainer.rollouts.tasks import load_tasks
 from leyden.core.trainer.run_folder.folder import RUNS, RunFolder
 from leyden.core.trainer.run_folder.models import Models
-from leyden.core.trainer.run_folder.prompt_files import SUFFIXES
+from leyden.core.trainer.run_folder.prompts.files import SUFFIXES
 from leyden.core.trainer.run_folder.versions import VersionFile, prompt_texts
 
 CONCURRENCY = 8

@@ -91,7 +91,7 @@ def try_(
     """
     from leyden.core.trainer.rollouts.tasks import load_tasks
     from leyden.core.trainer.run_folder.named_policies import policy_sources
-    from leyden.core.trainer.run_folder.named_prompts import read_variant
+    from leyden.core.trainer.run_folder.prompts.named import read_variant
     from leyden.core.trainer.services.dev import DevPlan
     from leyden.core.trainer.services.prompt_trial import Variant
     from leyden.core.trainer.services.prompts import try_prompts
