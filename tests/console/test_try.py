@@ -59,16 +59,18 @@ def test_two_prompts_are_compared_and_watched(browser: Browser, serve: Any, smal
     expect(page.get_by_role("tree")).to_have_count(2)
     assert "task=2" in page.url
     if pictured:
-        page.evaluate("scrollTo(0, 0)")
-        page.wait_for_timeout(500)
+        page.set_viewport_size({"width": 1280, "height": 1500})  # the result, the tasks and the trees
+        result.evaluate("node => node.scrollIntoView()")
+        page.wait_for_timeout(1000)
         page.screenshot(path=PICTURES / "try.png")
+        page.set_viewport_size(PAGE)  # type: ignore[arg-type]
 
     page.reload()
     expect(page.get_by_role("heading", name="Task 2", exact=True)).to_be_visible(timeout=WAIT)
     expect(page.get_by_role("region", name="Result")).to_be_visible(timeout=WAIT)
     page.locator(".tree-line").filter(has_text="chat").first.click()
     page.get_by_role("link", name="Open the call, token by token").first.click()
-    expect(page.locator(".crumbs")).to_contain_text("trial:")
+    expect(page.locator(".crumbs")).to_contain_text("two variants on")
     assert (hosts, errors) == ({"127.0.0.1"}, [])
 
 
