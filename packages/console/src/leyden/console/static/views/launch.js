@@ -35,7 +35,7 @@ function draw(page, target, prepared) {
   const name = element("input", { type: "text", value: prepared.name, required: true, spellcheck: "false" });
   const text = element("textarea.code", { rows: "22", spellcheck: "false" });
   text.value = prepared.text;
-  const check = element("input", { type: "checkbox", checked: true });
+  const check = element("input", { type: "checkbox", checked: prepared.check });
   const open = element("p");
   const start = action("Start the run", {
     path: () => ["runs", page.parameters.key, "launch"],
