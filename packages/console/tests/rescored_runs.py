@@ -6,7 +6,6 @@ from typing import Any
 from console_runs import run_apart
 
 from leyden.core.data.rollout import EnqueueRollout
-from leyden.core.runner.user_code.loading import load_object
 from leyden.core.store.open import open_store
 from leyden.core.testing.running import finished, running
 from leyden.core.trainer.config import RunConfig
@@ -55,8 +54,13 @@ async def agent(task: dict[str, Any]) -> dict[str, Any]:
     return {"number": task["says"]}
 
 
+def score(task: dict[str, Any], result: dict[str, Any]) -> float:
+    """Return what the function in `OWN` returns."""
+    return float(result["number"] == task["answer"])
+
+
 def rescored_run(folder: Path) -> RunFolder:
-    """Write the files of a reward, and a run with ten rollouts, into a folder from which the console is to be started."""
+    """Write a reward's files and a run with ten rollouts into a folder, from which the console is to be started."""
     rewards = folder / "rewards"
     rewards.mkdir()
     (rewards / "own.py").write_text(OWN)
@@ -75,7 +79,7 @@ def rescored_run(folder: Path) -> RunFolder:
         ]
         requests.append(EnqueueRollout(rollout_id="val-0", input={"answer": 4, "says": 4}, mode="val"))
         await store.enqueue_many_rollouts(requests)
-        async with running(store, agent, reward=load_object(str(rewards / "own.py:score"))):
+        async with running(store, agent, reward=score):
             await finished(store, [request.rollout_id or "" for request in requests])
         await store.close()
 

@@ -1,8 +1,8 @@
 """Edited rewards: a text in a job's folder that is loaded as if it were the file that it is an edit of.
 
-`write_edited` writes the text and, beside it, a file that Leyden loads as the reward. That file calls `load`, which executes
-the text with the original's `__file__`, package and import path. Imports of the original's neighbours and files that
-are found relative to `__file__` therefore work as they do for the original.
+`write_edited` writes the text and, beside it, a file that Leyden loads as the reward. That file calls `load`, which
+executes the text with the original's `__file__`, package and import path. Imports of the original's neighbours and
+files that are found relative to `__file__` therefore work as they do for the original.
 """
 
 import importlib
