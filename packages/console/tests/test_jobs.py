@@ -20,16 +20,14 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 async def jobs() -> AsyncGenerator[Jobs]:
     """Jobs whose command is Python in place of leyden: `start(kind, title, [PROGRAM])`."""
-    own = Jobs()
+    own = Jobs([sys.executable, "-c"])
     yield own
     await own.close()
 
 
 def start(jobs: Jobs, program: str, *, detached: bool = False) -> Job:
     """Start a job that runs a program in place of `leyden`."""
-    job = jobs.start("test", "a test", ["-c", program], detached=detached)
-    jobs._work(job.id).words = [sys.executable, "-c", program]
-    return job
+    return jobs.start("test", "a test", [program], detached=detached)
 
 
 async def test_a_job_has_progress_output_and_a_result(jobs: Jobs) -> None:
@@ -53,8 +51,10 @@ async def test_a_job_that_fails_keeps_its_reason(jobs: Jobs) -> None:
     assert (ended.state, ended.exit_code, ended.output) == ("failed", 1, ["leyden: no such run"])
 
 
-async def test_leyden_itself_runs_and_its_text_is_the_output(jobs: Jobs) -> None:
+async def test_leyden_itself_runs_and_its_text_is_the_output() -> None:
+    jobs = Jobs()
     ended = await jobs.ended(jobs.start("version", "the version", ["--version"]).id)
+    await jobs.close()
 
     assert (ended.state, ended.command) == ("finished", "leyden --version")
     assert ended.output[0].startswith("leyden")
@@ -115,18 +115,18 @@ async def test_a_training_outlives_the_console_and_another_job_does_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # its files stay
-    jobs = Jobs()
-    training = start(jobs, "import time; time.sleep(60)", detached=True)
+    jobs, pid = Jobs([sys.executable, "-c"]), tmp_path / "pid"
+    program = f"import os, pathlib, time; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    training = start(jobs, program, detached=True)
     other = start(jobs, "import time; time.sleep(60)")
-    await asyncio.sleep(1.0)
-    process = jobs._work(training.id).process
+    while not (pid.exists() and pid.read_text()):
+        await asyncio.sleep(0.05)
 
     await jobs.close()
 
-    assert jobs.job(other.id).state == "stopped"
-    assert process.poll() is None
-    os.killpg(process.pid, signal.SIGKILL)
-    assert process.wait(10) == -signal.SIGKILL
+    assert (jobs.job(other.id).state, jobs.job(training.id).exit_code) == ("stopped", None)
+    os.kill(int(pid.read_text()), signal.SIGKILL)  # it still runs
+    assert os.waitpid(int(pid.read_text()), 0)[1] == signal.SIGKILL
 
 
 async def test_there_is_no_job_of_another_number(jobs: Jobs) -> None:

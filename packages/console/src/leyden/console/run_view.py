@@ -38,7 +38,7 @@ from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import load_config
 from leyden.core.trainer.rollouts.recorded import RecordedRollout, read_rollout
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.prompt_search import read_prompt_search
+from leyden.core.trainer.run_folder.prompts.search import read_prompt_search
 from leyden.core.trainer.why.reading import RunRecord
 from leyden.core.trainer.why.summary import Summary, summarise
 from leyden.core.trainer.why.trained_or_reason import RolloutExplanation, RunFacts, explain

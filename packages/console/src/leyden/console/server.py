@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from leyden.console.actions.jobs import Jobs
 from leyden.console.actions.rescoring import RewardRequests
 from leyden.console.actions.routes import JobRequests
+from leyden.console.actions.run_actions import RunActions
 from leyden.console.catalogue import Catalogue
 from leyden.console.compare import MOST, compared_sets, differences, evaluated
 from leyden.console.http.access import guarded
@@ -69,7 +70,10 @@ class Console:
     def _actions(self) -> list[BaseRoute]:
         if self.jobs is None:
             return []
-        return JobRequests(self.jobs, lambda: self.is_stopping()).routes()
+        return [
+            *JobRequests(self.jobs, lambda: self.is_stopping()).routes(),
+            *RunActions(self.jobs, self.catalogue.run).routes(),
+        ]
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncGenerator[None]:

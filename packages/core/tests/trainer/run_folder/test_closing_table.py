@@ -11,7 +11,7 @@ from leyden.core.cli.main import run
 from leyden.core.trainer.config import EvaluationSet, RunConfig
 from leyden.core.trainer.run_folder.comparison import compare
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.prompt_search import changed_prompts
+from leyden.core.trainer.run_folder.prompts.search import changed_prompts
 from leyden.core.trainer.run_folder.report import (
     CombinationResult,
     HeldOutResult,

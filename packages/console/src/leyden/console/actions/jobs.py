@@ -79,9 +79,13 @@ class _Work(msgspec.Struct, kw_only=True):
 
 
 class Jobs:
-    """The jobs of one console, the newest last."""
+    """The jobs of one console, the newest last.
 
-    def __init__(self) -> None:
+    `program` is the command line of `leyden`, which the arguments of a job follow.
+    """
+
+    def __init__(self, program: Sequence[str] = (sys.executable, "-m", "leyden.core.cli")) -> None:
+        self._program = list(program)
         self._works: dict[str, _Work] = {}
         self._free = asyncio.Semaphore(AT_ONCE)
         self._folder: Path | None = None
@@ -125,7 +129,7 @@ class Jobs:
         )
         work = _Work(
             job=job,
-            words=[sys.executable, "-m", "leyden.core.cli", *arguments],
+            words=[*self._program, *arguments],
             folder=folder or self.new_folder(),
             environment={**without_own_tokens(os.environ), PROGRESS: "json", **(environment or {})},
         )

@@ -22,6 +22,7 @@ from leyden.core.cli.commands import (
     quickstart,
     rescore,
     show,
+    stop,
     store,
     train,
     tune,
@@ -52,6 +53,7 @@ app.command("dev", cls=TakesCommand)(dev.dev)
 app.command("exec", cls=TakesCommand)(exec.run_command)
 app.command("run", cls=TakesCommand)(run_workers)
 app.command("gateway", cls=Command)(gateway.gateway)
+app.command("stop", cls=Command)(stop.stop)
 app.command("show", cls=Command)(show.show)
 app.command("why", cls=Command)(why.why)
 app.command("console", cls=Command)(console.console)

@@ -283,7 +283,7 @@ def read_policies(given: list[str]) -> str | dict[str, str]:
 
 def read_prompt_templates(pairs: list[str]) -> dict[str, Any]:
     """Read `name=file` pairs, and the files as prompt templates; raises UsageError for any other text."""
-    from leyden.core.trainer.run_folder.prompt_files import read_prompt
+    from leyden.core.trainer.run_folder.prompts.files import read_prompt
 
     named: dict[str, Any] = {}
     for pair in pairs:

@@ -28,8 +28,8 @@ from leyden.core.trainer.preflight.run import before_loading, conclude, is_due, 
 from leyden.core.trainer.rollouts.collector import Collector
 from leyden.core.trainer.rollouts.interrupted import set_aside
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.prompt_files import export_prompts
-from leyden.core.trainer.run_folder.prompt_search import (
+from leyden.core.trainer.run_folder.prompts.files import export_prompts
+from leyden.core.trainer.run_folder.prompts.search import (
     changed_prompts,
     held_out_points,
     read_prompt_search,

@@ -13,7 +13,7 @@ from leyden.core.data.resources import PromptTemplate
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.algorithm_state import AlgorithmState
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.prompt_search import best_curve, best_scores, read_prompt_search, spent_at
+from leyden.core.trainer.run_folder.prompts.search import best_curve, best_scores, read_prompt_search, spent_at
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.serving.endpoint import ModelEndpoint
 

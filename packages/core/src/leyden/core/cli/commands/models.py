@@ -1,4 +1,4 @@
-"""`leyden models`: the versions of runs, listed, shown, compared, rolled back to and exported."""
+"""`leyden models`: the versions of runs, listed, shown, compared, rolled back to, promoted and exported."""
 
 import asyncio
 import sys
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from leyden.core.trainer.run_folder.versions import Evaluation
 
 app = typer.Typer(
-    help="The versions of runs: list, show, compare, roll back, export.",
+    help="The versions of runs: list, show, compare, roll back, promote, export.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -164,6 +164,27 @@ def rollback(
     if result.untold is not None:
         _print(f"the run's store could not be updated ({result.untold}); it is updated when the run continues")
     _print(f"continue with: leyden train --resume {run}{where}")
+
+
+@app.command("promote", cls=Command)
+def promote(
+    run: RunArgument,
+    version: Annotated[str, typer.Argument(help=VERSION)],
+    *,
+    runs: RunsOption = RUNS,
+    json: JsonOption = False,
+) -> None:
+    """Make VERSION the one that RUN keeps: its `policy/` and `prompts/` hold it, and RUN without a number means it."""
+    from leyden.core.trainer.run_folder.models import Models
+    from leyden.core.trainer.run_folder.promote import promote as keep
+
+    models = Models.open(runs, run)
+    result = keep(models, models.find(version))
+    if json:
+        _print_lines([result])
+        return
+    where = models.folder.path
+    _print(f"run {result.run} now keeps version {result.version} in {where}; it kept {result.before} before")
 
 
 @app.command("export", cls=Command)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from leyden.core.algorithm.prompts.search import PromptSearch
-from leyden.core.trainer.run_folder.prompt_search import best_curve, spent_at
+from leyden.core.trainer.run_folder.prompts.search import best_curve, spent_at
 
 NUMBERED = 40
 """Largest number of candidates whose numbers are in the picture."""

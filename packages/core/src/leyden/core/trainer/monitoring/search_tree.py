@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from leyden.core.algorithm.prompts.search import Candidate, Evaluation, PromptSearch
 from leyden.core.trainer.monitoring.as_it_is import TITLE, as_it_is
 from leyden.core.trainer.monitoring.display import spending
-from leyden.core.trainer.run_folder.prompt_search import SearchProgress, spent_at, text_diff
+from leyden.core.trainer.run_folder.prompts.search import SearchProgress, spent_at, text_diff
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -1,13 +1,12 @@
 """Run folder: the files of a run on disk; writes them so that a crash leaves no half-written file."""
 
-import fcntl
 import os
 import shutil
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -24,6 +23,7 @@ from leyden.core.trainer.config import RunConfig, check_name, load_config, save_
 from leyden.core.trainer.rollouts.tasks import load_tasks, save_tasks, task_examples
 from leyden.core.trainer.run_folder.move_journal import end_moves, is_under_way
 from leyden.core.trainer.run_folder.report import RunReport
+from leyden.core.trainer.run_folder.run_lock import is_locked, run_lock
 from leyden.core.trainer.run_folder.token_records import TokenRecords
 
 Metrics = dict[str, Any]
@@ -209,28 +209,14 @@ class RunFolder:
 
         Removes unfinished files of a killed process, and completes its decided moves.
         """
-        handle = (self.path / "run.lock").open("w")
-        if not _lock(handle):
-            handle.close()
-            raise RunError(f"run {self.path.name!r} is being trained by another process")
-        try:
+        with run_lock(self.path):
             remove_unfinished(self.path)
             end_moves(self.path)
             yield
-        finally:
-            handle.close()
 
     def is_in_use(self) -> bool:
         """Whether a process currently trains or checks the run."""
-        lock = self.path / "run.lock"
-        if not lock.exists():
-            return False
-        with lock.open("r") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                return True
-        return False
+        return is_locked(self.path)
 
     # --- Metrics and report
 
@@ -293,19 +279,3 @@ def _append(path: Path, lines: Sequence[bytes]) -> None:
 def _whole_lines(path: Path) -> list[bytes]:
     """Return the complete lines of a file that may still grow; a line cut off by a crash is left out."""
     return [line for line in path.read_bytes().split(b"\n")[:-1] if line] if path.exists() else []
-
-
-def _lock(handle: IO[str]) -> bool:
-    """Lock a file for this process and return whether that worked.
-
-    Retries twice, because commands that only read the run hold the lock for a moment.
-    """
-    for pause in (0.02, 0.1, None):
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if pause is not None:
-                time.sleep(pause)
-        else:
-            return True
-    return False

@@ -6,7 +6,7 @@ See `rollback` for changes.
 import asyncio
 import difflib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,10 +15,13 @@ from leyden.core.errors import RunError
 from leyden.core.trainer.config import NAME, RunConfig
 from leyden.core.trainer.run_folder.comparison import PairedComparison, compare
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.prompt_files import export_prompts
+from leyden.core.trainer.run_folder.prompts.files import export_prompts
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile, prompt_texts
 from leyden.core.trainer.run_folder.weights import export_policies, weights_of, with_version
+
+if TYPE_CHECKING:
+    from leyden.core.policy.model import PolicyModel
 
 KEPT, LAST = "kept", "last"
 
@@ -202,22 +205,29 @@ def _check_free(target: Path) -> None:
 
 
 def _export(models: Models, version: ModelVersion, target: Path) -> Path:
-    from leyden.core.algorithm.registry import make_algorithm
     from leyden.core.policy.checkpoints.export import adapter_folder
+
+    policies = policies_of(models, version)
+    if not models.config.has_names and any(model.adapters is not None for model in policies.values()):
+        _check_free(adapter_folder(target))
+    folder = export_policies(policies, models.config, target)
+    if version.resources:
+        export_prompts(version.resources, folder / "prompts")
+    return folder
+
+
+def policies_of(models: Models, version: ModelVersion) -> dict[str, "PolicyModel"]:
+    """Return the policies of a version by name, with its weights; raises RunError if they are not kept."""
+    from leyden.core.algorithm.registry import make_algorithm
     from leyden.core.policy.model import PolicyModel
 
     config = models.config
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
-    exported: dict[str, PolicyModel] = {}
+    found: dict[str, PolicyModel] = {}
     for name, source in config.policies.items():
-        lora: Any = getattr(algorithm.options_of(name), "lora", None) if version.version > 0 else None
-        if lora is not None and not config.has_names:
-            _check_free(adapter_folder(target))
         model = PolicyModel.load(source)
+        lora: Any = getattr(algorithm.options_of(name), "lora", None) if version.version > 0 else None
         if lora is not None:
             model.adapt(lora, config.seed)
-        exported[name] = with_version(model, models.file, version.version, name if config.has_names else None)
-    folder = export_policies(exported, config, target)
-    if version.resources:
-        export_prompts(version.resources, folder / "prompts")
-    return folder
+        found[name] = with_version(model, models.file, version.version, name if config.has_names else None)
+    return found

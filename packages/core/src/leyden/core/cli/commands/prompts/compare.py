@@ -81,7 +81,7 @@ def try_(
     task has a reward with both variants.
     """
     from leyden.core.trainer.rollouts.tasks import load_tasks
-    from leyden.core.trainer.run_folder.named_prompts import read_variant
+    from leyden.core.trainer.run_folder.prompts.named import read_variant
     from leyden.core.trainer.services.dev import DevPlan
     from leyden.core.trainer.services.prompts import try_prompts
     from leyden.core.trainer.serving.provider import read_provider

@@ -144,8 +144,8 @@ def apply(
     Also prints how to send the new texts without a change of the agent's source.
     """
     from leyden.core.trainer.prompt_file import read_prompts
-    from leyden.core.trainer.run_folder.named_prompts import is_prompt_file, prompts_of_version
-    from leyden.core.trainer.run_folder.prompt_files import PROMPT_FILE
+    from leyden.core.trainer.run_folder.prompts.files import PROMPT_FILE
+    from leyden.core.trainer.run_folder.prompts.named import is_prompt_file, prompts_of_version
 
     if is_prompt_file(prompts):
         _apply_edits(read_prompts(prompts).changed, prompts, prompts, json=json)

@@ -13,7 +13,7 @@ from leyden.core.errors import UsageError
 if TYPE_CHECKING:
     from leyden.core.algorithm.prompts.search import Candidate, PromptSearch
     from leyden.core.trainer.run_folder.folder import RunFolder
-    from leyden.core.trainer.run_folder.prompt_search import SearchProgress
+    from leyden.core.trainer.run_folder.prompts.search import SearchProgress
 
 
 def tree(
@@ -30,7 +30,7 @@ def tree(
 ) -> None:
     """Show the candidates that RUN tried: scores, what each came from, and what was spent."""
     from leyden.core.trainer.run_folder.folder import RunFolder
-    from leyden.core.trainer.run_folder.prompt_search import read_prompt_search, search_progress
+    from leyden.core.trainer.run_folder.prompts.search import read_prompt_search, search_progress
 
     if candidate is not None and (all or plot is not None):
         raise UsageError("--candidate shows one candidate; remove --all and --plot")
@@ -63,7 +63,7 @@ def _show_tree(search: "PromptSearch", progress: "SearchProgress", *, rejected: 
     from leyden.core.trainer.monitoring.as_it_is import as_it_is
     from leyden.core.trainer.monitoring.curve import BEST_SCORE, SPENT, text_curve
     from leyden.core.trainer.monitoring.search_tree import summary_lines, tree_table
-    from leyden.core.trainer.run_folder.prompt_search import best_curve
+    from leyden.core.trainer.run_folder.prompts.search import best_curve
 
     console = Console()
     console.print(tree_table(search, progress, rejected=rejected), highlight=False)
@@ -104,7 +104,7 @@ def _tasks(folder: "RunFolder", search: "PromptSearch") -> dict[str, str]:
 def _described(search: "PromptSearch", progress: "SearchProgress") -> dict[str, Any]:
     from msgspec import to_builtins
 
-    from leyden.core.trainer.run_folder.prompt_search import best_scores, spent_at
+    from leyden.core.trainer.run_folder.prompts.search import best_scores, spent_at
 
     spent = spent_at(search)
     candidates = [
@@ -125,7 +125,7 @@ def _described(search: "PromptSearch", progress: "SearchProgress") -> dict[str, 
 
 def _candidate_in_full(search: "PromptSearch", one: "Candidate") -> dict[str, Any]:
     from leyden.core.trainer.monitoring.search_tree import evaluations_of
-    from leyden.core.trainer.run_folder.prompt_search import text_diff
+    from leyden.core.trainer.run_folder.prompts.search import text_diff
 
     bases = (
         {"from_parent": search.candidates[one.parents[0]], "from_start": search.candidates[0]} if one.parents else {}
@@ -153,7 +153,7 @@ def _fields(one: "Candidate") -> dict[str, Any]:
 
 def _draw(folder: "RunFolder", search: "PromptSearch", path: Path) -> None:
     from leyden.core.trainer.monitoring.search_plot import save_search
-    from leyden.core.trainer.run_folder.prompt_search import held_out_points
+    from leyden.core.trainer.run_folder.prompts.search import held_out_points
 
     if path.suffix != ".png":
         raise UsageError(f"--plot writes a PNG: give a file that ends in .png, not {path}")

@@ -8,7 +8,7 @@ from leyden.core.errors import PromptError, RunError, UsageError
 from leyden.core.trainer.config import check_prompt_name
 from leyden.core.trainer.prompt_file import read_prompts
 from leyden.core.trainer.run_folder.models import Models, find_version
-from leyden.core.trainer.run_folder.prompt_files import read_prompt
+from leyden.core.trainer.run_folder.prompts.files import read_prompt
 from leyden.core.trainer.run_folder.versions import ModelVersion
 
 EDITS = "prompts"

@@ -6,7 +6,7 @@ from leyden.core.data.prompts.edits import PromptComponent, PromptEdits
 from leyden.core.data.resources import PromptTemplate
 from leyden.core.errors import UsageError
 from leyden.core.trainer.prompt_file import read_prompts
-from leyden.core.trainer.run_folder.prompt_files import export_prompts, read_prompt
+from leyden.core.trainer.run_folder.prompts.files import export_prompts, read_prompt
 
 PROMPTS = {
     "plain": PromptTemplate(template="{q}\r\nno line end at the end é"),
