@@ -73,8 +73,13 @@ def rescored_run(folder: Path) -> RunFolder:
     async def filled() -> None:
         store = await open_store(run.store_uri)
         requests = [
-            EnqueueRollout(rollout_id=f"{group}-{copy}", input={"answer": 4, "says": says}, mode="train")
-            for group, said in SAID.items()
+            EnqueueRollout(
+                rollout_id=f"{group}-{copy}",
+                input={"answer": 4, "says": says},
+                mode="train",
+                metadata={"task": f"0/{row}", "row": row},
+            )
+            for row, (group, said) in enumerate(SAID.items())
             for copy, says in enumerate(said)
         ]
         requests.append(EnqueueRollout(rollout_id="val-0", input={"answer": 4, "says": 4}, mode="val"))

@@ -25,7 +25,6 @@ from leyden.console.compare import MOST, compared_sets, differences, evaluated
 from leyden.console.http.access import guarded
 from leyden.console.http.answers import as_json, error_answer, whole_number
 from leyden.console.http.events import event_stream
-from leyden.console.run import Run
 from leyden.console.run_view import RunView
 from leyden.core.errors import RunError
 
@@ -60,7 +59,7 @@ class Console:
             Route(f"{run}/rollouts/{{rollout:path}}", as_json(self._rollout)),
             Route("/api/compare", as_json(self._compare)),
             Route("/api/compare/tasks", as_json(self._compare_tasks)),
-            *RewardRequests(self._run_of, self.jobs).routes(),
+            *RewardRequests(self.catalogue.run, self.jobs).routes(),
             *self._actions(),
             Route("/api/{rest:path}", as_json(_unknown)),
             Mount("/", StaticFiles(directory=STATIC, html=True)),
@@ -96,9 +95,6 @@ class Console:
                 await known.close()
             known = self._views[key] = RunView(key, run)
         return known
-
-    async def _run_of(self, key: str) -> Run:
-        return (await self.view(key)).run
 
     # --- Requests
 
