@@ -4,12 +4,13 @@ import os
 import re
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 from accessibility import broken_rules, need_axe
 from playwright.sync_api import Browser, Locator, Page, expect
 from rescored_runs import OWN, rescored_run
+from script_payloads import PAYLOADS
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -17,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs/console"
 SIZES = {"page": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
 EDITED = OWN.replace("return points(", 'return 0.1 * result["number"] + points(')
-SCORING = 60_000
+SCORING = 120_000
 """Milliseconds in which a scoring must end."""
 
 
@@ -56,6 +57,19 @@ def row(page: Page, table: str, name: str) -> str:
 def unfold(page: Page, title: str) -> None:
     """Open a part of the page that is folded."""
     page.locator("summary", has_text=title).evaluate("one => { one.parentElement.open = true }")
+
+
+def take_pictures(page: Page) -> None:
+    """Take the pictures of docs/console.md, without the command, which has paths of this machine."""
+    page.wait_for_timeout(500)
+    page.evaluate("scrollTo(0, 0)")
+    job = page.locator("section[aria-label^=Job]").bounding_box()
+    assert job is not None
+    page.screenshot(path=PICTURES / "reward.png", clip={"x": 0, "y": 0, "width": 1280, "height": job["y"] - 8})
+    unfold(page, "Groups that gain spread")
+    page.set_viewport_size({"width": 1280, "height": 1130})
+    page.get_by_role("heading", name="Result").evaluate("one => scrollTo(0, one.offsetTop - 16)")
+    page.screenshot(path=PICTURES / "reward-result.png")
 
 
 def test_a_reward_is_edited_scored_and_saved(browser: Browser, serve: Any, tmp_path: Path) -> None:
@@ -153,6 +167,8 @@ def test_a_result_breaks_no_rule_of_accessibility(browser: Browser, serve: Any, 
     page.get_by_role("button", name="Score the rollouts").click()
     page.get_by_role("heading", name="Result").wait_for(timeout=SCORING)
     page.locator("table.virtual tbody a").first.wait_for()
+    if pictured:
+        take_pictures(page)
     unfold(page, "Save as a file")
     unfold(page, "Counts")
     unfold(page, "Groups that gain spread")
@@ -164,13 +180,6 @@ def test_a_result_breaks_no_rule_of_accessibility(browser: Browser, serve: Any, 
             page.wait_for_timeout(300)
             assert broken_rules(page) == []
             assert page.evaluate("document.documentElement.scrollWidth") == size["width"]
-    if pictured:
-        page.emulate_media(color_scheme="light")
-        page.set_viewport_size(SIZES["page"])  # type: ignore[arg-type]
-        page.get_by_text("Save as a file").click()
-        page.screenshot(path=PICTURES / "reward.png")
-        page.get_by_role("heading", name="Result").evaluate("heading => heading.scrollIntoView()")
-        page.screenshot(path=PICTURES / "reward-result.png")
     assert problems == []
 
 
@@ -185,4 +194,30 @@ def test_a_console_that_only_reads_shows_the_reward_and_the_command(
     expect(page.locator("code", has_text="leyden console --allow-actions")).to_be_visible()
     expect(page.locator("code", has_text="leyden rescore mine --reward rewards/own.py:score")).to_be_visible()
     assert page.get_by_role("button", name="Score the rollouts").count() == 0
+    assert problems == []
+
+
+def test_no_text_of_a_reward_or_an_address_runs_as_code(browser: Browser, serve: Any, tmp_path: Path) -> None:
+    rescored_run(tmp_path)
+    address = serve("--runs", "runs", "--allow-actions", folder=tmp_path)
+    page, problems = opened(browser, address, "#/runs/mine/reward")
+    texts = PAYLOADS[::20]
+    editor(page).fill(
+        f"TEXTS = {texts!r}\nseen = []\n\ndef score(task, result):\n    seen.append(task)\n"
+        "    text = TEXTS[len(seen) % len(TEXTS)]\n    if len(seen) % 2:\n        raise ValueError(text)\n"
+        "    return {text: len(seen) / 7}, text\n"
+    )
+    scored(page)
+    for order in ("all", "errors"):
+        page.get_by_role("combobox", name="Rollouts").last.select_option(order)
+        page.wait_for_timeout(300)
+    for text in texts:
+        shown = quote(text, safe="")
+        for name in ("file", "name", "function", "weights", "job", "sort"):
+            page.evaluate("route => { location.hash = route }", f"#/runs/mine/reward?{name}={shown}")
+            page.wait_for_function(
+                "() => document.querySelector('main h1') && !document.querySelector('main [aria-busy]')"
+            )
+
+    assert page.evaluate("window.hacked") is None
     assert problems == []

@@ -42,11 +42,12 @@ def encoded(text: str) -> bytes:
 
 def load(module: dict[str, Any], *, file: str, root: str, package: str) -> None:
     """Execute the text beside the calling module in that module's namespace, in the place of the file `file`."""
-    text = Path(module["__file__"]).with_name(TEXT).read_bytes()
-    name = module["__name__"]
+    folder, name = Path(module["__file__"]).parent, module["__name__"]
+    text = (folder / TEXT).read_bytes()
     for own in [own for own in module if not own.startswith("__")]:
         del module[own]
-    sys.path.insert(0, root)
+    after_own = sys.path.index(str(folder)) + 1 if str(folder) in sys.path else 0
+    sys.path.insert(after_own, root)
     module["__file__"] = file
     if package:
         importlib.import_module(package)

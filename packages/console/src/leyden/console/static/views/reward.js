@@ -9,8 +9,20 @@ import { draft, keepDraft } from "../drafts.js";
 import { diff } from "../elements/diff.js";
 import { Editor } from "../elements/editor.js";
 import { jobPanel } from "../elements/job.js";
-import { choice, command, empty, facts, fold, load, panel, problem, setOptions } from "../elements/page.js";
-import { number, visible } from "../format.js";
+import {
+  choice,
+  command,
+  empty,
+  facts,
+  fold,
+  load,
+  panel,
+  problem,
+  setOptions,
+  smallTable,
+  stateBadge,
+} from "../elements/page.js";
+import { moment, number, visible } from "../format.js";
 import { link } from "../router.js";
 import { rewardResult } from "./reward_result.js";
 import { runFrame } from "./run_frame.js";
@@ -98,15 +110,17 @@ class RewardPage {
     this.discard = element("button.plain", { type: "button", onclick: () => this.#discard() }, "Discard the changes");
     this.difference = element("div");
     this.trouble = element("div");
+    this.earlier = element("div");
     this.job = element("div.stack");
     this.result = element("div.stack");
     this.options = this.#optionFields(source);
     this.#makeFields(source);
-    target.append(this.#editPanel(source), this.job, this.result);
+    target.append(this.#editPanel(source), this.earlier, this.job, this.result);
     this.#showSource(source, page.query.get("function"));
     if (page.query.get("name")) this.#choose(NAMED);
     const job = page.query.get("job");
     if (job) this.#reopen(job);
+    this.#listEarlier(job);
   }
 
   // --- What is scored
@@ -215,9 +229,7 @@ class RewardPage {
     const isOwn = value === this.own.source;
     this.page.remember({ file: isOwn ? null : value, function: null, name: null });
     try {
-      const query = { file: value };
-      const source = await get(["runs", this.run.key, "reward"], { query, signal: this.page.signal });
-      this.#showSource(source);
+      this.#showSource(await this.#read(value));
     } catch (error) {
       this.#report(error);
     }
@@ -266,6 +278,7 @@ class RewardPage {
   async #score() {
     fill(this.trouble);
     try {
+      if (await this.#isOutdated()) return;
       const body = { ...this.#reward(), ...this.options.read() };
       const job = await post(["runs", this.run.key, "rescore"], body, this.page.signal);
       fill(this.result);
@@ -275,6 +288,34 @@ class RewardPage {
     } catch (error) {
       this.#report(error);
     }
+  }
+
+  /** Whether the file has changed since the page has read it; then shows its text. */
+  async #isOutdated() {
+    if (this.select.value === NAMED || this.#isEdited()) return false;
+    const now = await this.#read(this.source.source);
+    if (now.text === this.original) return false;
+    this.#showSource(now, this.function.input.value);
+    fill(this.trouble, element("p.notice.warn", {}, "The file has changed. The page now shows its new text."));
+    return true;
+  }
+
+  #read(file) {
+    return get(["runs", this.run.key, "reward"], { query: { file }, signal: this.page.signal });
+  }
+
+  /** Links to the results of this run that the console still has. */
+  async #listEarlier(shown) {
+    const jobs = await get(["jobs"], { signal: this.page.signal }).catch(() => []);
+    const own = jobs.filter((job) => job.kind === "rescore" && job.subject.run === this.run.key && job.id !== shown);
+    if (!own.length || this.page.signal.aborted) return;
+    const rows = own.map((job) => [
+      element("a", { href: link(["runs", this.run.key, "reward"], { job: job.id }) }, visible(job.title)),
+      stateBadge(job.state),
+      moment(job.created),
+    ]);
+    const table = () => smallTable("Earlier scorings of this run", ["Reward", "State", "Started"], rows);
+    fill(this.earlier, fold(`Earlier scorings of this run (${number(own.length)})`, (body) => body.append(table())));
   }
 
   async #reopen(id) {
@@ -336,7 +377,7 @@ class RewardPage {
       const body = { path: this.path.input.value, text: this.editor.text };
       const { source } = await post(["runs", this.run.key, "reward", "save"], body, this.page.signal);
       const reward = `${source}:${this.function.input.value.trim()}`;
-      const renewed = await get(["runs", this.run.key, "reward"], { signal: this.page.signal });
+      const renewed = await this.#read("");
       this.#renewFiles(renewed);
       fill(
         this.saved,
