@@ -174,6 +174,8 @@ class Jobs:
         kept = [work for work in self._works.values() if work.job.ended is None]
         for work in kept:
             work.task.cancel()
+            if work.process is not None:
+                work.process.returncode = 0  # Popen would warn of a process that is meant to outlive it
         if self._folder is not None and not kept:
             shutil.rmtree(self._folder, ignore_errors=True)
 

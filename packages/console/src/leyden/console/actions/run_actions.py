@@ -132,10 +132,10 @@ def _subject(request: Request) -> dict[str, str]:
 def _is_default(name: str, value: object) -> bool:
     """Whether a run has this value of a setting without a word in its run file."""
     field = next((one for one in msgspec.structs.fields(RunConfig) if one.name == name), None)
-    if field is None:
+    if field is None or field.required:
         return False
     default = field.default_factory() if callable(field.default_factory) else field.default
-    return default is not msgspec.NODEFAULT and msgspec.to_builtins(default) == value
+    return msgspec.json.decode(msgspec.json.encode(default)) == value  # tuples are lists in YAML
 
 
 def _free_name(folder: Path) -> str:

@@ -41,6 +41,7 @@ const VIEWS = [
   [["runs", ":key", "reward"], () => import("./views/reward.js")],
   [["compare"], () => import("./views/compare.js")],
   [["compare", "rollouts"], () => import("./views/pair.js")],
+  [["runs", ":key", "launch"], () => import("./views/launch.js")],
   [["jobs"], () => import("./views/jobs.js")],
   [["jobs", ":job"], () => import("./views/job.js")],
 ];

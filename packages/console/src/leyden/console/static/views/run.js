@@ -3,9 +3,10 @@
  * @module
  */
 
-import { get } from "../api.js";
+import { actionsAllowed, get } from "../api.js";
 import { secondsLeft, trend } from "../convergence.js";
 import { element, fill, setText } from "../dom.js";
+import { action } from "../elements/action.js";
 import { Curve } from "../elements/curve.js";
 import { command, empty, facts, fold, longText, panel, problem } from "../elements/page.js";
 import { shares } from "../elements/shares.js";
@@ -44,6 +45,8 @@ class RunPage {
     this.trend = element("p.note");
     this.tokens = element("p.note");
     this.failed = element("div");
+    this.actions = element("div.stack");
+    this.state = run.state;
     this.rollouts = element("span", {}, run.rollouts ? number(run.rollouts) : "–");
     this.grid = element("div.charts", {}, element("p.note", { "aria-busy": "true" }, "Loading…"));
     this.stepPanel = element("section.panel", { "aria-label": "The chosen step", hidden: true });
@@ -81,6 +84,8 @@ class RunPage {
   }
 
   changed(change) {
+    if (change.state !== this.state) this.#actions(this.actions);
+    this.state = change.state;
     if (change.rollouts) setText(this.rollouts, number(change.rollouts));
     if (change.lines !== this.data.lines || change.generation !== this.data.generation) this.update();
   }
@@ -325,13 +330,33 @@ class RunPage {
       "Commands",
       ...this.run.commands.map((one) => element("div", {}, element("p.note", {}, one.what), command(one.command))),
     );
+    this.#actions(this.actions);
     const config = fold("Configuration", (body) =>
       body.append(longText(plain(this.run.config), { name: "configuration" })),
     );
     const report =
       this.run.report && fold("Report", (body) => body.append(longText(plain(this.run.report), { name: "report" })));
-    return [element("div.columns", {}, time, this.run.commands.length ? commands : null), config, report].filter(
-      Boolean,
+    const columns = element("div.columns", {}, time, this.run.commands.length ? commands : null);
+    return [columns, this.actions, config, report].filter(Boolean);
+  }
+
+  /** What the console can do with the run, if it is allowed to. */
+  async #actions(target) {
+    const { run, page } = this;
+    if (run.folder === null) return;
+    const again = element("a", { href: link(["runs", run.key, "launch"]) }, "New run like this one");
+    if (!(await actionsAllowed().catch(() => false))) return;
+    const { signal } = page;
+    const stop = `Stop the run ${visible(run.name)}? It ends after its last checkpoint, and can be continued.`;
+    fill(
+      target,
+      panel(
+        "Actions",
+        run.state === "running" && action("Stop", { path: () => ["runs", run.key, "stop"], question: stop, signal }),
+        ["stopped", "failed", "not finished"].includes(run.state) &&
+          action("Continue", { path: () => ["runs", run.key, "resume"], signal }),
+        element("p", {}, again),
+      ),
     );
   }
 }

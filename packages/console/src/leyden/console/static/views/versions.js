@@ -3,7 +3,9 @@
  * @module
  */
 
+import { actionsAllowed } from "../api.js";
 import { element, fill } from "../dom.js";
+import { action } from "../elements/action.js";
 import { badge, command, empty, facts, panel, smallTable } from "../elements/page.js";
 import { Tree } from "../elements/tree.js";
 import { moment, number, percent, result, shellWord, visible } from "../format.js";
@@ -22,15 +24,20 @@ export async function show(page) {
 function draw(page, run, body) {
   const details = element("section.panel", { "aria-label": "The chosen version", "aria-live": "polite" });
   const byNumber = new Map(run.versions.map((one) => [String(one.version), one]));
+  const show = (id) => {
+    const actions = element("div.stack");
+    fill(details, versionDetails(run, byNumber.get(id)), actions);
+    drawActions(page, run, byNumber.get(id), actions);
+  };
   const choose = (id) => {
     page.remember({ version: id });
-    fill(details, versionDetails(run, byNumber.get(id)));
+    show(id);
   };
   const tree = new Tree("Versions", lineage(run), choose);
   const kept = run.versions.find((one) => one.kept) ?? run.versions[run.versions.length - 1];
   const first = byNumber.has(page.query.get("version") ?? "") ? page.query.get("version") : String(kept.version);
   tree.select(first);
-  fill(details, versionDetails(run, byNumber.get(first)));
+  show(first);
   body.append(element("div.side", {}, panel("Lineage", tree.node), details));
   requestAnimationFrame(() => tree.select(first));
 }
@@ -102,7 +109,36 @@ function versionDetails(run, one) {
   ];
 }
 
-/** The console only reads: it shows the commands that use a version. */
+/** What the console can do with a version, if it is allowed to. */
+async function drawActions(page, run, one, target) {
+  if (run.folder === null || !(await actionsAllowed())) return;
+  const { signal } = page;
+  const of = (name) => () => ["runs", page.parameters.key, name];
+  const at = one.version;
+  const onEnd = (job) => job.state === "finished" && window.dispatchEvent(new HashChangeEvent("hashchange"));
+  const version = () => ({ version: at });
+  const folder = element("input", { type: "text", value: `${run.name}-${at}`, spellcheck: "false" });
+  const isFinished = run.report !== null;
+  const hasWeights = one.has_weights || at === 0;
+  const forPromotion = `Keep version ${at} of this run? Its policy folder then holds this version.`;
+  const forRollback = `Take the run back to version ${at}? What came later is moved aside.`;
+  fill(
+    target,
+    element("h3", {}, "Actions"),
+    isFinished &&
+      hasWeights &&
+      !one.kept &&
+      action("Promote", { path: of("promote"), body: version, question: forPromotion, signal, onEnd }),
+    one.has_weights &&
+      action("Roll back", { path: of("rollback"), body: version, question: forRollback, signal, onEnd }),
+    hasWeights &&
+      element("label.field", {}, element("span", {}, "Folder to export to"), folder),
+    hasWeights &&
+      action("Export", { path: of("export"), body: () => ({ version: at, folder: folder.value.trim() }), signal }),
+  );
+}
+
+/** The commands that use a version. */
 function commandsOf(run, one) {
   if (run.folder === null)
     return [

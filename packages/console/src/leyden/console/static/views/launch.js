@@ -1,0 +1,62 @@
+/**
+ * Starts a run like another one: its run file, to be changed before.
+ * @module
+ */
+
+import { actionsAllowed, get } from "../api.js";
+import { element } from "../dom.js";
+import { action } from "../elements/action.js";
+import { command, empty, load, panel } from "../elements/page.js";
+import { shellWord, visible } from "../format.js";
+import { link } from "../router.js";
+import { runFrame } from "./run_frame.js";
+
+/** @param {import("../app.js").Page} page */
+export async function show(page) {
+  runFrame(page, "launch", [["New run", null]], async (run, body) => {
+    if (run.folder === null)
+      return body.append(empty("The folder of this run is not on this machine, so its run file is not known here."));
+    const again = `leyden train --config ${shellWord(`${run.folder}/config.yaml`)} --name NAME`;
+    if (!(await actionsAllowed())) {
+      body.append(
+        empty("Pages can start runs if the console is started so:", "leyden console --allow-actions"),
+        panel("The same in a terminal", command(again)),
+      );
+      return;
+    }
+    const target = element("div.stack");
+    body.append(target);
+    const request = () => get(["runs", page.parameters.key, "launch"], { signal: page.signal });
+    load(target, page.signal, request, (prepared) => draw(page, target, prepared));
+  });
+}
+
+function draw(page, target, prepared) {
+  const name = element("input", { type: "text", value: prepared.name, required: true, spellcheck: "false" });
+  const text = element("textarea.code", { rows: "22", spellcheck: "false" });
+  text.value = prepared.text;
+  const check = element("input", { type: "checkbox", checked: true });
+  const open = element("p");
+  const start = action("Start the run", {
+    path: () => ["runs", page.parameters.key, "launch"],
+    body: () => {
+      const href = link(["runs", name.value]);
+      open.replaceChildren(element("a", { href }, `Open ${visible(name.value)}`), " as soon as it has begun.");
+      return { name: name.value.trim(), text: text.value, check: check.checked };
+    },
+    signal: page.signal,
+  });
+  target.append(
+    panel(
+      "A run like this one",
+      element("p.note", {}, `It is written to ${visible(prepared.runs)}, and goes on when the console ends.`),
+      prepared.has_secrets &&
+        element("p.notice.warn", {}, "The run file has masked secrets (***). A run refuses them: name them anew."),
+      element("label.field", {}, element("span", {}, "Name"), name),
+      element("label.field", {}, element("span", {}, "Run file (YAML): settings that differ from the defaults"), text),
+      element("label.field.check", {}, check, "Check on the first batch that it can learn"),
+      start,
+      open,
+    ),
+  );
+}
