@@ -22,7 +22,7 @@ import {
   smallTable,
   stateBadge,
 } from "../elements/page.js";
-import { moment, number, visible } from "../format.js";
+import { moment, number, shellWord, visible } from "../format.js";
 import { link } from "../router.js";
 import { rewardResult } from "./reward_result.js";
 import { runFrame } from "./run_frame.js";
@@ -382,7 +382,8 @@ class RewardPage {
       fill(
         this.saved,
         element("p.notice", {}, `Saved as ${visible(source)}. A run has this reward with the option:`),
-        command(`--reward ${reward}`),
+        command(`--reward ${shellWord(reward)}`),
+        element("p", {}, element("a", { href: link(["runs", this.run.key, "launch"]) }, "New run like this one, in which it can be named")),
       );
       keepDraft(this.run.key, this.place, null);
       this.name.input.value = reward;
