@@ -17,6 +17,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leyden.console.actions.jobs import Jobs
+from leyden.console.actions.rescoring import RewardRequests
 from leyden.console.actions.routes import JobRequests
 from leyden.console.actions.run_actions import RunActions
 from leyden.console.catalogue import Catalogue
@@ -58,6 +59,7 @@ class Console:
             Route(f"{run}/rollouts/{{rollout:path}}", as_json(self._rollout)),
             Route("/api/compare", as_json(self._compare)),
             Route("/api/compare/tasks", as_json(self._compare_tasks)),
+            *RewardRequests(self.catalogue.run, self.jobs).routes(),
             *self._actions(),
             Route("/api/{rest:path}", as_json(_unknown)),
             Mount("/", StaticFiles(directory=STATIC, html=True)),

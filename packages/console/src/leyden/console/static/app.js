@@ -38,6 +38,7 @@ const VIEWS = [
   [["runs", ":key", "prompts"], () => import("./views/prompts.js")],
   [["runs", ":key", "health"], () => import("./views/health.js")],
   [["runs", ":key", "bottlenecks"], () => import("./views/bottlenecks.js")],
+  [["runs", ":key", "reward"], () => import("./views/reward.js")],
   [["compare"], () => import("./views/compare.js")],
   [["compare", "rollouts"], () => import("./views/pair.js")],
   [["runs", ":key", "launch"], () => import("./views/launch.js")],

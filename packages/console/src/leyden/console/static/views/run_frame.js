@@ -14,6 +14,7 @@ const PAGES = [
   ["rollouts", "Rollouts"],
   ["versions", "Versions"],
   ["prompts", "Prompts"],
+  ["reward", "Reward"],
   ["health", "Health"],
   ["bottlenecks", "Bottlenecks"],
 ];
