@@ -20,6 +20,7 @@ from leyden.console.actions.jobs import Jobs
 from leyden.console.actions.rescoring import RewardRequests
 from leyden.console.actions.routes import JobRequests
 from leyden.console.actions.run_actions import RunActions
+from leyden.console.actions.trials import Trials
 from leyden.console.catalogue import Catalogue
 from leyden.console.compare import MOST, compared_sets, differences, evaluated
 from leyden.console.http.access import guarded
@@ -67,9 +68,11 @@ class Console:
         return Starlette(routes=routes, lifespan=self._lifespan)
 
     def _actions(self) -> list[BaseRoute]:
+        trials = Trials(self.jobs, self.catalogue, self.view).routes()
         if self.jobs is None:
-            return []
+            return trials
         return [
+            *trials,
             *JobRequests(self.jobs, lambda: self.is_stopping()).routes(),
             *RunActions(self.jobs, self.catalogue.run).routes(),
         ]

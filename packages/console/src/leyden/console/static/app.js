@@ -36,6 +36,7 @@ const VIEWS = [
   [["runs", ":key", "rollouts", ":rollout", "calls", ":span"], () => import("./views/call.js")],
   [["runs", ":key", "versions"], () => import("./views/versions.js")],
   [["runs", ":key", "prompts"], () => import("./views/prompts.js")],
+  [["runs", ":key", "try"], () => import("./views/try.js")],
   [["runs", ":key", "health"], () => import("./views/health.js")],
   [["runs", ":key", "bottlenecks"], () => import("./views/bottlenecks.js")],
   [["runs", ":key", "reward"], () => import("./views/reward.js")],

@@ -15,6 +15,7 @@ const PAGES = [
   ["versions", "Versions"],
   ["prompts", "Prompts"],
   ["reward", "Reward"],
+  ["try", "Try"],
   ["health", "Health"],
   ["bottlenecks", "Bottlenecks"],
 ];
