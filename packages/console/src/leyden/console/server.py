@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from leyden.console.actions.chat import Chat
 from leyden.console.actions.jobs import Jobs
 from leyden.console.actions.routes import JobRequests
 from leyden.console.actions.run_actions import RunActions
@@ -70,6 +71,7 @@ class Console:
         return [
             *JobRequests(self.jobs, lambda: self.is_stopping()).routes(),
             *RunActions(self.jobs, self.catalogue.run).routes(),
+            *Chat(self.jobs, self.catalogue.run, lambda: self.is_stopping()).routes(),
         ]
 
     @asynccontextmanager

@@ -15,6 +15,8 @@ from leyden.core.errors import UsageError
 from leyden.core.masking import remember_secret
 
 KEY = "LEYDEN_SERVE_KEY"
+PARENT = "LEYDEN_SERVE_PARENT"
+"""Variable with the id of the process that starts the server, and with which it ends."""
 
 
 def serve(
@@ -32,7 +34,7 @@ def serve(
         float, typer.Option(min=0, help="End after so many minutes without a request; 0: never.")
     ] = 0.0,
     json: JsonOption = False,
-    parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
+    parent: Annotated[int | None, typer.Option("--parent", hidden=True, envvar=PARENT)] = None,
 ) -> None:
     """Serve a version of a run at an OpenAI-style URL, until SIGTERM or Ctrl-C; no call is recorded.
 
