@@ -13,6 +13,7 @@ const PAGES = [
   ["", "Overview"],
   ["rollouts", "Rollouts"],
   ["versions", "Versions"],
+  ["chat", "Chat"],
   ["prompts", "Prompts"],
   ["health", "Health"],
   ["bottlenecks", "Bottlenecks"],
