@@ -61,7 +61,7 @@ export class AnswerView {
       answer.error && problem(answer.error, null),
       answer.reasoning && fold("Reasoning", (body) => body.append(longText(answer.reasoning, { name: "reasoning" }))),
       answer.tokens.length > 0 &&
-        fold(`Tokens (${number(answer.tokens.length)})`, (body) => body.append(...strip(answer.tokens, this.signal))),
+        fold(`Tokens (${number(answer.tokens.length)})`, (body) => body.append(...strip(answer, this.signal))),
     );
   }
 }
@@ -83,10 +83,10 @@ function numbers({ end }) {
 
 /**
  * The tokens of an answer, coloured by their log-probability.
- * @param {[string, number][]} tokens
+ * @param {import("../conversation.js").Answer} answer
  * @param {AbortSignal} signal
  */
-function strip(tokens, signal) {
+function strip({ tokens, end }, signal) {
   const values = tokens.map(([, logprob]) => logprob);
   const scale = lowToHigh(values);
   const describe = (index) => {
@@ -97,7 +97,9 @@ function strip(tokens, signal) {
   const chosen = element(
     "p.note",
     { "aria-live": "polite" },
-    "Log-probabilities are those at temperature 1 and top-p 1, whatever the settings were. Choose a token to see its own.",
+    "Log-probabilities are those at temperature 1 and top-p 1, whatever the settings were.",
+    end && end.tokens > tokens.length && " The token that ends the answer is not shown.",
+    " Choose a token to see its own.",
   );
   const shown = new TokenStrip(
     "Tokens of the answer",

@@ -79,7 +79,7 @@ class Chat {
   /** @param {string} serve the command that serves the kept version */
   nodes(serve) {
     const { page, conversation: kept } = this;
-    const versions = element(
+    this.choices = element(
       "div.bar",
       {},
       choice("Version", this.options, this.version, (value) => this.#choose({ version: value })),
@@ -150,7 +150,7 @@ class Chat {
         command(serve),
       );
     return [
-      versions,
+      this.choices,
       fold("Sampling and system message", settings, Boolean(kept.system)),
       this.turns,
       composer,
@@ -335,6 +335,7 @@ class Chat {
     this.sendButton.disabled = this.clearButton.disabled = isBusy;
     this.stopButton.hidden = !isBusy;
     this.clearButton.hidden = !this.conversation.turns.length;
+    for (const select of this.choices.querySelectorAll("select")) select.disabled = isBusy;
     for (const button of this.turns.querySelectorAll("button.plain")) button.disabled = isBusy;
   }
 
