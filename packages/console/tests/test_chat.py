@@ -76,7 +76,7 @@ async def sent(http: httpx.AsyncClient, run: str, **changes: Any) -> list[dict[s
     return [json.loads(line) for line in answer.text.splitlines()]
 
 
-async def test_an_answer_is_streamed_with_its_tokens(http: httpx.AsyncClient, jobs: Jobs) -> None:
+async def test_an_answer_is_streamed_with_its_tokens(http: httpx.AsyncClient, jobs: Jobs, runs: Path) -> None:
     lines = await sent(http, "a")
 
     assert [line.get("state") for line in lines[:2]] == ["loading", "answering"]
@@ -90,7 +90,10 @@ async def test_an_answer_is_streamed_with_its_tokens(http: httpx.AsyncClient, jo
     assert about == {"policies": ["policy"], "served": [{"version": 0, "policy": None, "job": "1"}]}
     job = jobs.job("1")
     assert "models serve a:0" in job.command
-    key = jobs._work("1").environment["LEYDEN_SERVE_KEY"]
+    (process,) = served_processes(runs)
+    variables = Path(f"/proc/{process}/environ").read_text().split("\0")
+    key = next(one.partition("=")[2] for one in variables if one.startswith("LEYDEN_SERVE_KEY="))
+    assert len(key) > 20
     assert key not in (await http.get("/api/jobs/1")).text + json.dumps(lines)
 
 
@@ -148,9 +151,10 @@ async def test_a_wrong_request_is_one_sentence(
     assert why in answer.json()["error"]
 
 
-async def test_a_server_that_is_killed_is_started_again(http: httpx.AsyncClient, jobs: Jobs) -> None:
+async def test_a_server_that_is_killed_is_started_again(http: httpx.AsyncClient, jobs: Jobs, runs: Path) -> None:
     await sent(http, "a")
-    os.kill(jobs._work("1").process.pid, signal.SIGKILL)
+    (process,) = served_processes(runs)
+    os.kill(process, signal.SIGKILL)
     await jobs.ended("1")
 
     assert "end" in (await sent(http, "a"))[-1]

@@ -158,7 +158,8 @@ def policies_of(config: Mapping[str, Any]) -> list[str]:
 def _part(choice: Mapping[str, Any]) -> dict[str, Any]:
     """Return the text of a piece of the answer, with its tokens and their log-probabilities."""
     delta: Mapping[str, Any] = choice.get("delta") or {}
-    tokens: list[dict[str, Any]] = (choice.get("logprobs") or {}).get("content") or []
+    logprobs: Mapping[str, Any] = choice.get("logprobs") or {}
+    tokens: list[dict[str, Any]] = logprobs.get("content") or []
     return {
         "text": delta.get("content") or "",
         "reasoning": delta.get("reasoning_content") or "",
