@@ -35,6 +35,7 @@ const VIEWS = [
   [["runs", ":key", "rollouts", ":rollout"], () => import("./views/rollout.js")],
   [["runs", ":key", "rollouts", ":rollout", "calls", ":span"], () => import("./views/call.js")],
   [["runs", ":key", "versions"], () => import("./views/versions.js")],
+  [["runs", ":key", "chat"], () => import("./views/chat.js")],
   [["runs", ":key", "prompts"], () => import("./views/prompts.js")],
   [["runs", ":key", "try"], () => import("./views/try.js")],
   [["runs", ":key", "health"], () => import("./views/health.js")],

@@ -13,6 +13,7 @@ const PAGES = [
   ["", "Overview"],
   ["rollouts", "Rollouts"],
   ["versions", "Versions"],
+  ["chat", "Chat"],
   ["prompts", "Prompts"],
   ["reward", "Reward"],
   ["try", "Try"],
