@@ -93,21 +93,21 @@ function order(found) {
   return panel(
     "Order",
     facts([
-      ["Kendall's tau, all rollouts", tau(ranks.tau)],
-      ["Kendall's tau, within groups", tau(ranks.tau_in_groups)],
+      ["Kendall's tau, all rollouts", tau(ranks.tau, "all rewards are equal")],
+      ["Kendall's tau, within groups", tau(ranks.tau_in_groups, "no group in which both rewards differ")],
       ["Rollouts that change their rank", `${number(ranks.moved)} (${percent(ranks.moved / found.distribution.rollouts)})`],
     ]),
     element(
       "p.note",
       {},
-      "1: no pair of rollouts changes places; −1: all do. " +
-        `Within groups it is the mean of ${counted(ranks.groups, "group")} in which both rewards differ.`,
+      "1: no pair of rollouts changes places; −1: all do." +
+        (ranks.groups ? ` Within groups: the mean of ${counted(ranks.groups, "group")} in which both rewards differ.` : ""),
     ),
   );
 }
 
-function tau(value) {
-  return value === null ? "undefined: all rewards are equal" : number(value);
+function tau(value, why) {
+  return value === null ? `undefined: ${why}` : number(value);
 }
 
 function groups(key, found) {
