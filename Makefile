@@ -31,7 +31,7 @@ $(STAMP): constraints.txt pyproject.toml $(wildcard packages/*/pyproject.toml)
 # Every framework that has an adapter, and VERL with Ray, in the same environment. Only developers need them all.
 $(FRAMEWORKS): $(STAMP)
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode -c constraints.txt $(TORCH) -e 'packages/core[train,tensorboard,verl,gepa,tune]' \
-		-e 'packages/autogen-adapter[example]' -e 'packages/openai-agents-adapter[example]' -e packages/crewai-adapter -e packages/console --group pyproject.toml:dev
+		-e 'packages/autogen-adapter[example]' -e 'packages/openai-agents-adapter[example]' -e packages/crewai-adapter -e 'packages/console[mcp]' --group pyproject.toml:dev
 	@touch $@
 
 clients: $(CLIENTS) ## Create the environments of the real clients that tests/clients drives

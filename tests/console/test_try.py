@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from accessibility import broken_rules, need_axe
+from accessibility import violations_of
 from playwright.sync_api import Browser, Page, expect
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -79,12 +79,11 @@ def test_two_prompts_are_compared_and_watched(browser: Browser, serve: Any, smal
 def test_the_page_breaks_no_rule_of_accessibility(
     browser: Browser, serve: Any, small_run: Path, size: dict[str, int], scheme: str
 ) -> None:
-    need_axe()
     page, _ = new_page(browser, size, scheme)
     violations: dict[str, list[str]] = {}
 
     def check(name: str) -> None:
-        if found := broken_rules(page):
+        if found := violations_of(page):
             violations[name] = found
 
     page.goto(serve("--runs", str(small_run.parent), "--allow-actions"))

@@ -3,10 +3,10 @@
 import asyncio
 import socket
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -16,7 +16,9 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from leyden.console.actions.chat import Chat
 from leyden.console.actions.jobs import Jobs
+from leyden.console.actions.rescoring import RewardRequests
 from leyden.console.actions.routes import JobRequests
 from leyden.console.actions.run_actions import RunActions
 from leyden.console.actions.trials import Trials
@@ -28,14 +30,21 @@ from leyden.console.http.events import event_stream
 from leyden.console.run_view import RunView
 from leyden.core.errors import RunError
 
+if TYPE_CHECKING:
+    from leyden.console.mcp.endpoint import McpEndpoint
+
 STATIC = Path(__file__).parent / "static"
 
 
 class Console:
-    """The runs of a catalogue as an ASGI application; with `jobs`, also the actions."""
+    """The runs of a catalogue as an ASGI application; with `jobs`, also the actions; with `mcp`, also for MCP clients.
 
-    def __init__(self, catalogue: Catalogue, jobs: Jobs | None = None) -> None:
+    Raises ModuleNotFoundError for `mcp` without its package.
+    """
+
+    def __init__(self, catalogue: Catalogue, jobs: Jobs | None = None, *, mcp: bool = False) -> None:
         self.catalogue, self.jobs = catalogue, jobs
+        self._mcp = _mcp_endpoint(self) if mcp else None
         self.is_stopping: Callable[[], bool] = lambda: False
         """Whether the server is about to stop, so that streams of events must end."""
         self._views: dict[str, RunView] = {}
@@ -59,7 +68,9 @@ class Console:
             Route(f"{run}/rollouts/{{rollout:path}}", as_json(self._rollout)),
             Route("/api/compare", as_json(self._compare)),
             Route("/api/compare/tasks", as_json(self._compare_tasks)),
+            *RewardRequests(self.catalogue.run, self.jobs).routes(),
             *self._actions(),
+            *([] if self._mcp is None else [self._mcp.route()]),
             Route("/api/{rest:path}", as_json(_unknown)),
             Mount("/", StaticFiles(directory=STATIC, html=True)),
         ]
@@ -73,13 +84,15 @@ class Console:
             *trials,
             *JobRequests(self.jobs, lambda: self.is_stopping()).routes(),
             *RunActions(self.jobs, self.catalogue.run).routes(),
+            *Chat(self.jobs, self.catalogue.run, lambda: self.is_stopping()).routes(),
         ]
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncGenerator[None]:
         del app
         try:
-            yield
+            async with nullcontext() if self._mcp is None else self._mcp.running():
+                yield
         finally:
             if self.jobs is not None:
                 await self.jobs.close()
@@ -143,7 +156,10 @@ class Console:
         return await (await self._of(request)).call(parts["rollout"], parts["span"], attempt)
 
     async def _compare(self, request: Request) -> Any:
-        views = await self._several(request)
+        return await self.compare(await self._several(request))
+
+    async def compare(self, views: Sequence[RunView]) -> dict[str, Any]:
+        """Return the settings in which runs differ, and their held-out results task by task."""
         versions = [await view.run.versions() for view in views]
         shown = [evaluated(own) for own in versions]
         notes = [
@@ -217,6 +233,12 @@ async def _unknown(request: Request) -> Any:
     raise RunError(f"the console has no page {request.url.path}")
 
 
+def _mcp_endpoint(console: Console) -> "McpEndpoint":
+    from leyden.console.mcp.endpoint import McpEndpoint
+
+    return McpEndpoint(console, _version())
+
+
 def _version() -> str:
     try:
         return version("leyden-console")
@@ -232,14 +254,16 @@ def application(
     token: str | None = None,
     allowed_hosts: Sequence[str] = (),
     allow_actions: bool = False,
+    mcp: bool = False,
 ) -> "Guarded":
     """Return the console of the runs in `folders` and `uris` as an ASGI application, with all checks.
 
-    Raises ValueError for `allow_actions` without a token.
+    Raises ValueError for `allow_actions` or `mcp` without a token, and ModuleNotFoundError for `mcp` without its
+    package.
     """
-    console = Console(Catalogue(folders, uris), Jobs() if allow_actions else None)
+    console = Console(Catalogue(folders, uris), Jobs() if allow_actions else None, mcp=mcp)
     inner = console.application()
-    return Guarded(console, guarded(inner, host, token, tuple(allowed_hosts), allow_actions=allow_actions))
+    return Guarded(console, guarded(inner, host, token, tuple(allowed_hosts), allow_actions=allow_actions, mcp=mcp))
 
 
 class Guarded:

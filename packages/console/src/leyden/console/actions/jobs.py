@@ -25,7 +25,7 @@ from leyden.core.masking import mask_text, without_own_tokens
 
 State = Literal["waiting", "running", "finished", "failed", "stopped"]
 AT_ONCE = 2
-"""Number of jobs that run at the same time; detached ones are not counted, and begin at once."""
+"""Number of jobs that run at the same time; detached ones and servers are not counted, and begin at once."""
 KEPT = 100
 """Number of ended jobs that are remembered."""
 LINES, CHARACTERS = 200, 2_000
@@ -33,6 +33,7 @@ LINES, CHARACTERS = 200, 2_000
 POLL_SECONDS = 0.25
 STOP_SECONDS = 10.0
 """Time that a job has to end after SIGTERM."""
+STDOUT = "stdout"
 PROGRESS = "LEYDEN_PROGRESS"
 """Environment variable with which a command of `leyden` prints its progress as JSON lines."""
 
@@ -71,6 +72,8 @@ class _Work(msgspec.Struct, kw_only=True):
     words: list[str]
     folder: Path
     environment: dict[str, str]
+    at_once: bool = False
+    """Whether it waits for no other job."""
     stop_is_wanted: bool = False
     kill_at: float | None = None
     """Monotonic time after which it is killed; None: never, as a training may need long for its last checkpoint."""
@@ -110,11 +113,13 @@ class Jobs:
         folder: Path | None = None,
         subject: Mapping[str, str] | None = None,
         detached: bool = False,
+        at_once: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> Job:
         """Run `leyden ARGUMENTS` in the console's working directory, and return the job.
 
         `folder` is what `new_folder` returned, if the command needs files there. `environment` has further variables.
+        A detached job goes on when the console ends. It and one that is to begin `at_once` wait for no other job.
         """
         self._forget()
         self._number += 1
@@ -131,11 +136,16 @@ class Jobs:
             job=job,
             words=[*self._program, *arguments],
             folder=folder or self.new_folder(),
+            at_once=at_once or detached,
             environment={**without_own_tokens(os.environ), PROGRESS: "json", **(environment or {})},
         )
         self._works[job.id] = work
         work.task = asyncio.create_task(self._run(work), name=f"job {job.id}")
         return job
+
+    def printed(self, job_id: str) -> Path:
+        """Return the file with what a job has printed on its standard output; it may not exist yet."""
+        return self._work(job_id).folder / STDOUT
 
     def listing(self) -> list[Job]:
         """Return all jobs, the newest first, without their results."""
@@ -193,7 +203,7 @@ class Jobs:
     async def _run(self, work: _Work) -> None:
         job = work.job
         try:
-            if job.detached:
+            if work.at_once:
                 await self._run_process(work)
             else:
                 async with self._free:
@@ -210,7 +220,7 @@ class Jobs:
 
     async def _run_process(self, work: _Work) -> None:
         job = work.job
-        printed, said = work.folder / "stdout", work.folder / "stderr"
+        printed, said = work.folder / STDOUT, work.folder / "stderr"
         with printed.open("wb") as out, said.open("wb") as err:
             # Not asyncio's own subprocess, which kills a process that is to outlive the event loop.
             work.process = process = subprocess.Popen(

@@ -39,18 +39,30 @@ HEADERS = (
 READING = ("GET", "HEAD")
 
 
+MCP_PATH = "/mcp"
+
+
 def guarded(
-    app: ASGIApp, bound: str, token: str | None, allowed_hosts: tuple[str, ...] = (), *, allow_actions: bool = False
+    app: ASGIApp,
+    bound: str,
+    token: str | None,
+    allowed_hosts: tuple[str, ...] = (),
+    *,
+    allow_actions: bool = False,
+    mcp: bool = False,
 ) -> ASGIApp:
     """Return `app` behind all checks. `bound` is the address that the server listens on.
 
-    With a `token`, a request must have it in the cookie that `?token=` sets. Raises ValueError for `allow_actions`
-    without one: every user of the machine reaches a loopback address.
+    With a `token`, a request must have it in the cookie that `?token=` sets. With `mcp`, requests of MCP clients must
+    have it as a bearer token. Raises ValueError for `allow_actions` or `mcp` without one: every user of the machine
+    reaches a loopback address.
     """
-    if allow_actions and token is None:
-        raise ValueError("a console with actions needs a token")
+    if token is None and (allow_actions or mcp):
+        raise ValueError("a console with actions or MCP needs a token")
     inner = app if token is None else TokenCheck(app, token)
-    checked = OwnChanges(inner) if allow_actions else ReadingOnly(inner)
+    checked: ASGIApp = OwnChanges(inner) if allow_actions else ReadingOnly(inner)
+    if mcp and token is not None:
+        checked = McpCheck(app, checked, token)
     return SafeHeaders(HostCheck(checked, bound, allowed_hosts))
 
 
@@ -110,6 +122,39 @@ class OwnChanges:
             await self._app(scope, receive, send)
 
 
+class McpCheck:
+    """Passes requests of MCP clients to `app` if they have the token; all other requests to `others`.
+
+    The cookie of the pages does not count: a browser also sends it with requests of pages at other ports of the host.
+    """
+
+    def __init__(self, app: ASGIApp, others: ASGIApp, token: str) -> None:
+        self._app, self._others, self._token = app, others, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with status 401, 403 or 405, unless the request is a POST with the bearer token."""
+        if scope["type"] != "http" or scope["path"] != MCP_PATH:
+            await self._others(scope, receive, send)
+        elif scope["method"] != "POST":
+            await respond(send, 405, "MCP clients send POST requests", ((b"allow", b"POST"),))
+        elif not _is_own(scope):
+            await respond(send, 403, "A page of another origin may not use MCP here")
+        elif not _is_token(_bearer(scope), self._token):
+            headers = ((b"www-authenticate", b"Bearer"),)
+            await respond(send, 401, "MCP needs the console's token: Authorization: Bearer TOKEN", headers)
+        else:
+            await self._app(scope, receive, send)
+
+
+def _bearer(scope: Scope) -> str:
+    scheme, _, token = _header(scope, b"authorization").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _is_token(given: str | None, token: str) -> bool:
+    return given is not None and hmac.compare_digest(given.encode(), token.encode())
+
+
 def _is_own(scope: Scope) -> bool:
     """Whether a request comes from a page of this host, or from a program: browsers name the origin of each POST."""
     site, origin = _header(scope, b"sec-fetch-site"), _header(scope, b"origin")
@@ -147,7 +192,7 @@ class TokenCheck:
             await respond(send, 403, "This console needs its token: open the address that `leyden console` printed")
 
     def _is_right(self, given: str | None) -> bool:
-        return given is not None and hmac.compare_digest(given.encode(), self._token.encode())
+        return _is_token(given, self._token)
 
 
 async def respond(send: Send, status: int, text: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:

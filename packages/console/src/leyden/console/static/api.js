@@ -39,15 +39,48 @@ export async function post(path, body, signal) {
   return request(address(path, {}), { method: "POST", signal, headers, body: JSON.stringify(body) });
 }
 
-async function request(url, options) {
-  const { signal } = options;
-  let response;
+/**
+ * Requests an action whose answer is streamed as JSON lines.
+ * @param {(string | number)[]} path segments below `/api`, not yet encoded
+ * @param {object} body
+ * @param {AbortSignal} signal ends the answer
+ * @param {(line: any) => void} onLine
+ * @returns {Promise<void>} when the answer has ended
+ * @throws {ApiError} with the server's sentence; an aborted request throws the browser's AbortError
+ */
+export async function postLines(path, body, signal, onLine) {
+  const headers = { accept: "application/x-ndjson", "content-type": "application/json" };
+  const response = await send(address(path, {}), { method: "POST", signal, headers, body: JSON.stringify(body) });
+  if (!response.ok || response.body === null) {
+    const answer = await response.json().catch(() => null);
+    throw new ApiError(answer?.error ?? withoutSentence(response.status), response.status);
+  }
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read().catch((error) => {
+      if (signal.aborted) throw error;
+      throw new ApiError("The answer broke off. Is `leyden console` still running?", 0);
+    });
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop() ?? "";
+    for (const line of lines) onLine(JSON.parse(line));
+  }
+}
+
+async function send(url, options) {
   try {
-    response = await fetch(url, { credentials: "same-origin", ...options });
+    return await fetch(url, { credentials: "same-origin", ...options });
   } catch (error) {
-    if (signal?.aborted) throw error;
+    if (options.signal?.aborted) throw error;
     throw new ApiError("The console's server does not answer. Is `leyden console` still running?", 0);
   }
+}
+
+async function request(url, options) {
+  const { signal } = options;
+  const response = await send(url, options);
   const body = await response.json().catch(() => null);
   if (signal?.aborted) throw signal.reason;
   if (response.ok && body !== null) return body;

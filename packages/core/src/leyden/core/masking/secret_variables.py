@@ -5,8 +5,18 @@ from collections.abc import Mapping, Sequence
 
 from leyden.core.masking.shapes import PASSWORD_IN_URL
 
-OWN_TOKENS = frozenset({"LEYDEN_CAPTURE_TOKEN", "LEYDEN_RUN_TOKEN", "LEYDEN_STORE_TOKEN", "LEYDEN_VERL_TOKEN"})
-"""Variables with Leyden's own tokens; with such a token, a program can read or write data of other attempts."""
+OWN_TOKENS = frozenset(
+    {
+        "LEYDEN_CAPTURE_TOKEN",
+        "LEYDEN_CONSOLE_TOKEN",
+        "LEYDEN_RUN_TOKEN",
+        "LEYDEN_SERVE_KEY",
+        "LEYDEN_STORE_TOKEN",
+        "LEYDEN_VERL_TOKEN",
+    }
+)
+"""Variables with Leyden's own tokens; with such a token, a program can read or write data of other attempts, or call a
+server of Leyden."""
 
 PROVIDER_KEYS = re.compile(
     r"""

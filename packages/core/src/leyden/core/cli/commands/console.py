@@ -1,6 +1,7 @@
 """`leyden console`: runs, rollouts and trained tokens in a browser."""
 
 import asyncio
+import json
 import os
 import secrets
 import subprocess
@@ -38,6 +39,9 @@ def console(
     allow_actions: Annotated[
         bool, typer.Option("--allow-actions", help="Let pages start commands of leyden; the console then has a token.")
     ] = False,
+    mcp: Annotated[
+        bool, typer.Option("--mcp", help="Also answer MCP clients, such as coding agents, at /mcp; it needs a token.")
+    ] = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
     """Show runs in a web page, while they train or afterwards; without an argument, all in --runs.
@@ -45,19 +49,23 @@ def console(
     It only reads, unless --allow-actions is given.
     """
     server = _server()
+    if mcp:
+        _check_mcp()
     folders, uris = _places(sources or [], runs)
-    is_open = is_loopback(host) and not allow_actions
+    is_open = is_loopback(host) and not allow_actions and not mcp
     token = os.environ.get(TOKEN) or (None if is_open else secrets.token_urlsafe(24))
     if token is not None:
         remember_secret(token)
     app = server.application(
-        folders, uris, host=host, token=token, allowed_hosts=allow_host or (), allow_actions=allow_actions
+        folders, uris, host=host, token=token, allowed_hosts=allow_host or (), allow_actions=allow_actions, mcp=mcp
     )
 
     def ready(listening: int) -> None:
         name = f"[{host}]" if ":" in host else host
         query = "" if token is None else f"?token={token}"
         sys.stdout.write(f"The console is at http://{name}:{listening}/{query} (stop it with Ctrl-C)\n")
+        if mcp:
+            sys.stdout.write(f"MCP clients need this entry: {_mcp_entry(f'http://{name}:{listening}/mcp', token)}\n")
         sys.stdout.flush()
 
     parent = os.getppid()
@@ -94,6 +102,20 @@ def _server() -> Any:
     except ModuleNotFoundError as error:
         lacks = "" if (error.name or "").startswith("leyden.console") else f" ({error})"
         raise UsageError(f"leyden console needs pip install leyden-console{lacks}") from None
+
+
+def _check_mcp() -> None:
+    """Raise UsageError if the package of the Model Context Protocol is not installed."""
+    try:
+        import_module("mcp.server.streamable_http_manager")
+    except ModuleNotFoundError as error:
+        raise UsageError(f"--mcp needs pip install 'leyden-console[mcp]' ({error})") from None
+
+
+def _mcp_entry(url: str, token: str | None) -> str:
+    """Return the entry for the configuration of an MCP client."""
+    server = {"type": "http", "url": url, "headers": {"Authorization": f"Bearer {token}"}}
+    return json.dumps({"mcpServers": {"leyden": server}})
 
 
 def _places(sources: list[str], runs: Path) -> tuple[list[Path], list[str]]:

@@ -218,16 +218,21 @@ def _export(models: Models, version: ModelVersion, target: Path) -> Path:
 
 def policies_of(models: Models, version: ModelVersion) -> dict[str, "PolicyModel"]:
     """Return the policies of a version by name, with its weights; raises RunError if they are not kept."""
+    return {name: load_version(models, version, name) for name in models.config.policies}
+
+
+def load_version(models: Models, version: ModelVersion, name: str) -> "PolicyModel":
+    """Return the policy `name` of a version with its weights, and with its adapters if the run trained some.
+
+    Raises RunError if the weights are not kept, and PolicyError for a source that cannot be loaded.
+    """
     from leyden.core.algorithm.registry import make_algorithm
     from leyden.core.policy.model import PolicyModel
 
     config = models.config
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
-    found: dict[str, PolicyModel] = {}
-    for name, source in config.policies.items():
-        model = PolicyModel.load(source)
-        lora: Any = getattr(algorithm.options_of(name), "lora", None) if version.version > 0 else None
-        if lora is not None:
-            model.adapt(lora, config.seed)
-        found[name] = with_version(model, models.file, version.version, name if config.has_names else None)
-    return found
+    lora: Any = getattr(algorithm.options_of(name), "lora", None) if version.version > 0 else None
+    model = PolicyModel.load(config.policies[name])
+    if lora is not None:
+        model.adapt(lora, config.seed)
+    return with_version(model, models.file, version.version, name if config.has_names else None)

@@ -1,4 +1,4 @@
-"""`leyden models`: the versions of runs, listed, shown, compared, rolled back to, promoted and exported."""
+"""`leyden models`: the versions of runs, listed, shown, compared, rolled back to, promoted, exported and served."""
 
 import asyncio
 import sys
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leyden.core.cli.command import Command
+from leyden.core.cli.commands.models.serve import serve
 from leyden.core.cli.options import RUNS, JsonOption, RunsOption
 from leyden.core.data.encoding.json_line import json_line
 from leyden.core.errors import UsageError
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
     from leyden.core.trainer.run_folder.versions import Evaluation
 
 app = typer.Typer(
-    help="The versions of runs: list, show, compare, roll back, promote, export.",
+    help="The versions of runs: list, show, compare, roll back, promote, export, serve.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("serve", cls=Command)(serve)
 RunArgument = Annotated[str, typer.Argument(help="Name or folder of a run.")]
 NamedVersion = Annotated[
     str, typer.Argument(help="RUN (its kept version), RUN:VERSION or RUN:last; with :SIDE added, one of its sides.")

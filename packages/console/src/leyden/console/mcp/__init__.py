@@ -1,0 +1,1 @@
+"""MCP: what the console shows, as read-only tools of the Model Context Protocol for coding agents."""
