@@ -20,7 +20,7 @@ PHONE = {"width": 390, "height": 844}
 
 
 def test_two_prompts_are_compared_and_watched(browser: Browser, serve: Any, small_run: Path) -> None:
-    """With LEYDEN_PICTURES=RUN, the folder of a run among others, the picture of docs/console.md is taken of it."""
+    """With LEYDEN_PICTURES=RUN, the folder of a run among others, the pictures of docs/console.md are taken of it."""
     pictured = os.environ.get("LEYDEN_PICTURES")
     run = Path(pictured) if pictured else small_run
     address = serve("--runs", str(run.parent), "--allow-actions")
@@ -35,19 +35,22 @@ def test_two_prompts_are_compared_and_watched(browser: Browser, serve: Any, smal
     assert area.input_value() == "Evaluate an arithmetic expression."
     area.fill(TEXT)
     expect(page.locator(".diff .added")).to_have_text(f"+ {TEXT}")
-    page.get_by_label("Number of tasks").fill("12")
+    tasks = 16 if pictured else 8  # the small run has no more
+    page.get_by_label("Number of tasks").fill(str(tasks))
+    if pictured:
+        page.screenshot(path=PICTURES / "try_form.png")
     page.get_by_role("button", name="Compare").click()
 
     expect(page.get_by_role("heading", level=1)).to_have_text(re.compile("Trial"))
     watched = "() => /running|\\d calls?/.test(document.querySelector('table.virtual')?.textContent ?? '')"
     page.wait_for_function(watched, timeout=WAIT)
-    expect(page.locator("table.virtual tbody tr:not([hidden])").filter(has_text="question")).to_have_count(12)
+    expect(page.locator("table.virtual tbody tr:not([hidden])").filter(has_text="question")).to_have_count(tasks)
     result = page.get_by_role("region", name="Result")
     expect(result).to_be_visible(timeout=WAIT)
     expect(result.locator("strong")).to_have_text(re.compile(r"(sign test, 5 %|than with A)\)?\.$"))
     numbers = result.get_by_role("row").filter(has_text="reward").first.locator("td").all_inner_texts()
-    assert numbers[1] == "12" and numbers[2].endswith("%") and " to " in numbers[5]
-    assert sum(map(int, numbers[6:9])) == 12, "each task was won, lost or tied"
+    assert numbers[1] == str(tasks) and numbers[2].endswith("%") and " to " in numbers[5]
+    assert sum(map(int, numbers[6:9])) == tasks, "each task was won, lost or tied"
 
     page.keyboard.press("j")
     page.keyboard.press("j")
@@ -56,15 +59,18 @@ def test_two_prompts_are_compared_and_watched(browser: Browser, serve: Any, smal
     expect(page.get_by_role("tree")).to_have_count(2)
     assert "task=2" in page.url
     if pictured:
-        page.evaluate("scrollTo(0, 0)")
-        page.wait_for_timeout(500)
-        page.screenshot(path=PICTURES / "try.png", full_page=False)
+        page.set_viewport_size({"width": 1280, "height": 1500})  # the result, the tasks and the trees
+        result.evaluate("node => node.scrollIntoView()")
+        page.wait_for_timeout(1000)
+        page.screenshot(path=PICTURES / "try.png")
+        page.set_viewport_size(PAGE)  # type: ignore[arg-type]
 
     page.reload()
     expect(page.get_by_role("heading", name="Task 2", exact=True)).to_be_visible(timeout=WAIT)
     expect(page.get_by_role("region", name="Result")).to_be_visible(timeout=WAIT)
+    page.locator(".tree-line").filter(has_text="chat").first.click()
     page.get_by_role("link", name="Open the call, token by token").first.click()
-    expect(page.locator(".crumbs")).to_contain_text("trial:")
+    expect(page.locator(".crumbs")).to_contain_text("two variants on")
     assert (hosts, errors) == ({"127.0.0.1"}, [])
 
 
@@ -91,7 +97,7 @@ def test_the_page_breaks_no_rule_of_accessibility(
     page.get_by_label("Number of tasks").fill("2")
     page.get_by_role("button", name="Compare").click()
     expect(page.get_by_role("region", name="Result")).to_be_visible(timeout=WAIT)
-    page.locator("table.virtual tbody tr").first.click()
+    page.locator("table.virtual tbody:not(.spacer) tr").first.click()
     expect(page.get_by_role("tree")).to_have_count(2, timeout=WAIT)
     check("trial")
 
