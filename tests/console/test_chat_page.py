@@ -39,7 +39,9 @@ def send(page: Page, text: str) -> None:
 
 
 def test_two_versions_answer_side_by_side(browser: Browser, serve: Any, small_run: Path) -> None:
-    page, errors = opened(browser, serve, small_run, "?beside=0")
+    """With LEYDEN_PICTURES=RUN, the folder of a run, the page's picture in docs/console.md is taken of it."""
+    pictured = os.environ.get("LEYDEN_PICTURES")
+    page, errors = opened(browser, serve, Path(pictured) if pictured else small_run, "?beside=0")
 
     send(page, "What is 3 plus 4?")
 
@@ -47,6 +49,8 @@ def test_two_versions_answer_side_by_side(browser: Browser, serve: Any, small_ru
     page.get_by_text("Tokens (").first.click()
     page.get_by_role("option").filter(visible=True).last.click()
     expect(page.get_by_text("log-probability −").first).to_be_visible()
+    if pictured:
+        page.screenshot(path=ROOT / "docs/console/chat.png")
     for scheme, width in (("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         page.set_viewport_size({"width": width, "height": 844})
