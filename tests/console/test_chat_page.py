@@ -98,6 +98,18 @@ def test_a_long_answer_is_stopped(browser: Browser, serve: Any, small_run: Path)
     assert errors == []
 
 
+def test_a_message_whose_page_is_loaded_again_is_kept(browser: Browser, serve: Any, small_run: Path) -> None:
+    page, errors = opened(browser, serve, small_run)
+    page.get_by_label("Message", exact=True).fill("What is 3 plus 4?")
+    page.get_by_role("button", name="Send", exact=True).click()
+
+    page.reload()
+
+    expect(page.get_by_text("What is 3 plus 4?")).to_be_visible()
+    expect(page.get_by_text("The answer broke off")).to_be_visible()
+    assert errors == []
+
+
 def test_no_text_of_an_answer_runs_as_code(browser: Browser, serve: Any, small_run: Path) -> None:
     page, errors = opened(browser, serve, small_run)
     parts = [{"text": text, "reasoning": text, "tokens": [[text, -0.5]]} for text in PAYLOADS]
