@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from leyden.core.cli.main import run
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.models import Models
+from leyden.core.trainer.run_folder.versions import VersionFile
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples/calculator_langgraph"
@@ -15,8 +18,11 @@ COUNT = 8
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
+POLICY = ("--policy", str(EXAMPLE / "policy"))
+
+
 def trial_of(capsys: pytest.CaptureFixture[str], *more: str, code: int = 0) -> tuple[dict[str, Any], str]:
-    given = ["--tasks", str(EXAMPLE / "val.jsonl"), "-n", str(COUNT), "--policy", str(EXAMPLE / "policy")]
+    given = ["--tasks", str(EXAMPLE / "val.jsonl"), "-n", str(COUNT)]
     given += ["--reward", f"{EXAMPLE}/reward.py:score", "--json"]
     assert run(["prompts", "try", f"{EXAMPLE}/agent.py:agent", *given, *more]) == code
     shown = capsys.readouterr()
@@ -24,7 +30,7 @@ def trial_of(capsys: pytest.CaptureFixture[str], *more: str, code: int = 0) -> t
 
 
 def test_another_text_of_the_tool_confuses_the_policy(capsys: pytest.CaptureFixture[str]) -> None:
-    trial, err = trial_of(capsys, "--b", f"{EXAMPLE}/tool_text.yaml")
+    trial, err = trial_of(capsys, *POLICY, "--b", f"{EXAMPLE}/tool_text.yaml")
     assert not err
     assert trial["reward"]["tasks"] == COUNT
     assert trial["reward"]["difference"] < 0 and trial["reward"]["wins"] == 0
@@ -43,6 +49,22 @@ def test_a_text_that_the_agent_does_not_send_is_named(tmp_path: Path, capsys: py
     file = tmp_path / "stale.yaml"
     text = (EXAMPLE / "tool_text.yaml").read_text()
     file.write_text(text.replace("text: Evaluate an", "text: Compute an", 1))
-    trial, err = trial_of(capsys, "--a", str(file), code=1)
+    trial, err = trial_of(capsys, *POLICY, "--a", str(file), code=1)
     assert trial["reward"]["ties"] == COUNT, "both variants are the agent with its own prompts"
     assert "A: the component 'calculator_agent.model.tool.calculator' was never replaced" in err
+
+
+def test_the_first_version_of_a_run_and_a_trained_one_answer_a_variant_each(
+    small_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The versions of the run, of which the last one is kept, answer as their own evaluations say."""
+    named = ("--policy-a", "small:0", "--policy-b", "small", "--runs", str(small_run.parent))
+    versions = VersionFile(small_run).read()
+    (held_out,) = versions[0].held_out
+    trial, err = trial_of(capsys, *named, "--tasks", str(RunFolder(small_run).tasks_file(held_out)))
+    assert not err
+    for variant, number in (("a", 0), ("b", Models.open(small_run.parent, "small").kept)):
+        rewards = versions[number].held_out[held_out].rewards
+        assert [pair[variant] for pair in trial["pairs"]] == [rewards[str(pair["row"])] for pair in trial["pairs"]], (
+            f"version {number}"
+        )

@@ -33,13 +33,13 @@ def browser() -> Generator[Browser]:
 
 
 @contextmanager
-def served(*arguments: str) -> Generator[str]:
-    """Serve `leyden console ARGUMENTS` on a free port; gives its address."""
+def served(*arguments: str, folder: Path = ROOT) -> Generator[str]:
+    """Serve `leyden console ARGUMENTS` on a free port, from a folder; gives its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "leyden.core.cli", "console", *arguments, "--port", str(port)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
@@ -56,8 +56,8 @@ def serve() -> Generator[Serve]:
     """Serve a console, and stop it at the end of the test; gives its address."""
     stack: list[Generator[str] | object] = []
 
-    def start(*arguments: str) -> str:
-        manager = served(*arguments)
+    def start(*arguments: str, folder: Path = ROOT) -> str:
+        manager = served(*arguments, folder=folder)
         stack.append(manager)
         return manager.__enter__()
 

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
+from accessibility import violations_of
 from browser_tour import tour
 from console_runs import add_rollout, made_run, run_apart
 from playwright.sync_api import Browser, Dialog, Page
@@ -24,7 +25,6 @@ ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs/console"
 SHOWN = ("runs", "run", "rollouts", "rollout", "pair", "call", "step", "compare")
 """Views of which the documentation has a picture."""
-AXE = ROOT / ".clients/node/node_modules/axe-core/axe.min.js"
 PAGE = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}
 
@@ -96,18 +96,12 @@ def test_the_token_losses_that_are_shown_add_up_to_the_logged_loss(
 def test_no_view_breaks_a_rule_of_accessibility(
     browser: Browser, serve: Any, small_run: Path, size: dict[str, int], scheme: str
 ) -> None:
-    if not AXE.exists():
-        assert os.environ.get("LEYDEN_CLIENTS") != "required", "no axe-core: make clients"
-        pytest.skip("no axe-core: make clients")
     page, *_ = new_page(browser, size, scheme)
     violations: dict[str, list[str]] = {}
 
     def check(page: Page, name: str) -> None:
-        page.evaluate(AXE.read_text())  # not as a script element: the pages forbid others' scripts
-        rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
-        found = page.evaluate("rules => axe.run(document, rules)", rules)["violations"]
-        if found:
-            violations[name] = [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found]
+        if found := violations_of(page):
+            violations[name] = found
 
     tour(page, serve("--runs", str(small_run.parent)), "small", check)
 

@@ -1,19 +1,17 @@
 """The chat page in a real browser, with versions of a real run."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from accessibility import violations_of
 from playwright.sync_api import Browser, Page, expect
 from script_payloads import PAYLOADS
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
-AXE = ROOT / ".clients/node/node_modules/axe-core/axe.min.js"
-RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
 WAIT = 120_000
 """Milliseconds in which a version is loaded and answers."""
 
@@ -54,7 +52,7 @@ def test_two_versions_answer_side_by_side(browser: Browser, serve: Any, small_ru
     for scheme, width in (("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         page.set_viewport_size({"width": width, "height": 844})
-        assert violations(page) == []
+        assert violations_of(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     texts = page.locator(".answers > section > pre").all_inner_texts()
 
@@ -147,15 +145,3 @@ def test_a_console_that_only_reads_names_the_command(browser: Browser, serve: An
 
     expect(page.get_by_text("leyden console --allow-actions")).to_be_visible()
     expect(page.get_by_text("leyden models serve small:3")).to_be_visible()
-
-
-def violations(page: Page) -> list[str]:
-    """What axe-core finds."""
-    if not AXE.exists():
-        assert os.environ.get("LEYDEN_CLIENTS") != "required", "no axe-core: make clients"
-        return []
-    page.evaluate(AXE.read_text())
-    return [
-        f"{one['id']}: {one['nodes'][0]['html'][:200]}"
-        for one in page.evaluate("r => axe.run(document, r)", RULES)["violations"]
-    ]

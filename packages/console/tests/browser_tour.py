@@ -52,7 +52,7 @@ def _routes(page: Page, key: str) -> Iterator[tuple[str, str]]:
     yield "rollouts", f"{run}/rollouts"
     yield "groups", f"{run}/rollouts?view=groups"
     yield from _rollout_routes(page, key, run, ids)
-    for view in ("versions", "chat", "prompts", "health", "bottlenecks"):
+    for view in ("versions", "chat", "prompts", "reward", "try", "health", "bottlenecks"):
         yield view, f"{run}/{view}"
     keys = [one["key"] for one in _api(page, "runs")["runs"]]
     if len(keys) > 1:

@@ -6,6 +6,7 @@ import test from "node:test";
 const STATIC = "../src/leyden/console/static";
 const { RolloutColumns } = await import(`${STATIC}/columns.js`);
 const { secondsLeft, trend } = await import(`${STATIC}/convergence.js`);
+const { indent, lineRange, newLine, outdent } = await import(`${STATIC}/editing.js`);
 const { lineDiff } = await import(`${STATIC}/elements/diff.js`);
 const format = await import(`${STATIC}/format.js`);
 const { isMasked, measures, sum } = await import(`${STATIC}/measures.js`);
@@ -222,4 +223,30 @@ test("the first difference does not depend on times", () => {
   assert.equal(spans.firstDifference(left, left), null);
   assert.equal(spans.firstDifference(left, left.slice(0, 1)), 1);
   assert.equal(spans.firstCharacter("abc", "abd"), 2);
+});
+
+const edited = (text, change) => {
+  const [before, after] = text.split("|").length === 3 ? [text.indexOf("|"), text.lastIndexOf("|") - 1] : [text.indexOf("|"), text.indexOf("|")];
+  const plain = text.replaceAll("|", "");
+  const { from, to, text: made, start, end } = change(plain, before, after);
+  const result = plain.slice(0, from) + made + plain.slice(to);
+  return start === end
+    ? `${result.slice(0, start)}|${result.slice(start)}`
+    : `${result.slice(0, start)}|${result.slice(start, end)}|${result.slice(end)}`;
+};
+
+test("Tab indents the selected lines, or to the next stop, and Shift and Tab takes that back", () => {
+  assert.equal(edited("ab|", indent), "ab  |");
+  assert.equal(edited("a|b\n\nc|d\ne", indent), "    a|b\n\n    c|d\ne");
+  assert.equal(edited("a\n|b\n|c", indent), "a\n    |b\n|c");
+  assert.equal(edited("      a|b", outdent), "  a|b");
+  assert.equal(edited("  |\n\tx|", outdent), "|\nx|");
+  assert.equal(edited("a|b", outdent), "a|b");
+});
+
+test("a new line is as far in as the last one, and further after a colon", () => {
+  assert.equal(edited("  if a:|", newLine), "  if a:\n      |");
+  assert.equal(edited("  a|b", newLine), "  a\n  |b");
+  assert.deepEqual(lineRange("ab\ncd\n", 2), [3, 5]);
+  assert.deepEqual(lineRange("ab", 9), [0, 2]);
 });

@@ -40,6 +40,7 @@ class Catalogue:
         self._keys: dict[str, str] = {}
         """Keys by a run's place: a key is never given to another run while the console works."""
         self._stores = [StoreFolder(uri) for uri in uris]
+        self._unlisted: dict[str, Run] = {}
         self._problems: list[Problem] = []
         self._looked = 0.0
 
@@ -63,15 +64,30 @@ class Catalogue:
 
     async def run(self, key: str) -> Run:
         """Return the run with this key; raises RunError if there is none."""
+        if key in self._unlisted:
+            return self._unlisted[key]
         if key not in self._runs:
             await self._look(always=True)
         if key not in self._runs:
             raise RunError(f"there is no run {key!r} here")
         return self._runs[key]
 
+    @property
+    def unlisted(self) -> list[str]:
+        """Keys of the runs that `add` has added."""
+        return list(self._unlisted)
+
+    def add(self, key: str, run: Run) -> None:
+        """Add a run that is in no list, such as that of a job."""
+        self._unlisted[key] = run
+
+    async def remove(self, key: str) -> None:
+        """Close and forget a run that `add` has added."""
+        await self._unlisted.pop(key).close()
+
     async def close(self) -> None:
         """Close the stores."""
-        for run in self._runs.values():
+        for run in [*self._runs.values(), *self._unlisted.values()]:
             await run.close()
         for store in self._stores:
             await store.close()

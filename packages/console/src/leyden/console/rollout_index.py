@@ -94,17 +94,21 @@ class RolloutIndex:
     async def follow(self) -> None:
         """Read new rollouts, and again those that have not ended; errors are noted, and tried again."""
         while True:
-            try:
-                store = await self.run.store()
-                await self._read_outcomes()
-                if store is not None:
-                    await self._read_new(store)
-                    await self._read_open(store)
-                self.problem = ""
-            except (LeydenError, OSError, ValueError) as error:  # ValueError: a damaged file of the run
-                self.problem = one_line(error)
-                log.debug("rollouts of %s: %s", self.run.place, error)
+            await self.look()
             await asyncio.sleep(PAUSE)
+
+    async def look(self) -> None:
+        """Read what is new once; an error is noted as `problem`."""
+        try:
+            store = await self.run.store()
+            await self._read_outcomes()
+            if store is not None:
+                await self._read_new(store)
+                await self._read_open(store)
+            self.problem = ""
+        except (LeydenError, OSError, ValueError) as error:  # ValueError: a damaged file of the run
+            self.problem = one_line(error)
+            log.debug("rollouts of %s: %s", self.run.place, error)
 
     async def _read_new(self, store: LightningStore) -> None:
         while True:

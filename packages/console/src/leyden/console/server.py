@@ -18,8 +18,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leyden.console.actions.chat import Chat
 from leyden.console.actions.jobs import Jobs
+from leyden.console.actions.rescoring import RewardRequests
 from leyden.console.actions.routes import JobRequests
 from leyden.console.actions.run_actions import RunActions
+from leyden.console.actions.trials import Trials
 from leyden.console.catalogue import Catalogue
 from leyden.console.compare import MOST, compared_sets, differences, evaluated
 from leyden.console.http.access import guarded
@@ -66,6 +68,7 @@ class Console:
             Route(f"{run}/rollouts/{{rollout:path}}", as_json(self._rollout)),
             Route("/api/compare", as_json(self._compare)),
             Route("/api/compare/tasks", as_json(self._compare_tasks)),
+            *RewardRequests(self.catalogue.run, self.jobs).routes(),
             *self._actions(),
             *([] if self._mcp is None else [self._mcp.route()]),
             Route("/api/{rest:path}", as_json(_unknown)),
@@ -74,9 +77,11 @@ class Console:
         return Starlette(routes=routes, lifespan=self._lifespan)
 
     def _actions(self) -> list[BaseRoute]:
+        trials = Trials(self.jobs, self.catalogue, self.view).routes()
         if self.jobs is None:
-            return []
+            return trials
         return [
+            *trials,
             *JobRequests(self.jobs, lambda: self.is_stopping()).routes(),
             *RunActions(self.jobs, self.catalogue.run).routes(),
             *Chat(self.jobs, self.catalogue.run, lambda: self.is_stopping()).routes(),

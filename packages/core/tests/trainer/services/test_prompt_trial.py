@@ -152,3 +152,4 @@ def test_variants_that_cannot_be_compared_are_refused() -> None:
         check_variants(template, CHANGED)
     check_variants(template, {"prompt": PromptTemplate(template="y")})
     check_variants({}, CHANGED)
+    check_variants({}, {}, same_policy=False)

@@ -16,6 +16,8 @@ from leyden.core.masking import MASK
 from leyden.core.trainer.config import NAME, RunConfig
 
 RUN_FILE = "run.yaml"
+OF_FORM = ("name", "check")
+"""Settings that the form has fields for."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,9 +66,17 @@ class RunActions:
         """Return the run file with which a run like this one is started."""
         run, folder = await self._of(request)
         config = await run.config()
-        settings = {name: value for name, value in config.items() if name != "name" and not _is_default(name, value)}
+        settings = {
+            name: value for name, value in config.items() if name not in OF_FORM and not _is_default(name, value)
+        }
         text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=120)
-        return {"name": _free_name(folder), "text": text, "has_secrets": MASK in text, "runs": str(folder.parent)}
+        return {
+            "name": _free_name(folder),
+            "text": text,
+            "check": config.get("check", True),
+            "has_secrets": MASK in text,
+            "runs": str(folder.parent),
+        }
 
     async def _launch(self, request: Request) -> Job:
         _, folder = await self._of(request)
@@ -82,7 +92,7 @@ class RunActions:
         return self._jobs.start(
             "train",
             f"train {given.name}",
-            [*arguments, *([] if given.check else ["--no-check"])],
+            [*arguments, "--check" if given.check else "--no-check"],
             folder=job_folder,
             subject={"run": given.name},
             detached=True,

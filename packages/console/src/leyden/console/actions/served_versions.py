@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from leyden.console.actions.jobs import Job, Jobs
-from leyden.core.cli.commands.serve_version import KEY, PARENT
+from leyden.core.cli.commands.models.serve import KEY, PARENT
 from leyden.core.errors import LeydenError
 from leyden.core.masking import remember_secret
 

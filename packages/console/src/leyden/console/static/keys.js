@@ -12,7 +12,17 @@ import { go, link, parse } from "./router.js";
 import { nextTheme } from "./theme.js";
 
 /** Pages of a run that `g` and a letter lead to. */
-const RUN_PAGES = { o: "", l: "rollouts", v: "versions", a: "chat", p: "prompts", h: "health", b: "bottlenecks" };
+const RUN_PAGES = {
+  o: "",
+  l: "rollouts",
+  v: "versions",
+  a: "chat",
+  p: "prompts",
+  w: "reward",
+  y: "try",
+  h: "health",
+  b: "bottlenecks",
+};
 
 const LISTED = [
   ["j k", "move down and up in the list"],
@@ -29,6 +39,8 @@ const LISTED = [
   ["g v", "its versions"],
   ["g a", "chat with a version"],
   ["g p", "its prompts"],
+  ["g w", "its reward"],
+  ["g y", "try two of its prompts or versions"],
   ["g h", "its health"],
   ["g b", "its bottlenecks"],
   ["t", "light, dark, or as the system"],

@@ -17,7 +17,6 @@ from leyden.core.cli.commands import (
     experiments,
     export,
     gateway,
-    models,
     policies,
     quickstart,
     rescore,
@@ -29,6 +28,7 @@ from leyden.core.cli.commands import (
     verl,
     why,
 )
+from leyden.core.cli.commands.models import group as models
 from leyden.core.cli.commands.prompts import group as prompts
 from leyden.core.cli.commands.run import run_workers
 from leyden.core.cli.descriptors import OutputError, give_up_output, guard_output, open_descriptors

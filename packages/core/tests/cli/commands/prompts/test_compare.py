@@ -1,5 +1,6 @@
 """`leyden prompts try`, with agents that no adapter knows; an endpoint counts a letter of the prompt."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,16 @@ from provider_formats import PROVIDERS, Script
 from provider_servers import provider_server
 
 from leyden.core.cli.main import run
+from leyden.core.data.rollout import Rollout
+from leyden.core.data.route import Route
 from leyden.core.gateway.upstream.litellm_library import library
+from leyden.core.store.open import open_store
 from leyden.core.testing.servers.chat_endpoint import ChatEndpoint, chat_endpoint
+from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.prompt_file import read_prompts
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile
+from leyden.core.trainer.serving.endpoint import ModelEndpoint
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("quick_workers")]
 AGENT = """
@@ -68,6 +76,8 @@ def broken(task, result):
 """
 PLACE = "- {name: system, role: system, text: Do it."
 COUNT = 6
+STORE = "sqlite:///trial.db"
+JUDGED = (Route(agent="judge", to="judge"),)
 
 
 def worth(body: dict[str, Any]) -> str:
@@ -252,6 +262,9 @@ def test_what_cannot_work_is_one_line_before_anything_runs(
         "--count must be at least 1": ("--b", "b.yaml", "-n", "0"),
         "task file no.jsonl does not exist": ("--b", "b.yaml", "--tasks", "no.jsonl"),
         "give either --policy": ("--b", "b.yaml", "--policy", "p"),
+        "--policy-a and --policy-b have no effect with --endpoint": ("--policy-a", "p", "--policy-b", "q"),
+        "'captures.db' is not a store's URI": ("--b", "b.yaml", "--store", "captures.db"),
+        "no/folder/s.db": ("--b", "b.yaml", "--store", "sqlite:///no/folder/s.db"),
     }
     for says, given in cases.items():
         assert run(arguments(endpoint, *given)) == 2, says
@@ -260,6 +273,107 @@ def test_what_cannot_work_is_one_line_before_anything_runs(
         assert shown.err.count("\n") == 1, shown.err
         assert not shown.out
     assert not endpoint.seen
+
+
+def test_a_policy_that_would_not_answer_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made_run(folder / "runs", RunConfig(name="prompts", agent="a", endpoint=ModelEndpoint(url="http://127.0.0.1:1/v1")))
+    made_run(folder / "runs", RunConfig(name="two", agent="a", policy={"policy": "p", "judge": "q"}, routes=JUDGED))
+    made_run(folder / "runs", RunConfig(name="one", agent="a", policy="p"), weights=None)
+    cases = {
+        "--policy-b answers one variant: give --policy-a for the other, or --policy": ("--policy-b", "one:0"),
+        "--policy has no effect with both": ("--policy", "p", "--policy-a", "one:0", "--policy-b", "one:1"),
+        "both variants send the same texts": ("--policy-a", "one:0", "--policy-b", "one:0"),
+        "--policy-b none:3: no run 'none' in runs; runs there: one, prompts, two": both("one:0", "none:3"),
+        "--policy-b one:7: run 'one' has no version '7'": both("one:0", "one:7"),
+        "--policy-b one:1: the weights of version 1 of run 'one' are not kept": both("one:0", "one:1"),
+        "--policy-b prompts: the versions of this run are prompts": both("one:0", "prompts"),
+        "--policy-a two:0: the run trains several policies (policy, judge)": both("two:0", "one:0"),
+    }
+    for says, given in cases.items():
+        options = ["--tasks", "tasks.jsonl", "--reward", "reward.py:score", *given]
+        assert run(["prompts", "try", "agent.py:agent", *options]) == 2, says
+        shown = capsys.readouterr()
+        assert says in shown.err
+        assert shown.err.count("\n") == 1, shown.err
+        assert not shown.out
+
+
+def both(a: str, b: str) -> tuple[str, ...]:
+    return ("--policy-a", a, "--policy-b", b)
+
+
+def made_run(runs: Path, config: RunConfig, weights: str | None = "checkpoints/step-1") -> None:
+    """Write a run with two versions, of which no file has weights."""
+    versions = VersionFile(RunFolder.create(runs, config, [{"question": "q"}], {}).path)
+    policy = config.policy if isinstance(config.policy, str) else None
+    for number in (0, 1):
+        versions.append(
+            ModelVersion(
+                run=config.name,
+                version=number,
+                parent=None,
+                created=1.0,
+                algorithm="lightning_rl",
+                seed=0,
+                policy=policy,
+                weights=weights if number else None,
+            )
+        )
+
+
+async def rollouts_of(uri: str) -> list[Rollout]:
+    store = await open_store(uri)
+    found = list(await store.query_rollouts())
+    await store.close()
+    return found
+
+
+def test_a_store_has_the_rollouts_of_several_trials(
+    folder: Path, endpoint: ChatEndpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = arguments(endpoint, "--b", "b.yaml", "--reward", "reward.py:score", "-n", "2", "--store", STORE)
+    trial, _ = trial_of(capsys, *given)
+    assert trial["verdict"] == "the difference may be chance: B has 2 wins and 0 losses (sign test, 5 %)"
+
+    found = asyncio.run(rollouts_of(STORE))
+    assert [(one.status, one.mode) for one in found] == [("succeeded", "test")] * 4
+    keys = ("variant", "row", "repeat")
+    assert [[one.metadata[key] for key in keys] for one in found] == [
+        ["a", 0, 0],
+        ["b", 0, 0],
+        ["b", 1, 0],
+        ["a", 1, 0],
+    ]
+
+    trial_of(capsys, *given)
+    trials = [one.metadata["trial"] for one in asyncio.run(rollouts_of(STORE))]
+    assert sorted(map(trials.count, set(trials))) == [4, 4]
+
+
+def test_a_store_with_rollouts_under_way_is_refused(
+    folder: Path, endpoint: ChatEndpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def enqueue() -> None:
+        store = await open_store(STORE)
+        await store.enqueue_rollout({"question": "of another process"}, rollout_id="other")
+        await store.close()
+
+    asyncio.run(enqueue())
+    assert run(arguments(endpoint, "--b", "b.yaml", "--store", STORE)) == 2
+    shown = capsys.readouterr()
+    assert f"the store {STORE} has 1 rollouts that are under way" in shown.err and shown.err.count("\n") == 1
+    assert [one.status for one in asyncio.run(rollouts_of(STORE))] == ["queuing"]
+    assert not endpoint.seen
+
+
+def test_a_trial_that_ends_early_leaves_nothing_under_way(
+    folder: Path, endpoint: ChatEndpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--b", "b.yaml", "--reward", "reward.py:broken", "--repeats", "50", "--store", STORE]
+    assert run(arguments(endpoint, *given)) == 2
+    assert "KeyError" in capsys.readouterr().err
+    statuses = {one.status for one in asyncio.run(rollouts_of(STORE))}
+    assert "cancelled" in statuses and statuses <= {"failed", "cancelled"}
 
 
 def test_both_variants_may_be_commands_calls(

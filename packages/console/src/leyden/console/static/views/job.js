@@ -8,6 +8,7 @@ import { element } from "../dom.js";
 import { jobPanel } from "../elements/job.js";
 import { load } from "../elements/page.js";
 import { visible } from "../format.js";
+import { link } from "../router.js";
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
@@ -22,6 +23,10 @@ export async function show(page) {
     target,
     page.signal,
     () => get(["jobs", id], { signal: page.signal }),
-    (job) => target.append(element("h1", {}, visible(job.title)), jobPanel(job, page.signal)),
+    (job) => {
+      target.append(element("h1", {}, visible(job.title)), jobPanel(job, page.signal));
+      if (job.kind === "rescore")
+        target.append(element("a", { href: link(["runs", job.subject.run, "reward"], { job: id }) }, "What this reward changes"));
+    },
   );
 }

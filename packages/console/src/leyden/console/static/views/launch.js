@@ -4,12 +4,15 @@
  */
 
 import { actionsAllowed, get } from "../api.js";
-import { element } from "../dom.js";
+import { element, fill } from "../dom.js";
 import { action } from "../elements/action.js";
 import { command, empty, load, panel } from "../elements/page.js";
 import { shellWord, visible } from "../format.js";
 import { link } from "../router.js";
 import { runFrame } from "./run_frame.js";
+
+/** Milliseconds between two looks for a run that has been started. */
+const LOOK_AGAIN = 1000;
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
@@ -35,13 +38,12 @@ function draw(page, target, prepared) {
   const name = element("input", { type: "text", value: prepared.name, required: true, spellcheck: "false" });
   const text = element("textarea.code", { rows: "22", spellcheck: "false" });
   text.value = prepared.text;
-  const check = element("input", { type: "checkbox", checked: true });
+  const check = element("input", { type: "checkbox", checked: prepared.check });
   const open = element("p");
   const start = action("Start the run", {
     path: () => ["runs", page.parameters.key, "launch"],
     body: () => {
-      const href = link(["runs", name.value]);
-      open.replaceChildren(element("a", { href }, `Open ${visible(name.value)}`), " as soon as it has begun.");
+      showWhenBegun(page, name.value.trim(), open);
       return { name: name.value.trim(), text: text.value, check: check.checked };
     },
     signal: page.signal,
@@ -59,4 +61,15 @@ function draw(page, target, prepared) {
       open,
     ),
   );
+}
+
+/** Shows a link to a run in `target` as soon as its folder is there. */
+async function showWhenBegun(page, name, target) {
+  fill(target);
+  while (!page.signal.aborted) {
+    await new Promise((resolve) => setTimeout(resolve, LOOK_AGAIN));
+    const runs = await get(["runs"], { signal: page.signal }).catch(() => null);
+    const run = runs?.runs.find((one) => one.name === name);
+    if (run) return fill(target, element("a", { href: link(["runs", run.key]) }, `Open ${visible(name)}`));
+  }
 }

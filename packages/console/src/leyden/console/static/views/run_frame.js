@@ -15,6 +15,8 @@ const PAGES = [
   ["versions", "Versions"],
   ["chat", "Chat"],
   ["prompts", "Prompts"],
+  ["reward", "Reward"],
+  ["try", "Try"],
   ["health", "Health"],
   ["bottlenecks", "Bottlenecks"],
 ];

@@ -2,8 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
@@ -11,14 +12,17 @@ import msgspec
 from leyden.core.data.bounds import check_bound
 from leyden.core.data.isolation import Isolation
 from leyden.core.data.resources import LLM, NamedResources
-from leyden.core.data.rollout import EnqueueRollout, Rollout, RolloutConfig, Task
-from leyden.core.errors import TaskError, UsageError
+from leyden.core.data.rollout import FINISHED_ROLLOUT, ROLLOUT_MOVES, EnqueueRollout, Rollout, RolloutConfig, Task
+from leyden.core.data.route import ANSWERED_BY, POLICY
+from leyden.core.errors import LeydenError, TaskError, UsageError
 from leyden.core.gateway.upstream.endpoints import check_endpoint, open_upstream
+from leyden.core.masking import mask_text
 from leyden.core.runner.commands.command import CommandAgent
 from leyden.core.runner.isolation.live import LiveProcesses
 from leyden.core.runner.user_code.loaded_agent import LoadedAgent
 from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.store.base import LightningStore
+from leyden.core.store.open import open_store
 from leyden.core.trainer.agents.local import AgentPlan, served_resources, worker_agents
 from leyden.core.trainer.event_loop import run_both, run_loop
 from leyden.core.trainer.rollouts.recorded import RecordedRollout, read_rollout
@@ -28,8 +32,7 @@ from leyden.core.trainer.serving.provider import ProviderEndpoint
 from leyden.core.trainer.serving.serving import embedded_policy
 
 if TYPE_CHECKING:
-    from leyden.core.gateway.calls.served_policy import ServedPolicy
-    from leyden.core.gateway.upstream.backend import UpstreamBackend
+    from leyden.core.gateway.app import Backend
 
 
 class DevPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +55,8 @@ class DevPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Hooks, or their import strings."""
     env: tuple[str, ...] = ()
     """Names of environment variables that hold secrets and are passed to an agent command nevertheless."""
+    store: str | None = None
+    """URI of the store that records the rollouts; None: they are recorded in memory."""
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value that cannot work."""
@@ -71,6 +76,9 @@ class DryRollout(msgspec.Struct, frozen=True, kw_only=True):
     """Resources besides those of the plan, of which they replace those with their names."""
     rollout_id: str | None = None
     """Id of the rollout; None: one with its number."""
+    policy: str | None = None
+    """Hugging Face model that answers it; None: that of the plan."""
+    metadata: dict[str, Any] = {}
 
 
 OnFinished = Callable[[Sequence[Rollout]], None]
@@ -107,7 +115,9 @@ def dry_rollouts(
 ) -> list[RecordedRollout]:
     """Run `agent` as each of `rollouts` says, and return the recorded rollouts in this order; see `dry_run`.
 
-    They begin in this order, up to `plan.concurrency` of them at once.
+    They begin in this order, up to `plan.concurrency` of them at once. Raises UsageError for a store that has one of
+    them already, or rollouts that are under way, as the workers here would run those. Rollouts that an error leaves
+    unfinished are cancelled in the plan's store.
     """
     _check_tasks(plan, agent, [rollout.task for rollout in rollouts])
     live = None
@@ -146,58 +156,117 @@ async def _dry_run(
     live: _Live | None,
     on_finished: OnFinished,
 ) -> list[RecordedRollout]:
-    from leyden.core.store.memory import MemoryStore
-
-    store, provider = MemoryStore(), None if plan.provider is None else plan.provider.open()
-    opening = open_gateway(store, provider=provider)
-    async with AsyncExitStack() as engines, opening as (address, gateway), AsyncExitStack() as agents:
-        loading = engines.enter_async_context(_answering(plan))
-        starting = agents.enter_async_context(_agents(plan, agent, reward, store, address, live))
-        policy, check = await run_both(loading, starting)
-        gateway.answer_with(policy)
-        ids = await _enqueue(plan, rollouts, store, address)
-        while len(finished := await store.wait_for_rollouts(rollout_ids=ids, timeout=0.5)) < len(ids):
+    ids = [rollout.rollout_id or f"dev-{number}" for number, rollout in enumerate(rollouts)]
+    provider = None if plan.provider is None else plan.provider.open()
+    async with _recording(plan.store, ids) as store:
+        opening = open_gateway(store, provider=provider)
+        async with AsyncExitStack() as engines, opening as (address, gateway), AsyncExitStack() as agents:
+            names = _policy_names(plan, rollouts)
+            loading = engines.enter_async_context(_answering(plan, names))
+            starting = agents.enter_async_context(_agents(plan, agent, reward, store, address, live))
+            backends, check = await run_both(loading, starting)
+            gateway.answer_with(backends[0], {backend.name: backend for backend in backends[1:]})
+            await _enqueue(plan, dict(zip(ids, rollouts, strict=True)), names, store, address)
+            while len(finished := await store.wait_for_rollouts(rollout_ids=ids, timeout=0.5)) < len(ids):
+                on_finished(finished)
+                await check()
             on_finished(finished)
-            await check()
-        on_finished(finished)
-    return [await read_rollout(store, rollout_id) for rollout_id in ids]
+        return [await read_rollout(store, rollout_id) for rollout_id in ids]
+
+
+@asynccontextmanager
+async def _recording(uri: str | None, ids: Sequence[str]) -> AsyncGenerator[LightningStore]:
+    """Context manager: opens the store. After an error, rollouts that have not finished are cancelled in it."""
+    if uri is None:
+        from leyden.core.store.memory import MemoryStore
+
+        yield MemoryStore()
+        return
+    store = await open_store(uri)
+    try:
+        await _check_free(store, uri, ids)
+        try:
+            yield store
+        except BaseException:
+            with suppress(LeydenError):
+                await _cancel(store, ids)
+            raise
+    finally:
+        await store.close()
+
+
+async def _check_free(store: LightningStore, uri: str, ids: Sequence[str]) -> None:
+    under_way = sorted(ROLLOUT_MOVES.keys() - FINISHED_ROLLOUT)
+    if count := (await store.query_rollouts(status_in=under_way, limit=1)).total:
+        raise UsageError(
+            f"the store {mask_text(uri)} has {count} rollouts that are under way, which the workers here would run: "
+            "give another store"
+        )
+    if known := (await store.query_rollouts(rollout_id_in=ids, limit=1)).items:
+        raise UsageError(f"the store {mask_text(uri)} has a rollout {known[0].rollout_id} already: give another store")
+
+
+async def _cancel(store: LightningStore, ids: Sequence[str]) -> None:
+    for rollout in await store.query_rollouts(rollout_id_in=ids):
+        if rollout.status not in FINISHED_ROLLOUT:
+            await store.update_rollout(rollout.rollout_id, status="cancelled")
+
+
+def _policy_names(plan: DevPlan, rollouts: Sequence[DryRollout]) -> dict[str, str]:
+    """Return the name of each policy that answers, by its source; empty if an endpoint answers."""
+    if any(isinstance(resource, LLM) for resource in plan.resources.values()):
+        return {}
+    sources = dict.fromkeys(rollout.policy or plan.policy for rollout in rollouts)
+    if None in sources:
+        raise UsageError("no model can answer the agent: give a policy, or an endpoint and its model")
+    names = (POLICY if number == 1 else f"{POLICY}-{number}" for number in range(1, len(sources) + 1))
+    return dict(zip(map(str, sources), names, strict=True))
 
 
 async def _enqueue(
-    plan: DevPlan, rollouts: Sequence[DryRollout], store: LightningStore, address: RunAddress
-) -> list[str]:
-    model = os.path.basename(plan.policy or "policy")
+    plan: DevPlan,
+    rollouts: Mapping[str, DryRollout],
+    names: Mapping[str, str],
+    store: LightningStore,
+    address: RunAddress,
+) -> None:
     config = RolloutConfig(timeout_seconds=plan.timeout_seconds)
     versions: dict[bytes, str] = {}
     requests: list[EnqueueRollout] = []
-    for number, rollout in enumerate(rollouts):
-        key = msgspec.json.encode(rollout.resources)
+    for rollout_id, rollout in rollouts.items():
+        source = rollout.policy or plan.policy
+        model = os.path.basename(source or POLICY)
+        key = msgspec.json.encode((model, rollout.resources))
         if key not in versions:
             served = served_resources({**plan.resources, **rollout.resources}, address, model)
             versions[key] = (await store.add_resources(served)).resources_id
+        answered_by = {ANSWERED_BY: names[source]} if source is not None and len(names) > 1 else {}
         requests.append(
             EnqueueRollout(
-                rollout_id=rollout.rollout_id or f"dev-{number}",
+                rollout_id=rollout_id,
                 input=rollout.task,
                 mode="test",
                 resources_id=versions[key],
                 config=config,
+                metadata={**rollout.metadata, **answered_by},
             )
         )
     await store.enqueue_many_rollouts(requests)
-    return [request.rollout_id or "" for request in requests]
 
 
 @asynccontextmanager
-async def _answering(plan: DevPlan) -> "AsyncGenerator[ServedPolicy | UpstreamBackend]":
+async def _answering(plan: DevPlan, names: Mapping[str, str]) -> "AsyncGenerator[list[Backend]]":
+    """Context manager: opens the endpoint, or loads the policies one after the other."""
     endpoint = next((r for r in plan.resources.values() if isinstance(r, LLM)), None)
     if endpoint is not None:
-        yield open_upstream(endpoint)
+        yield [open_upstream(endpoint)]
         return
-    if plan.policy is None:
-        raise UsageError("no model can answer the agent: give a policy, or an endpoint and its model")
-    async with embedded_policy(plan.policy, device=plan.device) as policy:
-        yield policy
+    async with AsyncExitStack() as engines:
+        loaded: list[Backend] = []
+        for source, name in names.items():
+            policy = await engines.enter_async_context(embedded_policy(source, device=plan.device))
+            loaded.append(replace(policy, name=name))
+        yield loaded
 
 
 def _agents(

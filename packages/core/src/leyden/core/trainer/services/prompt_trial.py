@@ -32,6 +32,14 @@ CallCost = Callable[[Span], float | None]
 """Function from a recorded call to its price in US dollars; None if it is not known."""
 
 
+class Variant(msgspec.Struct, frozen=True, kw_only=True):
+    """What a variant's rollouts run with."""
+
+    prompts: Prompts = {}
+    policy: str | None = None
+    """Hugging Face model that answers them; None: that of the plan."""
+
+
 class PairedDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Rewards of both variants, or one of their dimensions, on the tasks on which both have one."""
 
@@ -115,6 +123,8 @@ class PromptTrial(msgspec.Struct, frozen=True, kw_only=True):
     """Why the comparison shows nothing, or not what it should: texts that were not replaced, variants that failed."""
     notes: list[str]
     """What does not make the comparison wrong: single components that were not replaced, tasks that are left out."""
+    verdict: str
+    """Which variant is better, in one sentence; empty if the comparison shows nothing."""
 
     def largest_differences(self, most: int) -> list[TaskPair]:
         """Return up to `most` tasks whose reward differs between the variants, the largest difference first."""
@@ -122,8 +132,11 @@ class PromptTrial(msgspec.Struct, frozen=True, kw_only=True):
         return sorted(differing, key=lambda pair: -abs(pair.difference or 0.0))[:most]
 
 
-def check_variants(a: Prompts, b: Prompts) -> None:
-    """Raise UsageError if both variants send the same texts, or if one lacks a prompt template of the other."""
+def check_variants(a: Prompts, b: Prompts, *, same_policy: bool = True) -> None:
+    """Raise UsageError if one variant lacks a prompt template of the other, or if nothing differs between them.
+
+    `same_policy` says whether the same model answers both.
+    """
     for giver, has, lacking, lacks in (("A", a, "B", b), ("B", b, "A", a)):
         missing = ", ".join(prompts_of(has).keys() - prompts_of(lacks).keys())
         if missing:
@@ -131,10 +144,10 @@ def check_variants(a: Prompts, b: Prompts) -> None:
                 f"variant {giver} has the prompt template {missing!r}, and variant {lacking} has not: an agent has no "
                 f"template of its own, so give variant {lacking} one, too, as --{lacking.lower()} {missing}=FILE"
             )
-    if _texts(a) == _texts(b):
+    if same_policy and _texts(a) == _texts(b):
         raise UsageError(
             "both variants send the same texts, so there is nothing to compare: give variant A or B (--a, --b) another "
-            "prompt file, in which a component has a `new_text`"
+            "prompt file, in which a component has a `new_text`, or another policy (--policy-a, --policy-b)"
         )
 
 
@@ -168,6 +181,7 @@ def compare_variants(
         pairs=pairs,
         problems=problems,
         notes=notes,
+        verdict="" if reward is None or problems else _verdict(reward),
     )
 
 
@@ -218,6 +232,15 @@ def _difference(a: Mapping[str, float], b: Mapping[str, float]) -> PairedDiffere
         p_value=paired.p_value,
         is_share=paired.is_share,
     )
+
+
+def _verdict(found: PairedDifference) -> str:
+    if found.wins == found.losses == 0:
+        return "no task has another reward with B than with A"
+    if found.p_value > 0.05:
+        return f"the difference may be chance: B has {found.wins} wins and {found.losses} losses (sign test, 5 %)"
+    better, worse = ("B", "A") if found.wins > found.losses else ("A", "B")
+    return f"{better} is better than {worse}, beyond chance (sign test, 5 %)"
 
 
 def _pair(

@@ -1,6 +1,7 @@
 """Prompt services: find the prompt components of an agent, and compare two prompts on the same tasks."""
 
 from collections.abc import Callable, Sequence
+from secrets import token_hex
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from leyden.core.trainer.services.prompt_trial import (
     VARIANTS,
     Prompts,
     PromptTrial,
+    Variant,
     VariantName,
     check_variants,
     compare_variants,
@@ -41,23 +43,25 @@ def try_prompts(
     tasks: Sequence[Task],
     reward: Any = None,
     *,
-    a: Prompts | None = None,
-    b: Prompts | None = None,
+    a: Variant | Prompts | None = None,
+    b: Variant | Prompts | None = None,
     repeats: int = 1,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> PromptTrial:
-    """Run `agent` on each task with the prompts of both variants, `repeats` times, and compare B with A.
+    """Run `agent` on each task as both variants say, `repeats` times, and compare B with A.
 
-    `a` and `b` are `PromptEdits` and `PromptTemplate` resources by name; without resources, a variant is the agent with
-    its own prompts. The rollouts of a task follow each other in the queue, and the variant that comes first alternates.
-    `on_progress` receives the number of finished rollouts.
+    Prompts alone are a variant that the plan's policy answers. A variant that is not given is the agent with its own
+    prompts. The rollouts of a task follow each other in the queue, and the variant that comes first alternates. Their
+    metadata have `trial`, `variant`, `row` and `repeat`. `on_progress` receives the number of finished rollouts.
 
-    Raises UsageError for variants that cannot be compared, and what `dry_run` raises. A reward function that fails ends
-    the trial with RewardError, and a task that does not fit the agent with TaskError.
+    Raises UsageError for variants that cannot be compared, and what `dry_rollouts` raises. A reward function that fails
+    ends the trial with RewardError, and a task that does not fit the agent with TaskError.
     """
     check_bound("repeats", repeats)
-    variants: dict[VariantName, Prompts] = {"a": a or {}, "b": b or {}}
-    check_variants(variants["a"], variants["b"])
+    given: dict[VariantName, Variant] = {"a": _variant(a), "b": _variant(b)}
+    variants: dict[VariantName, Prompts] = {name: variant.prompts for name, variant in given.items()}
+    policies: dict[VariantName, str | None] = {name: own.policy or plan.policy for name, own in given.items()}
+    check_variants(variants["a"], variants["b"], same_policy=policies["a"] == policies["b"])
     for resources in variants.values():
         for name, resource in resources.items():
             if isinstance(resource, LLM):
@@ -72,8 +76,15 @@ def try_prompts(
         for row in range(len(tasks))
         for variant in (VARIANTS if (row + repeat) % 2 == 0 else VARIANTS[::-1])
     ]
+    trial_id = token_hex(4)
     rollouts = [
-        DryRollout(task=tasks[row], resources=dict(variants[variant]), rollout_id=f"try-{variant}-{row}-{repeat}")
+        DryRollout(
+            task=tasks[row],
+            resources=dict(variants[variant]),
+            rollout_id=f"try-{trial_id}-{variant}-{row}-{repeat}",
+            policy=policies[variant],
+            metadata={"trial": trial_id, "variant": variant, "row": row, "repeat": repeat},
+        )
         for variant, row, repeat in order
     ]
 
@@ -90,6 +101,10 @@ def try_prompts(
         why = prices.unknown or "the price list does not have the model, or a call has no count of its tokens"
         trial = msgspec.structs.replace(trial, cost_unknown=why)
     return trial
+
+
+def _variant(given: Variant | Prompts | None) -> Variant:
+    return given if isinstance(given, Variant) else Variant(prompts=given or {})
 
 
 def _calls_of(result: RecordedRollout) -> RecordedCalls:

@@ -1,4 +1,4 @@
-"""`leyden prompts try`: two prompts on the same tasks, compared in pairs, with what each of them cost."""
+"""`leyden prompts try`: two prompts or policies on the same tasks, compared in pairs, with what each of them cost."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,6 +47,10 @@ _VARIANT = (
     "[default: the agent's own]"
 )
 
+_POLICY = (
+    "Answer variant {} with this policy: a Hugging Face model, or RUN or RUN:VERSION of a run. [default: --policy]"
+)
+
 
 def try_(
     context: typer.Context,
@@ -56,9 +60,14 @@ def try_(
     count: Annotated[int, typer.Option("--count", "-n", help="Run the first so many tasks.")] = 20,
     a: Annotated[list[str] | None, typer.Option("--a", metavar="PROMPTS", help=_VARIANT.format("A"))] = None,
     b: Annotated[list[str] | None, typer.Option("--b", metavar="PROMPTS", help=_VARIANT.format("B"))] = None,
+    policy_a: Annotated[str | None, typer.Option("--policy-a", metavar="MODEL", help=_POLICY.format("A"))] = None,
+    policy_b: Annotated[str | None, typer.Option("--policy-b", metavar="MODEL", help=_POLICY.format("B"))] = None,
     repeats: Annotated[int, typer.Option(help="Run each task so many times with each variant.")] = 1,
     reward: Annotated[str | None, typer.Option(help="Reward function `score(task, result)`, as file.py:score.")] = None,
     show: Annotated[int, typer.Option(help="Show both outputs of so many tasks, those that differ most.")] = 3,
+    store: Annotated[
+        str | None, typer.Option(metavar="URI", help="Record the rollouts into this store. [default: in memory]")
+    ] = None,
     input: InputOption = None,
     hook: HookOption = None,
     policy: PolicyOption = None,
@@ -75,25 +84,28 @@ def try_(
     runs: RunsOption = RUNS,
     json: JsonOption = False,
 ) -> int:
-    """Run AGENT, or COMMAND, on the same tasks with the prompts of A and of B, and show the difference.
+    """Run AGENT, or COMMAND, on the same tasks with the prompts or policies of A and of B, and show the difference.
 
     Exit code 1 when the comparison shows nothing: no text of a variant was replaced, all its rollouts failed, or no
     task has a reward with both variants.
     """
     from leyden.core.trainer.rollouts.tasks import load_tasks
+    from leyden.core.trainer.run_folder.named_policies import policy_sources
     from leyden.core.trainer.run_folder.prompts.named import read_variant
     from leyden.core.trainer.services.dev import DevPlan
+    from leyden.core.trainer.services.prompt_trial import Variant
     from leyden.core.trainer.services.prompts import try_prompts
     from leyden.core.trainer.serving.provider import read_provider
 
     named = chosen_agent(agent, given_command(context))
     if named is None:
         raise UsageError("missing AGENT, or -- COMMAND; see `leyden prompts try --help`")
-    if not a and not b:
+    if not (a or b or policy_a or policy_b):
         raise UsageError("give the prompts of one variant or of both, as --b prompts.yaml or --a old.yaml --b new.yaml")
+    _check_policies(policy, policy_a, policy_b, endpoint)
     variants = read_variant(a or [], runs, "--a"), read_variant(b or [], runs, "--b")
-    resources = answering(policy, endpoint, model, api_key_env)
-    check_policy_device(device, policy)
+    resources = answering(policy or policy_a, endpoint, model, api_key_env)
+    check_policy_device(device, policy or policy_a)
     plan = DevPlan(
         policy=policy,
         device=device,
@@ -105,27 +117,50 @@ def try_(
         input=input,
         hooks=tuple(hook or ()),
         env=read_env(env or [], given_command(context)),
+        store=store,
     )
     rows = load_tasks(tasks, count)
     total = 2 * repeats * len(rows)
-    with progress("rollouts", total=total, quiet=json) as on_progress:
+    named_policies = {"--policy-a": policy_a, "--policy-b": policy_b}
+    with (
+        policy_sources(named_policies, runs) as policies,
+        progress("rollouts", total=total, quiet=json) as on_progress,
+    ):
         trial = try_prompts(
             plan,
             named,
             rows,
             reward,
-            a=variants[0],
-            b=variants[1],
+            a=Variant(prompts=variants[0], policy=policies[0]),
+            b=Variant(prompts=variants[1], policy=policies[1]),
             repeats=repeats,
             on_progress=lambda done: on_progress(done, total),
         )
     if json:
         sys.stdout.write(json_line(trial))
     else:
-        _show(trial, " ".join(a or []) or OWN, " ".join(b or []) or OWN, show)
+        _show(trial, _named(a, policy_a), _named(b, policy_b), show)
     for note in (*trial.problems, *trial.notes):
         sys.stderr.write(f"leyden: {printable(note)}\n")
     return 1 if trial.problems else 0
+
+
+def _check_policies(policy: str | None, policy_a: str | None, policy_b: str | None, endpoint: list[str] | None) -> None:
+    """Raise UsageError for a policy that would answer nothing, and for a variant that none answers."""
+    if policy_a is None and policy_b is None:
+        return
+    if endpoint:
+        raise UsageError("--policy-a and --policy-b have no effect with --endpoint, which answers both variants")
+    if policy_a is not None and policy_b is not None:
+        if policy is not None:
+            raise UsageError("--policy has no effect with both --policy-a and --policy-b: leave it out")
+    elif policy is None:
+        has, lacks = ("a", "b") if policy_b is None else ("b", "a")
+        raise UsageError(f"--policy-{has} answers one variant: give --policy-{lacks} for the other, or --policy")
+
+
+def _named(prompts: list[str] | None, policy: str | None) -> str:
+    return (" ".join(prompts or []) or OWN) + ("" if policy is None else f", answered by {policy}")
 
 
 def _show(trial: "PromptTrial", a: str, b: str, most: int) -> None:
@@ -142,8 +177,8 @@ def _show(trial: "PromptTrial", a: str, b: str, most: int) -> None:
             _print(f"{name}: {use.failed} of {use.rollouts} rollouts failed: {with_key_advice(use.failures)}")
     if trial.cost_unknown:
         _print(f"cost unknown: {trial.cost_unknown}")
-    if trial.reward is not None and not trial.problems:
-        _print(_verdict(trial.reward))
+    if trial.verdict:
+        _print(trial.verdict)
     for pair in trial.largest_differences(most):
         _print(f"\ntask {pair.row + 1}: {_short(pair.task, TASK_CHARACTERS)}")
         for name, reward, output in (("A", pair.a, pair.output_a), ("B", pair.b, pair.output_b)):
@@ -177,15 +212,6 @@ def _facts(use: "VariantUse") -> list[tuple[str, str]]:
         ("seconds per rollout", "unknown" if use.seconds is None else f"{use.seconds:.2f}"),
         ("cost", "unknown" if use.cost is None else f"${use.cost:.4g}"),
     ]
-
-
-def _verdict(found: "PairedDifference") -> str:
-    if found.wins == found.losses == 0:
-        return "no task has another reward with B than with A"
-    if found.p_value > 0.05:
-        return f"the difference may be chance: B has {found.wins} wins and {found.losses} losses (sign test, 5 %)"
-    better, worse = ("B", "A") if found.wins > found.losses else ("A", "B")
-    return f"{better} is better than {worse}, beyond chance (sign test, 5 %)"
 
 
 def _short(value: Any, most: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leyden.core.cli.command import Command
-from leyden.core.cli.commands.serve_version import serve
+from leyden.core.cli.commands.models.serve import serve
 from leyden.core.cli.options import RUNS, JsonOption, RunsOption
 from leyden.core.data.encoding.json_line import json_line
 from leyden.core.errors import UsageError

@@ -1,0 +1,1 @@
+"""`leyden models`: the versions of runs."""

@@ -1,0 +1,61 @@
+"""Policies that a person names on the command line: a Hugging Face model, or a version of a run."""
+
+import asyncio
+import tempfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from leyden.core.errors import RunError, UsageError
+from leyden.core.trainer.run_folder.models import Models, export_version, find_version
+from leyden.core.trainer.run_folder.versions import ModelVersion
+
+
+@contextmanager
+def policy_sources(given: Mapping[str, str | None], runs: Path) -> Generator[list[str | None]]:
+    """Context manager: gives, for each option, the folder or hub name of the policy that it names; None without one.
+
+    A policy is named as a folder, a hub name, `RUN` (its kept version) or `RUN:VERSION`. The weights of a version are
+    written to a folder of temporary files, with adapters merged into them; its first version and the policy that a
+    finished run has kept are folders already. Raises UsageError, with the option in one line, for a version without
+    weights.
+    """
+    with tempfile.TemporaryDirectory(prefix="leyden-policies-") as scratch:
+        known: dict[str | None, str | None] = {None: None}
+        for option, named in given.items():
+            if named is not None and named not in known:
+                try:
+                    known[named] = _source(named, runs, Path(scratch) / str(len(known)))
+                except RunError as error:
+                    raise UsageError(f"{option} {named}: {error}") from None
+        yield [known[named] for named in given.values()]
+
+
+def _source(named: str, runs: Path, scratch: Path) -> str:
+    if (Path(named) / "config.json").exists() or not _is_version(named, runs):
+        return named
+    models, version = find_version(runs, named)
+    config, folder = models.config, models.folder
+    if not config.policies:
+        raise RunError("the versions of this run are prompts, without a policy: give them with --a and --b")
+    if config.has_names:
+        raise RunError(
+            f"the run trains several policies ({', '.join(config.policies)}): write them with "
+            f"`leyden models export`, and give the folder of one"
+        )
+    if version.version == 0:
+        return next(iter(config.policies.values()))
+    if _is_kept(models, version):
+        return str(folder.policy)
+    # the last part of the path is the name of the model that the agent is given
+    return str(asyncio.run(export_version(models, version, scratch / f"{folder.path.name}-{version.version}")))
+
+
+def _is_version(named: str, runs: Path) -> bool:
+    """Whether a text names a version of a run: hub names have no colon, and no file `config.yaml`."""
+    return ":" in named or any((folder / "config.yaml").exists() for folder in (Path(named), runs / named))
+
+
+def _is_kept(models: Models, version: ModelVersion) -> bool:
+    is_finished = models.folder.report_file.exists() and (models.folder.policy / "config.json").exists()
+    return is_finished and version.version == models.kept

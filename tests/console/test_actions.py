@@ -1,0 +1,93 @@
+"""Actions of the console in a real browser, on real runs: launch, stop, continue, promote."""
+
+import os
+import shutil
+import signal
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accessibility import violations_of
+from playwright.sync_api import Browser, Page
+
+from leyden.core.trainer.run_folder.run_lock import lock_holder
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+MINUTES = 180_000
+
+
+@pytest.fixture
+def run(small_run: Path, tmp_path: Path) -> Generator[Path]:
+    """A finished run that may be changed. What trains in its folder at the end of the test is ended."""
+    yield Path(shutil.copytree(small_run, tmp_path / "runs" / small_run.name))
+    for folder in (tmp_path / "runs").iterdir():
+        if (holder := lock_holder(folder)) is not None:
+            os.kill(holder.pid, signal.SIGKILL)
+
+
+def test_a_run_is_launched_stopped_continued_and_promoted_from_its_pages(
+    browser: Browser, serve: Any, run: Path
+) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(serve("--runs", str(run.parent), "--allow-actions"))
+
+    go(page, f"#/runs/{run.name}/launch")
+    text = page.get_by_label("Run file (YAML)")
+    text.fill(f"{text.input_value()}steps: 400\n".replace("steps: 3\n", "", 1))
+    page.get_by_label("Name").fill("again")
+    page.get_by_label("Check on the first batch").uncheck()
+    page.get_by_role("button", name="Start the run").click()
+    page.get_by_role("link", name="Open again").click(timeout=MINUTES)
+    page.wait_for_function(
+        "() => /step [1-9]\\d* of 400/.test(document.querySelector('main').textContent)", timeout=MINUTES
+    )
+    confirm(page, "Stop")
+    page.wait_for_selector("main >> text=not finished", timeout=MINUTES)
+    go(page, "#/runs/again")
+    page.get_by_role("button", name="Continue").click()
+    page.wait_for_selector("main .crumbs >> text=running", timeout=MINUTES)
+    confirm(page, "Stop")
+    page.wait_for_selector("main .crumbs >> text=not finished", timeout=MINUTES)
+
+    go(page, f"#/runs/{run.name}/versions?version=0")
+    confirm(page, "Promote")
+    page.wait_for_selector("text=chosen with leyden models promote", timeout=MINUTES)
+    go(page, "#/jobs")
+    page.wait_for_selector(f"text=promote {run.name} 0")
+    assert page.locator("main tbody tr").count() == 5
+    assert errors == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_pages_of_actions_break_no_rule_of_accessibility(
+    browser: Browser, serve: Any, run: Path, tmp_path: Path, scheme: Any
+) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    page.goto(serve("--runs", str(run.parent), "--allow-actions"))
+
+    for route in (f"#/runs/{run.name}", f"#/runs/{run.name}/launch", "#/jobs"):
+        go(page, route)
+        assert violations_of(page) == []
+    go(page, f"#/runs/{run.name}/versions?version=0")
+    page.get_by_label("Folder to export to").fill(str(tmp_path / "exported"))
+    page.get_by_role("button", name="Export").click()
+    page.wait_for_selector("main >> text=finished")
+    assert violations_of(page) == []
+    page.get_by_role("button", name="Promote").click()
+    assert violations_of(page) == []
+
+
+def go(page: Page, route: str) -> None:
+    """Open a view, and wait until it shows its data."""
+    page.evaluate("route => { location.hash = route }", route)
+    page.wait_for_function("() => document.querySelector('main h1') && !document.querySelector('main [aria-busy]')")
+
+
+def confirm(page: Page, action: str) -> None:
+    """Press the button of an action, and agree in its dialog."""
+    page.locator("main").get_by_role("button", name=action, exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name=action, exact=True).click()
