@@ -1,6 +1,7 @@
 """The chat page in a real browser, with versions of a real run."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
