@@ -20,6 +20,8 @@ INDEX_SECONDS = 20.0
 """Longest wait until the rollouts of a run have been read."""
 SHORT, LONG = 300, 4_000
 """Characters of a text in a list, and of one that was requested by itself."""
+MOST = 60_000
+"""Characters of a result above which its texts are cut to fewer."""
 LEAST_LIKELY = 5
 """Tokens of a call that are listed because they were the least likely ones."""
 
@@ -234,7 +236,9 @@ async def compare_runs(console: "Console", given: Several) -> Any:
 
 async def prompts(console: "Console", given: OfRun) -> Any:
     """Return the prompts of the versions, and the candidates of a search."""
-    return await (await console.view(given.run)).prompts()
+    found = await (await console.view(given.run)).prompts()
+    has_none = not found["candidates"] and not found["versions"]
+    return {"note": "this run has no prompts of its own: the agent's are in its calls"} if has_none else found
 
 
 async def _indexed(console: "Console", key: str) -> tuple[RunView, dict[str, Any]]:
@@ -313,5 +317,9 @@ async def answer(console: "Console", name: str, arguments: Mapping[str, Any]) ->
     except msgspec.ValidationError as error:
         raise ValueError(f"{name}: {error}") from None
     found = await tool.answer(console, given)
-    long = getattr(given, "characters", LONG)
-    return msgspec.json.encode(brief(to_builtins(found), long)).decode()
+    text = ""
+    for characters in (getattr(given, "characters", LONG), 4 * SHORT, SHORT):
+        text = msgspec.json.encode(brief(to_builtins(found), characters)).decode()
+        if len(text) <= MOST:
+            break
+    return text
