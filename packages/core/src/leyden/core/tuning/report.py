@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leyden.core.experiments.paired_bootstrap import PairedDifference
+from leyden.core.tuning.importance import BEST_SHARE, ENOUGH_FOR_IMPORTANCE
 from leyden.core.tuning.plan import StudyPlan
 from leyden.core.tuning.results import Confirmation, StudyResult
 from leyden.core.tuning.settings import setting_of
 from leyden.core.tuning.space import value_text
-from leyden.core.tuning.storage import BEST_SHARE, ENOUGH_FOR_IMPORTANCE, Trial
+from leyden.core.tuning.trial import Trial
 
 if TYPE_CHECKING:
     from rich.table import Table
