@@ -24,6 +24,7 @@ from leyden.console.http.access import guarded
 from leyden.console.http.answers import as_json, error_answer, whole_number
 from leyden.console.http.events import event_stream
 from leyden.console.run_view import RunView
+from leyden.console.studies import Studies
 from leyden.core.errors import RunError
 
 STATIC = Path(__file__).parent / "static"
@@ -36,6 +37,7 @@ class Console:
         self.catalogue, self.jobs = catalogue, jobs
         self.is_stopping: Callable[[], bool] = lambda: False
         """Whether the server is about to stop, so that streams of events must end."""
+        self.studies = Studies(catalogue, lambda: self.is_stopping())
         self._views: dict[str, RunView] = {}
 
     def application(self) -> Starlette:
@@ -57,6 +59,7 @@ class Console:
             Route(f"{run}/rollouts/{{rollout:path}}", as_json(self._rollout)),
             Route("/api/compare", as_json(self._compare)),
             Route("/api/compare/tasks", as_json(self._compare_tasks)),
+            *self.studies.routes(),
             *self._actions(),
             Route("/api/{rest:path}", as_json(_unknown)),
             Mount("/", StaticFiles(directory=STATIC, html=True)),

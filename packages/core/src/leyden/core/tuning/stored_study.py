@@ -4,12 +4,13 @@ import fcntl
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import yaml
 
 from leyden.core.errors import LeydenError, RunError, first_line
+from leyden.core.experiments.record import has_no_spread
 from leyden.core.masking import mask_values
 from leyden.core.trainer.config import EvaluationSet
 from leyden.core.trainer.run_folder.folder import RunFolder
@@ -79,10 +80,16 @@ def stored_confirmation(plan: StudyPlan, result: StudyResult) -> tuple[int, Conf
         f"{path.name}: {RunFolder(path).failure() or 'it has not ended'}"
         for arm in arms
         for path in arm.values()
-        if not RunFolder(path).report_file.exists()
+        if not _has_ended(path)
     ]
-    ended = [{seed: path for seed, path in arm.items() if RunFolder(path).report_file.exists()} for arm in arms]
+    ended = [{seed: path for seed, path in arm.items() if _has_ended(path)} for arm in arms]
     return number, confirmation_of(plan, _measured(arms), seeds, (ended[0], ended[1]), failures)
+
+
+def _has_ended(path: Path) -> bool:
+    """Whether a run has a result: it took its last step, or had nothing left to learn."""
+    run = RunFolder(path)
+    return run.report_file.exists() or (has_no_spread(run) and not run.is_in_use())
 
 
 def _began(run: Path) -> float:
@@ -108,6 +115,6 @@ def stored_best(plan: StudyPlan, best: Trial | None) -> tuple[str, bool] | None:
         raise RunError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(settings, dict):
         raise RunError(f"{path} holds no mapping")
-    own: dict[str, Any] = settings
+    own = cast("dict[str, Any]", settings)
     text = yaml.safe_dump(mask_values(own), sort_keys=False, allow_unicode=True)
     return text, best is not None and values_of(own, plan.space) == dict(best.values)

@@ -9,7 +9,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,8 @@ def _bytes_of(path: Path) -> tuple[bytes, bytes] | None:
     journal = path.with_name(f"{path.name}-journal")
     before = [_stamp(one) for one in (path, journal)]
     data, undo = path.read_bytes(), b""
-    try:
+    with suppress(FileNotFoundError):
         undo = journal.read_bytes()
-    except FileNotFoundError:
-        pass
     return (data, undo) if [_stamp(one) for one in (path, journal)] == before else None
 
 
