@@ -40,8 +40,8 @@ class Catalogue:
         self._runs: dict[str, Run] = {}
         self._keys: dict[str, str] = {}
         """Keys by a run's place: a key is never given to another run while the console works."""
-        self._study_keys: dict[str, str] = {}
-        """Keys by a study's place."""
+        self._studies: dict[str, tuple[str, Path]] = {}
+        """Key and folder of each study by its place."""
         self._stores = [StoreFolder(uri) for uri in uris]
         self._problems: list[Problem] = []
         self._looked = 0.0
@@ -133,10 +133,10 @@ class Catalogue:
         """Return the folders of the studies by a key for links."""
         for folder in self._study_folders():
             place = str(folder.resolve())
-            if place not in self._study_keys:
-                taken = set(self._study_keys.values())
-                self._study_keys[place] = _free(folder.name, taken)
-        return {key: Path(place) for place, key in self._study_keys.items() if (Path(place) / STUDY_FILE).exists()}
+            if place not in self._studies:
+                taken = {key for key, _ in self._studies.values()}
+                self._studies[place] = (_free(folder.name, taken), folder)
+        return {key: folder for key, folder in self._studies.values() if (folder / STUDY_FILE).exists()}
 
     async def items_in(self, folders: Sequence[Path]) -> list[RunItem | None]:
         """Return the runs in these folders; None for a folder that is no run here, or cannot be read."""

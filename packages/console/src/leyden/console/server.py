@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leyden.console.actions.jobs import Jobs
 from leyden.console.actions.routes import JobRequests
+from leyden.console.actions.tuning import TuningRequests
 from leyden.console.catalogue import Catalogue
 from leyden.console.compare import MOST, compared_sets, differences, evaluated
 from leyden.console.http.access import guarded
@@ -25,6 +26,7 @@ from leyden.console.http.answers import as_json, error_answer, whole_number
 from leyden.console.http.events import event_stream
 from leyden.console.run_view import RunView
 from leyden.console.studies import Studies
+from leyden.console.suggestions import Suggestions
 from leyden.core.errors import RunError
 
 STATIC = Path(__file__).parent / "static"
@@ -38,6 +40,7 @@ class Console:
         self.is_stopping: Callable[[], bool] = lambda: False
         """Whether the server is about to stop, so that streams of events must end."""
         self.studies = Studies(catalogue, lambda: self.is_stopping())
+        self.suggestions = Suggestions(catalogue)
         self._views: dict[str, RunView] = {}
 
     def application(self) -> Starlette:
@@ -60,6 +63,7 @@ class Console:
             Route("/api/compare", as_json(self._compare)),
             Route("/api/compare/tasks", as_json(self._compare_tasks)),
             *self.studies.routes(),
+            *self.suggestions.routes(),
             *self._actions(),
             Route("/api/{rest:path}", as_json(_unknown)),
             Mount("/", StaticFiles(directory=STATIC, html=True)),
@@ -69,7 +73,10 @@ class Console:
     def _actions(self) -> list[BaseRoute]:
         if self.jobs is None:
             return []
-        return JobRequests(self.jobs, lambda: self.is_stopping()).routes()
+        return [
+            *JobRequests(self.jobs, lambda: self.is_stopping()).routes(),
+            *TuningRequests(self.suggestions, self.jobs).routes(),
+        ]
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncGenerator[None]:

@@ -18,6 +18,7 @@ from leyden.console.http.answers import as_json, error_answer
 from leyden.console.http.events import event_stream
 from leyden.console.plain import one_line
 from leyden.console.run import RunItem
+from leyden.core.cli.options import RUNS
 from leyden.core.errors import LeydenError, RunError
 from leyden.core.experiments.paired_bootstrap import PairedDifference
 from leyden.core.tuning.evaluations import described
@@ -47,7 +48,7 @@ class TrialRun(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     steps: int | None
     score: float | None
-    """Mean score of its last evaluation on the held-out set that counts."""
+    """Mean score on the held-out set that counts; None before the run has finished."""
 
 
 class TrialItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,7 +199,7 @@ class Studies:
         lines = conclusion(plan, result, own)
         if confirmation is not None and not is_of_best:
             lines.append(f"the confirmation is of trial {confirmation.trial}, which is no longer the best one")
-        words = [] if plan.folder.parent.name == "runs" else ["--runs", str(plan.folder.parent)]
+        words = [] if plan.folder.parent == RUNS else ["--runs", str(plan.folder.parent)]
         return StudyDetail(
             **msgspec.structs.asdict(_item(key, read)),
             seeds=list(plan.seeds),
@@ -380,7 +381,7 @@ def _run(folder: Path, seed: int, item: RunItem | None, score: float | None) -> 
         state=None if item is None else item.state,
         step=0 if item is None else item.step,
         steps=None if item is None else item.steps,
-        score=score,
+        score=score if item is None or item.state == "finished" else None,
     )
 
 
