@@ -112,6 +112,9 @@ class Catalogue:
 
     def _paths(self) -> Iterator[tuple[Path, str]]:
         """Yield the folder of each run and its name for links; of a trial, the study's name is a part of it."""
+        for study in self._study_folders():
+            for file in sorted(study.glob("*/config.yaml")):
+                yield file.parent, f"{study.name}~{file.parent.name}"
         for folder in self.folders:
             if (folder / "config.yaml").exists():
                 yield folder, folder.name
@@ -119,9 +122,6 @@ class Catalogue:
                 yield from ((file.parent, file.parent.name) for file in sorted(folder.glob("*/config.yaml")))
             else:
                 self._problems.append(Problem(where=str(folder), error="there is no such folder"))
-        for study in self._study_folders():
-            for file in sorted(study.glob("*/config.yaml")):
-                yield file.parent, f"{study.name}~{file.parent.name}"
 
     def _study_folders(self) -> Iterator[Path]:
         for folder in self.folders:

@@ -37,7 +37,7 @@ class StudyPage {
     this.trouble = element("div.trouble");
     this.outcome = element("div");
     this.trials = element("div");
-    this.slices = element("div.charts");
+    this.slices = element("div.slices");
     this.importance = element("div");
     this.best = element("div");
     this.curve = this.#curve();
@@ -170,7 +170,7 @@ class StudyPage {
     const { study, order, picked } = this;
     if (!study.tried.length) return [element("p.note", {}, "No trial has begun yet.")];
     const trials = order === "score" ? [...study.tried].sort((a, b) => (b.score ?? -Infinity) - (a.score ?? -Infinity)) : study.tried;
-    const head = [">Trial", ...study.space.map((one) => `>${visible(one.key)}`), ">Score", "State", "Runs", "Notes"];
+    const head = [">Trial", ">Score", ...study.space.map((one) => `>${visible(one.key)}`), "State", "Runs", "Notes"];
     const table = smallTable("Trials", head, trials.map((trial) => this.#trialRow(trial)));
     const rows = table.querySelectorAll("tbody tr");
     for (const [index, trial] of trials.entries()) if (trial.number === picked) rows[index].classList.add("picked");
@@ -187,8 +187,8 @@ class StudyPage {
     ];
     return [
       element("button.plain", { type: "button", "aria-pressed": String(trial.number === this.picked), "aria-label": `Trial ${trial.number}`, onclick: () => this.#pick(trial.number) }, number(trial.number)),
-      ...study.space.map((one) => visible(trial.shown[one.key])),
       this.#format(trial.score),
+      ...study.space.map((one) => visible(trial.shown[one.key])),
       stateBadge(trial.state),
       runLinks(trial.runs, (score) => this.#format(score)),
       element("span.bar", {}, notes),

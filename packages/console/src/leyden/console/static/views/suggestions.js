@@ -6,7 +6,7 @@
 import { actionsAllowed, get, post } from "../api.js";
 import { element, fill } from "../dom.js";
 import { jobPanel } from "../elements/job.js";
-import { command, empty, load, panel, problem, smallTable } from "../elements/page.js";
+import { command, empty, load, panel, problem } from "../elements/page.js";
 import { brief, counted, shellWord, visible } from "../format.js";
 import { link } from "../router.js";
 import { runFrame } from "./run_frame.js";
@@ -61,7 +61,7 @@ class Form {
     this.keys = element(
       "div.stack",
       {},
-      smallTable("Keys", ["Key", "Own value", "Values to search", "What it does"], this.rows.map((row) => row.cells)),
+      element("div.key-rows", { role: "group", "aria-label": "Keys" }, this.rows.map((row) => row.node)),
       this.more.node,
     );
     this.name = this.#field("name", "Name of the study", found.name);
@@ -99,12 +99,19 @@ class Form {
 
   changed() {
     const { name, search, trials, seeds, steps, confirm } = this.body();
-    const words = ["leyden", "tune", "--config", this.found.config, ...search.flatMap((one) => ["--search", one])];
-    words.push("--name", name, "--trials", String(trials), "--seeds", seeds);
-    if (steps !== null) words.push("--steps", String(steps));
-    if (confirm !== null) words.push("--confirm", confirm);
-    words.push("--runs", this.found.runs);
-    fill(this.command, command(words.map(shellWord).join(" ")));
+    /** @type {[string, string | number | null][]} */
+    const options = [
+      ["--config", this.found.config],
+      ...search.map((one) => ["--search", one]),
+      ["--name", name],
+      ["--trials", trials],
+      ["--seeds", seeds],
+      ["--steps", steps],
+      ["--confirm", confirm],
+      ["--runs", this.found.runs],
+    ];
+    const words = options.filter(([, value]) => value !== null).map(([option, value]) => `${option} ${shellWord(String(value))}`);
+    fill(this.command, command(`leyden tune ${words.join(" ")}`));
     for (const listener of this.listeners) listener(search.length > 0);
   }
 
@@ -121,7 +128,8 @@ class Form {
 
   #keyRow(one, isChosen) {
     const check = element("input", { type: "checkbox", checked: isChosen });
-    const domain = element("input", { type: "text", "aria-label": `Values of ${one.key}`, value: this.page.query.get(`d.${one.key}`) ?? one.domain });
+    const label = `Values of ${visible(one.key)}`;
+    const domain = element("input", { type: "text", "aria-label": label, value: this.page.query.get(`d.${one.key}`) ?? one.domain });
     check.addEventListener("change", () => {
       const keys = this.rows.filter((row) => row.check.checked).map((row) => row.key);
       this.page.remember({ keys: keys.join(",") === CHOSEN.join(",") ? null : keys.join(",") || "none" });
@@ -132,13 +140,15 @@ class Form {
       this.changed();
     });
     const cost = one.changes_cost ? " Trials with more of them take longer." : "";
-    const cells = [
+    const node = element(
+      "div.key-row",
+      {},
       element("label.field.check", {}, check, element("span", {}, visible(one.key))),
-      element("code", {}, brief(one.own)),
       domain,
+      element("span.note", {}, "own value ", element("code", {}, brief(one.own))),
       element("span.note", {}, `${one.why}.${cost}`),
-    ];
-    return { key: one.key, check, domain, cells };
+    );
+    return { key: one.key, check, domain, node };
   }
 
   #field(name, label, value, attributes = {}) {
