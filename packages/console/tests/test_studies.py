@@ -22,16 +22,31 @@ from leyden.core.tuning.plan import StudyPlan
 pytestmark = pytest.mark.integration  # dozens of commits to a database each
 
 
+def planned(folder: Path) -> StudyPlan:
+    """The plan of a study with two seeds."""
+    return study_plan(folder, "learning_rate=1e-3..1e-2", "credit=uniform,discounted", seeds=(0, 1), prunes=False)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of runs: a run, and a study `s` with four trials that have ended and one under way."""
+    runs = tmp_path_factory.mktemp("template")
+    made_run(runs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(execution, "PAUSE", 0.0)
+        run_study(planned(runs / "s"))
+    return runs
+
+
 @pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyPlan:
-    """A study with two seeds, four trials that have ended, and one under way, beside a run."""
-    monkeypatch.setattr(execution, "PAUSE", 0.0)
-    made_run(tmp_path / "runs")
-    return made_study(tmp_path / "runs/s")
+def study(template: Path, tmp_path: Path) -> StudyPlan:
+    """A copy of the study."""
+    shutil.copytree(template, tmp_path / "runs")
+    return planned(tmp_path / "runs/s")
 
 
-def made_study(folder: Path) -> StudyPlan:
-    plan = study_plan(folder, "learning_rate=1e-3..1e-2", "credit=uniform,discounted", seeds=(0, 1), prunes=False)
+def run_study(plan: StudyPlan) -> None:
+    """Run four trials, and begin a fifth."""
     plan.check_unchanged()
 
     def script(settings: Settings) -> list[float]:
@@ -43,10 +58,8 @@ def made_study(folder: Path) -> StudyPlan:
     trial = storage.begin_next()
     storage.close()
     assert trial is not None
-    begin_run(
-        plan.trial(trial.number, trial.values)[0].folder, plan.trial(trial.number, trial.values)[0].settings or {}
-    )
-    return plan
+    job, _ = plan.trial(trial.number, trial.values)
+    begin_run(job.folder, job.settings or {})
 
 
 @pytest.fixture

@@ -14,7 +14,9 @@ RUN: dict[str, Any] = {**BASE, "tasks_per_step": 16, "group_size": 8}
 
 @pytest.mark.parametrize("credit", [None, "discounted", "final", {"name": "discounted", "gamma": 0.5}])
 def test_each_domain_contains_the_runs_own_value_and_can_be_searched(credit: Any) -> None:
-    options: dict[str, Any] = {"learning_rate": 6e-4} | ({} if credit is None else {"credit": credit})
+    options: dict[str, Any] = {"learning_rate": 6e-4}
+    if credit is not None:
+        options["credit"] = credit
     run: dict[str, Any] = {**RUN, "algorithm_config": options}
     found = {one.key: one for one in suggested(run)}
     assert list(found)[:3] == ["learning_rate", "credit", "epochs"]
