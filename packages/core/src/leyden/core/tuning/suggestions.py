@@ -46,7 +46,7 @@ def suggested(settings: Mapping[str, Any]) -> list[Suggestion]:
     for usual in _USUAL:
         try:
             setting_path(usual.key, settings)
-            own = setting_of(settings, usual.key)
+            own = _plain(setting_of(settings, usual.key))
         except UsageError:  # another algorithm, which has no such option
             continue
         domain = usual.domain(own)
@@ -61,6 +61,14 @@ def _read(key: str, domain: str) -> Domain:
     return read_space([f"{key}={domain}"])[key]
 
 
+def _plain(own: Any) -> Any:
+    """Return a scheme without options as its name."""
+    if isinstance(own, dict):
+        known = cast("dict[str, Any]", own)
+        return known["name"] if known.keys() == {"name"} else known
+    return own
+
+
 def _rate(own: Any) -> str | None:
     if not _is_number(own) or own <= 0:
         return None
@@ -68,12 +76,9 @@ def _rate(own: Any) -> str | None:
 
 
 def _credit(own: Any) -> str | None:
-    known = {"name": own} if isinstance(own, str) else own
-    if not isinstance(known, dict):
-        return None
-    names = [own if isinstance(own, str) else cast("dict[str, Any]", own)]
-    names += [name for name in USUAL_CREDIT if {"name": name} != known]
-    return ",".join(cast("list[str]", names)) if isinstance(own, str) else json.dumps(names)
+    if isinstance(own, str):
+        return ",".join([own, *(name for name in USUAL_CREDIT if name != own)])
+    return json.dumps([own, *USUAL_CREDIT]) if isinstance(own, dict) else None
 
 
 def _whole(low: int, high: int) -> Callable[[Any], str | None]:
