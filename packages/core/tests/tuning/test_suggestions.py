@@ -31,7 +31,7 @@ def test_each_domain_contains_the_runs_own_value_and_can_be_searched(credit: Any
 
 
 def test_an_algorithm_without_these_keys_has_other_suggestions() -> None:
-    run = {**RUN, "algorithm": "apo", "algorithm_config": {}}
+    run: dict[str, Any] = {**RUN, "algorithm": "apo", "algorithm_config": {}}
     assert not {"learning_rate", "credit"} & {one.key for one in suggested(run)}
 
 
