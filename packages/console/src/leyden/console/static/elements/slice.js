@@ -12,6 +12,8 @@ const LEFT = 50;
 const RIGHT = 12;
 const TOP = 10;
 const BOTTOM = 28;
+/** Room for a mark above the highest score and below the lowest. */
+const ROOM = 8;
 /** Part of the room of a choice over which its points are spread, so that equal scores do not cover each other. */
 const SPREAD = 0.4;
 const GOLDEN = 0.618;
@@ -34,7 +36,7 @@ const GOLDEN = 0.618;
 export function slice(key, trials, { format, best, onPick }) {
   const shown = trials.filter((trial) => trial.score !== null && key.key in trial.values);
   const [low, high] = scoreRange(shown);
-  const y = (score) => TOP + (1 - (score - low) / (high - low)) * (HEIGHT - TOP - BOTTOM);
+  const y = (score) => TOP + ROOM + (1 - (score - low) / (high - low)) * (HEIGHT - TOP - BOTTOM - 2 * ROOM);
   const points = shown.map((trial) => point(trial, place(key, trial), y(trial.score), { key, format, best, onPick }));
   const name = visible(key.key);
   const label = `Scores by ${name}: ${shown.length} trials. The table of trials has the values.`;
@@ -102,10 +104,10 @@ function scoreLine(y, text) {
   ];
 }
 
-/** Lowest and highest score, with some room. */
+/** Lowest and highest score; two numbers that differ. */
 function scoreRange(trials) {
   const scores = trials.map((trial) => trial.score);
-  const [low, high] = scores.length ? [Math.min(...scores), Math.max(...scores)] : [0, 1];
-  const room = (high - low || Math.abs(high) || 1) * 0.08;
-  return [low - room, high + room];
+  if (!scores.length) return [0, 1];
+  const [low, high] = [Math.min(...scores), Math.max(...scores)];
+  return low === high ? [low - (Math.abs(low) || 1) / 10, high] : [low, high];
 }

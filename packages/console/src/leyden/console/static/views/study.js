@@ -187,7 +187,7 @@ class StudyPage {
     ];
     return [
       element("button.plain", { type: "button", "aria-pressed": String(trial.number === this.picked), "aria-label": `Trial ${trial.number}`, onclick: () => this.#pick(trial.number) }, number(trial.number)),
-      this.#format(trial.score),
+      element("span.whole-line", {}, this.#format(trial.score)),
       ...study.space.map((one) => visible(trial.shown[one.key])),
       stateBadge(trial.state),
       runLinks(trial.runs, (score) => this.#format(score)),
