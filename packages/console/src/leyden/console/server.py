@@ -22,12 +22,15 @@ from leyden.console.actions.rescoring import RewardRequests
 from leyden.console.actions.routes import JobRequests
 from leyden.console.actions.run_actions import RunActions
 from leyden.console.actions.trials import Trials
+from leyden.console.actions.tuning import TuningRequests
 from leyden.console.catalogue import Catalogue
 from leyden.console.compare import MOST, compared_sets, differences, evaluated
 from leyden.console.http.access import guarded
 from leyden.console.http.answers import as_json, error_answer, whole_number
 from leyden.console.http.events import event_stream
 from leyden.console.run_view import RunView
+from leyden.console.studies import Studies
+from leyden.console.suggestions import Suggestions
 from leyden.core.errors import RunError
 
 if TYPE_CHECKING:
@@ -47,6 +50,8 @@ class Console:
         self._mcp = _mcp_endpoint(self) if mcp else None
         self.is_stopping: Callable[[], bool] = lambda: False
         """Whether the server is about to stop, so that streams of events must end."""
+        self.studies = Studies(catalogue, lambda: self.is_stopping())
+        self.suggestions = Suggestions(catalogue)
         self._views: dict[str, RunView] = {}
 
     def application(self) -> Starlette:
@@ -69,6 +74,8 @@ class Console:
             Route("/api/compare", as_json(self._compare)),
             Route("/api/compare/tasks", as_json(self._compare_tasks)),
             *RewardRequests(self.catalogue.run, self.jobs).routes(),
+            *self.studies.routes(),
+            *self.suggestions.routes(),
             *self._actions(),
             *([] if self._mcp is None else [self._mcp.route()]),
             Route("/api/{rest:path}", as_json(_unknown)),
@@ -85,6 +92,7 @@ class Console:
             *JobRequests(self.jobs, lambda: self.is_stopping()).routes(),
             *RunActions(self.jobs, self.catalogue.run).routes(),
             *Chat(self.jobs, self.catalogue.run, lambda: self.is_stopping()).routes(),
+            *TuningRequests(self.suggestions, self.jobs).routes(),
         ]
 
     @asynccontextmanager
