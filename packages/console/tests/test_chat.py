@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from leyden.console.actions.jobs import Jobs
-from leyden.console.catalogue import Catalogue
+from leyden.console.runs.catalogue import Catalogue
 from leyden.console.server import Console
 from leyden.core.testing.policies import TinyShape, tiny_policy
 from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer

@@ -13,7 +13,7 @@ from scripted_studies import Settings, begin_run, end_run, evaluate, open_storag
 from starlette.testclient import TestClient
 
 from leyden.console.actions.jobs import Jobs
-from leyden.console.catalogue import FRESH, Catalogue
+from leyden.console.runs.catalogue import FRESH, Catalogue
 from leyden.console.server import Console
 from leyden.core.trainer.config import EvaluationSet
 from leyden.core.tuning import execution

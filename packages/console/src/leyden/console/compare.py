@@ -6,7 +6,7 @@ from typing import Any, cast
 import msgspec
 
 from leyden.console.plain import plain
-from leyden.console.run import Version
+from leyden.console.runs.run import Version
 from leyden.core.trainer.run_folder.comparison import compare
 
 MOST = 8

@@ -26,7 +26,7 @@ from leyden.console.rollout_index import (
     training_group,
     with_outcome,
 )
-from leyden.console.run import Run
+from leyden.console.runs.run import Run
 from leyden.console.steps import Steps, steps_of
 from leyden.console.vocabulary import Vocabulary, find_vocabulary
 from leyden.core.data import semconv

@@ -23,12 +23,12 @@ from leyden.console.actions.routes import JobRequests
 from leyden.console.actions.run_actions import RunActions
 from leyden.console.actions.trials import Trials
 from leyden.console.actions.tuning import TuningRequests
-from leyden.console.catalogue import Catalogue
 from leyden.console.compare import MOST, compared_sets, differences, evaluated
 from leyden.console.http.access import guarded
 from leyden.console.http.answers import as_json, error_answer, whole_number
 from leyden.console.http.events import event_stream
 from leyden.console.run_view import RunView
+from leyden.console.runs.catalogue import Catalogue
 from leyden.console.studies import Studies
 from leyden.console.suggestions import Suggestions
 from leyden.core.errors import RunError

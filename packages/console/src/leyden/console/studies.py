@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from leyden.console.catalogue import Catalogue, Problem
 from leyden.console.http.answers import as_json, error_answer
 from leyden.console.http.events import event_stream
 from leyden.console.plain import one_line
-from leyden.console.run import RunItem
+from leyden.console.runs.catalogue import Catalogue, Problem
+from leyden.console.runs.run import RunItem
 from leyden.core.cli.options import RUNS
 from leyden.core.errors import LeydenError, RunError
 from leyden.core.experiments.paired_bootstrap import PairedDifference

@@ -8,9 +8,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
-from leyden.console.catalogue import Catalogue
 from leyden.console.http.answers import as_json
 from leyden.console.plain import plain
+from leyden.console.runs.catalogue import Catalogue
 from leyden.core.cli.run_file import read_run_file
 from leyden.core.errors import LeydenError
 from leyden.core.tuning.plan import STUDY_FILE

@@ -3,20 +3,20 @@
  * @module
  */
 
-import { actionsAllowed, get, post } from "../api.js";
-import { element, fill } from "../dom.js";
-import { jobPanel } from "../elements/job.js";
-import { command, empty, load, panel, problem } from "../elements/page.js";
-import { brief, counted, shellWord, visible } from "../format.js";
-import { link } from "../router.js";
-import { runFrame } from "./run_frame.js";
+import { actionsAllowed, get, post } from "../../api.js";
+import { element, fill } from "../../dom.js";
+import { jobPanel } from "../../elements/job.js";
+import { command, empty, load, panel, problem } from "../../elements/page.js";
+import { brief, counted, shellWord, visible } from "../../format.js";
+import { link } from "../../router.js";
+import { runFrame } from "../run_frame.js";
 
 /** Keys that are searched unless the reader chooses others. */
 const CHOSEN = ["learning_rate", "credit", "epochs"];
 const TRIALS = "12";
 const SEEDS = "0,1,2";
 
-/** @param {import("../app.js").Page} page */
+/** @param {import("../../app.js").Page} page */
 export async function show(page) {
   const { key } = page.parameters;
   runFrame(page, "suggestions", [["Suggest settings", null]], (run, body) => {

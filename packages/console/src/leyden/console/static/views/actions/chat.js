@@ -3,17 +3,17 @@
  * @module
  */
 
-import { actionsAllowed, get, postLines } from "../api.js";
-import { keep, messagesFor, newAnswer, newConversation, restore } from "../conversation.js";
-import { element, fill } from "../dom.js";
-import { AnswerView } from "../elements/answer.js";
-import { choice, command, empty, fold, load, longText, panel, problem } from "../elements/page.js";
-import { number, shellWord } from "../format.js";
-import { resumeCommand, runFrame } from "./run_frame.js";
+import { actionsAllowed, get, postLines } from "../../api.js";
+import { keep, messagesFor, newAnswer, newConversation, restore } from "../../conversation.js";
+import { element, fill } from "../../dom.js";
+import { AnswerView } from "../../elements/answer.js";
+import { choice, command, empty, fold, load, longText, panel, problem } from "../../elements/page.js";
+import { number, shellWord } from "../../format.js";
+import { resumeCommand, runFrame } from "../run_frame.js";
 
 const INTERRUPTED = "The answer broke off before its end.";
 
-/** @param {import("../app.js").Page} page */
+/** @param {import("../../app.js").Page} page */
 export async function show(page) {
   runFrame(page, "chat", [["Chat", null]], async (run, body) => {
     if (run.folder === null)
@@ -51,7 +51,7 @@ export async function show(page) {
 
 class Chat {
   /**
-   * @param {import("../app.js").Page} page
+   * @param {import("../../app.js").Page} page
    * @param {any} run
    * @param {any[]} versions that can be served, the newest first
    * @param {string[]} policies

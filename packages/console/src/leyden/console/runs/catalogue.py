@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from leyden.console.folder_run import FolderRun
+from leyden.console.runs.folder_run import FolderRun
 from leyden.console.plain import one_line
-from leyden.console.run import Run, RunItem
-from leyden.console.stored_run import StoredRun, StoreFolder
+from leyden.console.runs.run import Run, RunItem
+from leyden.console.runs.stored_run import StoredRun, StoreFolder
 from leyden.core.errors import LeydenError, RunError
 from leyden.core.masking import mask_text
 from leyden.core.tuning.plan import STUDY_FILE
