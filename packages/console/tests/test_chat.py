@@ -228,6 +228,7 @@ def test_an_answer_that_its_page_leaves_is_no_longer_generated(runs: Path, tmp_p
         key = next(one.partition("=")[2] for one in variables if one.startswith("LEYDEN_SERVE_KEY="))
         (folder,) = tmp_path.glob("leyden-console-*/*/stdout")
         root = json.loads(folder.read_text())["url"].removesuffix("/v1")
+        metrics = ""
         for _ in range(50):
             metrics = httpx.get(f"{root}/metrics", headers={"authorization": f"Bearer {key}"}, timeout=SECONDS).text
             if 'status="499"' in metrics:
