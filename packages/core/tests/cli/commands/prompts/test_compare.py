@@ -361,7 +361,7 @@ def test_a_store_with_rollouts_under_way_is_refused(
     asyncio.run(enqueue())
     assert run(arguments(endpoint, "--b", "b.yaml", "--store", STORE)) == 2
     shown = capsys.readouterr()
-    assert f"the store {STORE} has 1 rollouts that are under way" in shown.err and shown.err.count("\n") == 1
+    assert f"rollouts are under way in the store {STORE} (1)" in shown.err and shown.err.count("\n") == 1
     assert [one.status for one in asyncio.run(rollouts_of(STORE))] == ["queuing"]
     assert not endpoint.seen
 

@@ -139,7 +139,8 @@ function contentOf(offer, name, { prompts }, written, find) {
           element(
             "p.note",
             {},
-            "This run's folder does not have the texts that the agent sends. They are found by running the agent on two tasks.",
+            "This run's folder does not have the texts that the agent sends. ",
+            "They are found by running the agent on two tasks.",
           ),
           element("div.bar", {}, button),
         ];
@@ -163,7 +164,8 @@ function contentOf(offer, name, { prompts }, written, find) {
 /** A text with its difference from the agent's own. */
 function editor(variant, { name, text, place }, written) {
   const difference = element("div");
-  const area = element("textarea", { rows: Math.min(14, text.split("\n").length + 2), spellcheck: "false", dir: "auto" });
+  const rows = Math.min(14, text.split("\n").length + 2);
+  const area = element("textarea", { rows, spellcheck: "false", dir: "auto" });
   area.value = written[name] ?? text;
   const draw = () =>
     fill(difference, area.value === text ? element("p.note", {}, "As the agent sends it.") : diff(text, area.value));

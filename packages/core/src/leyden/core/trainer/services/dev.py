@@ -199,7 +199,7 @@ async def _check_free(store: LightningStore, uri: str, ids: Sequence[str]) -> No
     under_way = sorted(ROLLOUT_MOVES.keys() - FINISHED_ROLLOUT)
     if count := (await store.query_rollouts(status_in=under_way, limit=1)).total:
         raise UsageError(
-            f"the store {mask_text(uri)} has {count} rollouts that are under way, which the workers here would run: "
+            f"rollouts are under way in the store {mask_text(uri)} ({count}), and the workers here would run them: "
             "give another store"
         )
     if known := (await store.query_rollouts(rollout_id_in=ids, limit=1)).items:

@@ -46,8 +46,10 @@ function draw(page, run, target, offer, isAllowed) {
     const next = await get(["runs", key, "try"], { signal: page.signal });
     draw(page, run, target, next, isAllowed);
   };
-  const watch = (job) =>
-    fill(finding, panel("Find the agent's prompts", jobPanel(job, page.signal, { onEnd: (ended) => ended.exit_code === 0 && again() })));
+  const watch = (job) => {
+    const onEnd = (ended) => ended.exit_code === 0 && again();
+    fill(finding, panel("Find the agent's prompts", jobPanel(job, page.signal, { onEnd })));
+  };
   const fails = (error) => fill(trouble, problem(error.message, null));
   const find = async (tasks) => {
     fill(trouble);
@@ -71,7 +73,10 @@ function draw(page, run, target, offer, isAllowed) {
 
 function withoutActions({ find, try: compare }) {
   return [
-    empty("This console only reads. With this option, this page compares two prompts or policies:", "leyden console --allow-actions"),
+    empty(
+      "This console only reads. With this option, this page compares two prompts or policies:",
+      "leyden console --allow-actions",
+    ),
     panel(
       "The same in a shell",
       element("p", {}, "Find the agent's prompts, and give one of them a new_text in prompts.yaml:"),
