@@ -68,7 +68,7 @@ def test_negative_answers_can_be_right() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("split", ["train", "val", "val_unseen"])
+@pytest.mark.parametrize("split", ["train", "val", "val_unseen", "val_tune"])
 def test_a_shipped_file_is_what_its_seed_makes(split: str, tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLE / "make_tasks.py"), "--split", split, "--out", str(tmp_path)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -89,11 +89,13 @@ def test_rows_are_well_formed_and_their_answers_right() -> None:
 def test_held_out_sets_are_large_enough() -> None:
     assert len(rows("val")) >= 300
     assert len(rows("val_unseen")) >= 300
+    assert len(rows("val_tune")) >= 300
 
 
 def test_no_calculation_is_trained_on_and_held_out() -> None:
     assert calculations("train").isdisjoint(calculations("val") | calculations("val_unseen") | calculations("dev"))
     assert calculations("dev").isdisjoint(calculations("val") | calculations("val_unseen"))
+    assert calculations("val_tune").isdisjoint(calculations("train") | calculations("dev") | calculations("val"))
     shares = {TASKS.share_of(operation, a, b) for operation, a, b in calculations("train")}
     assert shares == {"train"}
 

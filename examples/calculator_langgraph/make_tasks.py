@@ -101,6 +101,8 @@ class Split:
     share: str
     count: int
     seed: int
+    apart_from: str | None = None
+    """Another split, with which it has no calculation in common although both come from the same share."""
 
 
 SPLITS = {
@@ -109,6 +111,7 @@ SPLITS = {
     "val": Split(SEEN, "val", 400, seed=13),
     "val_unseen": Split(UNSEEN, "val", 400, seed=14),
     "val_smollm2": Split(SEEN, "val", 200, seed=0x899F50C1),  # from the hash of the commit that fixed the recipe
+    "val_tune": Split(SEEN, "val", 400, seed=15, apart_from="val"),  # confirms what a search by val.jsonl has found
 }
 SHIPPED = tuple(name for name in SPLITS if name != "dev")
 
@@ -148,13 +151,21 @@ def draw(rng: random.Random, words: Words, share: str) -> Problem:
     return Problem(question, operation, a, b)
 
 
+def calculation(problem: Problem) -> tuple[str, int, int]:
+    """The calculation of a problem: operation and both numbers."""
+    return problem.operation, problem.a, problem.b
+
+
 def problems(name: str, split: Split) -> list[tuple[str, Problem]]:
     """The split's (id, problem) pairs; no calculation comes twice."""
     rng = random.Random(split.seed)
+    other = split.apart_from
+    taken = {calculation(problem) for _, problem in problems(other, SPLITS[other])} if other is not None else set()
     drawn: dict[tuple[str, int, int], Problem] = {}
     while len(drawn) < split.count:
         problem = draw(rng, split.words, split.share)
-        drawn.setdefault((problem.operation, problem.a, problem.b), problem)
+        if calculation(problem) not in taken:
+            drawn.setdefault(calculation(problem), problem)
     return [(f"{name}-{number:04d}", problem) for number, problem in enumerate(drawn.values())]
 
 

@@ -123,7 +123,8 @@ def test_no_text_of_an_agent_runs_as_code(browser: Browser, serve: Any, tmp_path
     page.on("dialog", opened)
     page.goto(address)
 
-    for route in ("", "/rollouts", "/versions", "/prompts", "/try", "/health", "/bottlenecks"):
+    own = ("", "/rollouts", "/versions", "/prompts", "/health", "/bottlenecks")
+    for route in (*own, "/reward", "/try", "/chat", "/launch", "/suggestions"):
         visit(page, f"#/runs/attacked{route}")
     for number in range(len(PAYLOADS)):
         visit(page, f"#/runs/attacked/rollouts/attack-{number}")

@@ -1,6 +1,7 @@
 """The chat page in a real browser, with versions of a real run."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ def send(page: Page, text: str) -> None:
 
 
 def test_two_versions_answer_side_by_side(browser: Browser, serve: Any, small_run: Path) -> None:
-    page, errors = opened(browser, serve, small_run, "?beside=0")
+    """With LEYDEN_PICTURES=RUN, the folder of a run, the page's picture in docs/console.md is taken of it."""
+    pictured = os.environ.get("LEYDEN_PICTURES")
+    page, errors = opened(browser, serve, Path(pictured) if pictured else small_run, "?beside=0")
 
     send(page, "What is 3 plus 4?")
 
@@ -45,6 +48,8 @@ def test_two_versions_answer_side_by_side(browser: Browser, serve: Any, small_ru
     page.get_by_text("Tokens (").first.click()
     page.get_by_role("option").filter(visible=True).last.click()
     expect(page.get_by_text("log-probability −").first).to_be_visible()
+    if pictured:
+        page.screenshot(path=ROOT / "docs/console/chat.png")
     for scheme, width in (("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         page.set_viewport_size({"width": width, "height": 844})
@@ -89,6 +94,18 @@ def test_a_long_answer_is_stopped(browser: Browser, serve: Any, small_run: Path)
     expect(page.get_by_text("You stopped this answer.")).to_be_visible()
     send(page, "What is 3 plus 4?")
     expect(page.get_by_text("tokens a second")).to_have_count(1)
+    assert errors == []
+
+
+def test_a_message_whose_page_is_loaded_again_is_kept(browser: Browser, serve: Any, small_run: Path) -> None:
+    page, errors = opened(browser, serve, small_run)
+    page.get_by_label("Message", exact=True).fill("What is 3 plus 4?")
+    page.get_by_role("button", name="Send", exact=True).click()
+
+    page.reload()
+
+    expect(page.get_by_text("What is 3 plus 4?")).to_be_visible()
+    expect(page.get_by_text("The answer broke off")).to_be_visible()
     assert errors == []
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from leyden.console.catalogue import Catalogue
+from leyden.console.runs.catalogue import Catalogue
 from leyden.console.server import Console
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from leyden.console.actions.jobs import Jobs
-from leyden.console.catalogue import Catalogue
+from leyden.console.runs.catalogue import Catalogue
 from leyden.console.server import Console
 from leyden.core.testing.policies import TinyShape, tiny_policy
 from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer
@@ -37,7 +37,7 @@ SECONDS = 120
 def runs(tmp_path: Path) -> Path:
     """Runs `a`, `b` and `c` whose version 0 can be served and whose version 1 is not kept, and one of an endpoint."""
     base = tmp_path / "base"
-    module: Any = tiny_policy(shape=TinyShape(vocab=400)).module
+    module: Any = tiny_policy(shape=TinyShape(vocab=400, context=8192)).module
     module.save_pretrained(base)
     save_tiny_tokenizer(base, TEMPLATE)
     for name in ("a", "b", "c"):
@@ -171,23 +171,67 @@ def served_processes(run: Path) -> list[int]:
     return found
 
 
-def test_no_server_outlives_a_console_that_is_killed(runs: Path, tmp_path: Path) -> None:
+@contextmanager
+def console_process(runs: Path, folder: Path) -> Generator[tuple["subprocess.Popen[str]", httpx.Client]]:
+    """A console with actions as a process of its own, and a client that has its token."""
     command = [sys.executable, "-m", "leyden.core.cli", "console", "--runs", str(runs), "--port", "0"]
-    environment = {**os.environ, "LEYDEN_CONSOLE_TOKEN": "t", "TMPDIR": str(tmp_path)}
+    environment = {**os.environ, "LEYDEN_CONSOLE_TOKEN": "t", "TMPDIR": str(folder)}
     with subprocess.Popen([*command, "--allow-actions"], stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
             address = process.stdout.readline().split()[4]
-            with httpx.Client(follow_redirects=True, timeout=SECONDS) as client:
+            base = address.partition("?")[0]
+            with httpx.Client(base_url=base, follow_redirects=True, timeout=SECONDS) as client:
                 client.get(address)
-                base = address.partition("?")[0]
-                answer = client.post(f"{base}api/runs/a/chat", json=ASK)
-                assert '"end"' in answer.text
-            assert len(served_processes(runs)) == 1
+                yield process, client
         finally:
             process.kill()
-    for _ in range(100):
+
+
+def gone(runs: Path) -> bool:
+    """Whether no version of these runs is served any more, as soon as none is loaded."""
+    for _ in range(10 * SECONDS):
         if not served_processes(runs):
-            break
+            return True
         time.sleep(0.1)
-    assert served_processes(runs) == []
+    return False
+
+
+def test_no_server_outlives_a_console_that_is_killed(runs: Path, tmp_path: Path) -> None:
+    with console_process(runs, tmp_path) as (process, client):
+        assert '"end"' in client.post("/api/runs/a/chat", json=ASK).text
+        assert len(served_processes(runs)) == 1
+        process.kill()
+
+    assert gone(runs)
+
+
+def test_no_server_outlives_a_console_that_is_killed_while_the_version_is_loaded(runs: Path, tmp_path: Path) -> None:
+    with (
+        console_process(runs, tmp_path) as (process, client),
+        client.stream("POST", "/api/runs/a/chat", json=ASK) as answer,
+    ):
+        assert "loading" in next(answer.iter_lines())
+        while not served_processes(runs):
+            time.sleep(0.05)
+        process.kill()
+
+    assert gone(runs)
+
+
+def test_an_answer_that_its_page_leaves_is_no_longer_generated(runs: Path, tmp_path: Path) -> None:
+    with console_process(runs, tmp_path) as (_, client):
+        with client.stream("POST", "/api/runs/a/chat", json=ASK | {"max_tokens": 8000}) as answer:
+            assert next(line for line in answer.iter_lines() if "tokens" in line)
+        (process,) = served_processes(runs)
+        variables = Path(f"/proc/{process}/environ").read_text().split("\0")
+        key = next(one.partition("=")[2] for one in variables if one.startswith("LEYDEN_SERVE_KEY="))
+        (folder,) = tmp_path.glob("leyden-console-*/*/stdout")
+        root = json.loads(folder.read_text())["url"].removesuffix("/v1")
+        metrics = ""
+        for _ in range(50):
+            metrics = httpx.get(f"{root}/metrics", headers={"authorization": f"Bearer {key}"}, timeout=SECONDS).text
+            if 'status="499"' in metrics:
+                break
+            time.sleep(0.1)
+        assert 'status="499"' in metrics, metrics

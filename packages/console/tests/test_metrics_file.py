@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from leyden.console.metrics_file import MetricsFile, last_lines
+from leyden.console.runs.metrics_file import MetricsFile, last_lines
 
 
 def test_lines_are_read_as_the_file_grows(tmp_path: Path) -> None:

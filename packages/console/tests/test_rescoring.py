@@ -12,7 +12,7 @@ from rescored_runs import OWN, rescored_run
 from starlette.testclient import TestClient
 
 from leyden.console.actions.jobs import Jobs
-from leyden.console.catalogue import Catalogue
+from leyden.console.runs.catalogue import Catalogue
 from leyden.console.server import Console
 
 pytestmark = pytest.mark.integration

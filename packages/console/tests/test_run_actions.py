@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from leyden.console.actions.jobs import Jobs
-from leyden.console.catalogue import Catalogue
+from leyden.console.runs.catalogue import Catalogue
 from leyden.console.server import Console
 from leyden.core.trainer.run_folder.folder import RunFolder
 

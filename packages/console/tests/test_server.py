@@ -8,7 +8,7 @@ import pytest
 from console_runs import CALL, GROUP, made_run
 from starlette.testclient import TestClient
 
-from leyden.console.catalogue import Catalogue
+from leyden.console.runs.catalogue import Catalogue
 from leyden.console.server import Console
 from leyden.core.trainer.run_folder.folder import RunFolder
 

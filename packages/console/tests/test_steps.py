@@ -1,6 +1,6 @@
 """Steps as columns."""
 
-from leyden.console.metrics_file import MetricsLines
+from leyden.console.runs.metrics_file import MetricsLines
 from leyden.console.steps import steps_of
 
 LINES = [

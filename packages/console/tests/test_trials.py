@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from leyden.console.actions.jobs import Jobs
 from leyden.console.actions.trial_command import TrialRequest, TrialSource
-from leyden.console.catalogue import Catalogue
+from leyden.console.runs.catalogue import Catalogue
 from leyden.console.server import Console
 from leyden.core.data.prompts.edits import PromptComponent, PromptEdits
 from leyden.core.data.resources import PromptTemplate

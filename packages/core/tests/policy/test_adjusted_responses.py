@@ -37,10 +37,12 @@ from leyden.core.policy.losses.registry import LOSSES
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions
 from leyden.core.policy.replay import replay
+from leyden.core.policy.update.config import UpdateConfig
 from leyden.core.policy.update.entries import TokenMeasures, WeightedTransition, behaviour, step_weights
 from leyden.core.policy.update.gradient import accumulate
 from leyden.core.policy.update.merge import merged, unmerged
 from leyden.core.policy.update.objective import Objective
+from leyden.core.policy.update.updater import Updater
 from leyden.core.testing.factories import transition
 from leyden.core.testing.finite_language import SIZE, FiniteLanguage
 from leyden.core.testing.policies import TinyShape, tiny_policy, with_adapters
@@ -183,6 +185,19 @@ def test_without_the_grammar_the_ratios_would_not_be_one(folder: Path, drawn: li
     bare = [replace(item, transition=replace(item.transition, sampling=None)) for item in drawn]
 
     assert largest_gap(replay(policy(folder), bare, 200, SHARED), drawn) > 0.1
+
+
+@pytest.mark.parametrize("settings", [{}, {"minibatches": 3}, {"epochs": 2}, {"lora": LoraOptions(rank=2)}])
+def test_the_recorded_losses_of_such_tokens_add_up_to_the_logged_loss(
+    folder: Path, drawn: list[WeightedTransition], settings: dict[str, Any]
+) -> None:
+    report = Updater(policy(folder), UpdateConfig(learning_rate=1e-3, **settings)).step(drawn)
+
+    numbers = [call.numbers for call in report.calls]
+    assert math.fsum(loss for own in numbers for loss in own.losses) == pytest.approx(report.loss, abs=1e-6)
+    assert len(numbers) == len(drawn)
+    if "minibatches" not in settings:  # the first pass still has the weights that sampled
+        assert max(float(np.abs(own.log_ratios).max()) for own in numbers) < 1e-5
 
 
 def test_ratios_are_one_with_adapters_and_without_them_for_the_reference(

@@ -11,7 +11,7 @@ from leyden.core.experiments.progress import Progress
 from leyden.core.tuning import execution
 from leyden.core.tuning.execution import StudyFailed
 from leyden.core.tuning.plan import StudyPlan
-from leyden.core.tuning.storage import Trial
+from leyden.core.tuning.trial import Trial
 
 pytestmark = pytest.mark.integration  # dozens of commits to a database each
 

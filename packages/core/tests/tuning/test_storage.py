@@ -7,9 +7,10 @@ import pytest
 from scripted_studies import open_storage, study_plan
 
 from leyden.core.errors import UsageError
-from leyden.core.tuning import storage as module
+from leyden.core.tuning import optuna_library as module
+from leyden.core.tuning.importance import ENOUGH_FOR_IMPORTANCE, importance_of
 from leyden.core.tuning.plan import StudyPlan
-from leyden.core.tuning.storage import ENOUGH_FOR_IMPORTANCE, StudyStorage
+from leyden.core.tuning.storage import StudyStorage
 
 pytestmark = pytest.mark.integration  # dozens of commits to a database each
 
@@ -86,12 +87,12 @@ def fill(storage: StudyStorage, count: int) -> None:
 def test_importance_needs_enough_trials_and_finds_the_key_that_decides(plan: StudyPlan) -> None:
     storage = open_storage(plan)
     fill(storage, ENOUGH_FOR_IMPORTANCE - 1)
-    assert storage.importance() is None
+    assert importance_of(storage.trials(), plan.space) is None
     storage.close()
     more = study_plan(plan.folder.parent / "more", "learning_rate=1e-4..1e-2:log", "credit=uniform,discounted")
     storage = open_storage(more)
     fill(storage, 24)
-    found = storage.importance()
+    found = importance_of(storage.trials(), more.space)
     storage.close()
     assert found is not None
     assert sum(found.values()) == pytest.approx(1)
@@ -103,7 +104,7 @@ def test_equal_scores_say_nothing_of_importance(plan: StudyPlan) -> None:
     for number in range(ENOUGH_FOR_IMPORTANCE):
         storage.begin_next()
         storage.finish(number, 0.5)
-    assert storage.importance() is None
+    assert importance_of(storage.trials(), plan.space) is None
     storage.close()
 
 

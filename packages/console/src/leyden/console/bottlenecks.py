@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from leyden.console.metrics_file import Line
+from leyden.console.runs.metrics_file import Line
 from leyden.core.data import semconv
 from leyden.core.data.span import Span
 from leyden.core.trajectory.calls import is_recorded_call

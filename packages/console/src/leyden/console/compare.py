@@ -6,7 +6,8 @@ from typing import Any, cast
 import msgspec
 
 from leyden.console.plain import plain
-from leyden.console.run import Version
+from leyden.console.run_view import RunView
+from leyden.console.runs.run import Version
 from leyden.core.trainer.run_folder.comparison import compare
 
 MOST = 8
@@ -48,6 +49,24 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[Difference]:
     keys = dict.fromkeys(key for one in flat for key in one)
     found = [Difference(key=key, values=[plain(one.get(key)) for one in flat]) for key in keys]
     return [one for one in found if one.key not in ALWAYS_DIFFERENT and any(v != one.values[0] for v in one.values)]
+
+
+async def comparison(views: Sequence[RunView]) -> dict[str, Any]:
+    """Return the settings in which runs differ, and their held-out results task by task."""
+    versions = [await view.run.versions() for view in views]
+    shown = [evaluated(own) for own in versions]
+    notes = [
+        f"{view.key}: no version of it was evaluated task by task"
+        for view, own in zip(views, shown, strict=True)
+        if own is None
+    ]
+    return {
+        "runs": [await view.run.item(view.key) for view in views],
+        "differences": differences([await view.run.config() for view in views]),
+        "sets": compared_sets(versions),
+        "versions": [None if own is None else own.version for own in shown],
+        "notes": notes,
+    }
 
 
 def compared_sets(versions: Sequence[Sequence[Version]]) -> list[ComparedSet]:

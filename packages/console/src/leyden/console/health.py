@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from leyden.console.metrics_file import Line
 from leyden.console.rollout_index import Row
-from leyden.console.run import RunItem
+from leyden.console.runs.metrics_file import Line
+from leyden.console.runs.run import RunItem
 from leyden.core.trainer.run_folder.report import RaisedAlert
 
 Level = Literal["alarm", "warning", "ok", "unknown"]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from leyden.console.run import Version
+from leyden.console.runs.run import Version
 from leyden.core.algorithm.prompts.search import PromptSearch
 
 

@@ -94,6 +94,8 @@ def place_of(reference: str) -> Place:
 
 def text_of(file: Path) -> str:
     """Return the text of a Python file, in the encoding that it declares; raises UsageError if there is none."""
+    if file.suffix != ".py":  # a run's folder may come from someone else, and name any file of this machine
+        raise UsageError(f"{file} is no Python file")
     if not file.is_file():
         raise UsageError(f"there is no file {file}")
     try:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from leyden.console.plain import one_line, plain
-from leyden.console.run import Run
+from leyden.console.runs.run import Run
 from leyden.core.data import semconv
 from leyden.core.data.failure import failure_of
 from leyden.core.data.reasons import HELD_OUT

@@ -26,7 +26,8 @@ from leyden.console.rollout_index import (
     training_group,
     with_outcome,
 )
-from leyden.console.run import Run
+from leyden.console.runs.catalogue import Catalogue
+from leyden.console.runs.run import Run
 from leyden.console.steps import Steps, steps_of
 from leyden.console.vocabulary import Vocabulary, find_vocabulary
 from leyden.core.data import semconv
@@ -299,3 +300,26 @@ class RunView:
 def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
     """Return rows as columns."""
     return {name: [getattr(row, name) for row in rows] for name in COLUMNS}
+
+
+class RunViews:
+    """Views of the runs of a catalogue, made when they are first requested."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+        self._views: dict[str, RunView] = {}
+
+    async def view(self, key: str) -> RunView:
+        """Return the view of the run with this key; raises RunError if there is none."""
+        run = await self.catalogue.run(key)
+        known = self._views.get(key)
+        if known is None or known.run is not run:
+            if known is not None:
+                await known.close()
+            known = self._views[key] = RunView(key, run)
+        return known
+
+    async def close(self) -> None:
+        """Close the views; the catalogue stays open."""
+        for view in self._views.values():
+            await view.close()

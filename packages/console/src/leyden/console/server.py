@@ -22,12 +22,15 @@ from leyden.console.actions.rescoring import RewardRequests
 from leyden.console.actions.routes import JobRequests
 from leyden.console.actions.run_actions import RunActions
 from leyden.console.actions.trials import Trials
-from leyden.console.catalogue import Catalogue
-from leyden.console.compare import MOST, compared_sets, differences, evaluated
+from leyden.console.actions.tuning import TuningRequests
+from leyden.console.compare import MOST, comparison, evaluated
 from leyden.console.http.access import guarded
 from leyden.console.http.answers import as_json, error_answer, whole_number
 from leyden.console.http.events import event_stream
-from leyden.console.run_view import RunView
+from leyden.console.run_view import RunView, RunViews
+from leyden.console.runs.catalogue import Catalogue
+from leyden.console.studies import Studies
+from leyden.console.suggestions import Suggestions
 from leyden.core.errors import RunError
 
 if TYPE_CHECKING:
@@ -44,10 +47,12 @@ class Console:
 
     def __init__(self, catalogue: Catalogue, jobs: Jobs | None = None, *, mcp: bool = False) -> None:
         self.catalogue, self.jobs = catalogue, jobs
-        self._mcp = _mcp_endpoint(self) if mcp else None
+        self.views = RunViews(catalogue)
+        self._mcp = _mcp_endpoint(self.views) if mcp else None
         self.is_stopping: Callable[[], bool] = lambda: False
         """Whether the server is about to stop, so that streams of events must end."""
-        self._views: dict[str, RunView] = {}
+        self.studies = Studies(catalogue, lambda: self.is_stopping())
+        self.suggestions = Suggestions(catalogue)
 
     def application(self) -> Starlette:
         """Return the application, without the checks of `access`."""
@@ -69,6 +74,8 @@ class Console:
             Route("/api/compare", as_json(self._compare)),
             Route("/api/compare/tasks", as_json(self._compare_tasks)),
             *RewardRequests(self.catalogue.run, self.jobs).routes(),
+            *self.studies.routes(),
+            *self.suggestions.routes(),
             *self._actions(),
             *([] if self._mcp is None else [self._mcp.route()]),
             Route("/api/{rest:path}", as_json(_unknown)),
@@ -77,7 +84,7 @@ class Console:
         return Starlette(routes=routes, lifespan=self._lifespan)
 
     def _actions(self) -> list[BaseRoute]:
-        trials = Trials(self.jobs, self.catalogue, self.view).routes()
+        trials = Trials(self.jobs, self.catalogue, self.views.view).routes()
         if self.jobs is None:
             return trials
         return [
@@ -85,6 +92,7 @@ class Console:
             *JobRequests(self.jobs, lambda: self.is_stopping()).routes(),
             *RunActions(self.jobs, self.catalogue.run).routes(),
             *Chat(self.jobs, self.catalogue.run, lambda: self.is_stopping()).routes(),
+            *TuningRequests(self.suggestions, self.jobs).routes(),
         ]
 
     @asynccontextmanager
@@ -96,19 +104,8 @@ class Console:
         finally:
             if self.jobs is not None:
                 await self.jobs.close()
-            for view in self._views.values():
-                await view.close()
+            await self.views.close()
             await self.catalogue.close()
-
-    async def view(self, key: str) -> RunView:
-        """Return the view of the run with this key; raises RunError if there is none."""
-        run = await self.catalogue.run(key)
-        known = self._views.get(key)
-        if known is None or known.run is not run:
-            if known is not None:
-                await known.close()
-            known = self._views[key] = RunView(key, run)
-        return known
 
     # --- Requests
 
@@ -156,24 +153,7 @@ class Console:
         return await (await self._of(request)).call(parts["rollout"], parts["span"], attempt)
 
     async def _compare(self, request: Request) -> Any:
-        return await self.compare(await self._several(request))
-
-    async def compare(self, views: Sequence[RunView]) -> dict[str, Any]:
-        """Return the settings in which runs differ, and their held-out results task by task."""
-        versions = [await view.run.versions() for view in views]
-        shown = [evaluated(own) for own in versions]
-        notes = [
-            f"{view.key}: no version of it was evaluated task by task"
-            for view, own in zip(views, shown, strict=True)
-            if own is None
-        ]
-        return {
-            "runs": [await view.run.item(view.key) for view in views],
-            "differences": differences([await view.run.config() for view in views]),
-            "sets": compared_sets(versions),
-            "versions": [None if own is None else own.version for own in shown],
-            "notes": notes,
-        }
+        return await comparison(await self._several(request))
 
     async def _compare_tasks(self, request: Request) -> Any:
         views, name = await self._several(request), request.query_params.get("set", "")
@@ -208,13 +188,13 @@ class Console:
         return event_stream(request, view.change, self.is_stopping)
 
     async def _of(self, request: Request) -> RunView:
-        return await self.view(request.path_params["key"])
+        return await self.views.view(request.path_params["key"])
 
     async def _several(self, request: Request) -> list[RunView]:
         keys = [key for key in request.query_params.get("runs", "").split(",") if key]
         if not 2 <= len(set(keys)) <= MOST:
             raise ValueError(f"give 2 to {MOST} different runs, as in runs=a,b; {len(set(keys))} were given")
-        return [await self.view(key) for key in dict.fromkeys(keys)]
+        return [await self.views.view(key) for key in dict.fromkeys(keys)]
 
 
 def _held_out_rollouts(view: RunView, name: str, version: int | None) -> dict[str, str]:
@@ -233,10 +213,10 @@ async def _unknown(request: Request) -> Any:
     raise RunError(f"the console has no page {request.url.path}")
 
 
-def _mcp_endpoint(console: Console) -> "McpEndpoint":
+def _mcp_endpoint(views: RunViews) -> "McpEndpoint":
     from leyden.console.mcp.endpoint import McpEndpoint
 
-    return McpEndpoint(console, _version())
+    return McpEndpoint(views, _version())
 
 
 def _version() -> str:

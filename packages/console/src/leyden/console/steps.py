@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from leyden.console.metrics_file import Line, MetricsLines
+from leyden.console.runs.metrics_file import Line, MetricsLines
 
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Reward", ("reward", "reward_std")),

@@ -102,6 +102,17 @@ def test_a_study_shows_its_trials_and_the_best_settings(tune: Tune, capsys: pyte
     assert (run["eval_every"], run["evaluate_sampled"], run["check"], run["experiment"]) == (1, False, False, "s")
 
 
+def test_a_program_receives_the_progress(
+    tune: Tune, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEYDEN_PROGRESS", "json")
+    assert tune("--trials", "2", "--no-prune", "--confirm-seeds", "1") == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    counts = [(one["progress"]["done"], one["progress"]["total"]) for one in map(json.loads, lines)]
+    assert counts[:3] == [(0, 2), (1, 2), (2, 2)]
+    assert len(counts) == 3 or counts[-1] == (2, 2)
+
+
 def test_a_confirmation_trains_both_anew_on_the_other_set(tune: Tune, capsys: pytest.CaptureFixture[str]) -> None:
     assert tune("--trials", "4", "--name", "s", "--no-prune", "--confirm", "test") == 0
     shown = " ".join(capsys.readouterr().out.split())

@@ -14,7 +14,7 @@ from leyden.console.actions.jobs import Jobs
 from leyden.console.actions.served_versions import Place, Served, ServedVersions
 from leyden.console.http.answers import as_json, body_of, error_answer
 from leyden.console.plain import one_line
-from leyden.console.run import Run
+from leyden.console.runs.run import Run
 from leyden.core.data.route import POLICY
 from leyden.core.errors import LeydenError, RunError
 

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from leyden.core.cli.progress import PROGRESS
 from leyden.core.errors import RunError
 from leyden.core.masking import mask_text, without_own_tokens
 
@@ -34,8 +35,6 @@ POLL_SECONDS = 0.25
 STOP_SECONDS = 10.0
 """Time that a job has to end after SIGTERM."""
 STDOUT = "stdout"
-PROGRESS = "LEYDEN_PROGRESS"
-"""Environment variable with which a command of `leyden` prints its progress as JSON lines."""
 
 
 class Job(msgspec.Struct, kw_only=True):

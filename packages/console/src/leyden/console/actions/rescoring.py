@@ -16,7 +16,7 @@ from leyden.console.actions.jobs import Job, Jobs
 from leyden.console.actions.rescored import MOST_ROLLOUTS, Result, Rows, order_of
 from leyden.console.http.answers import as_json, body_of, whole_number
 from leyden.console.reward_source import Place, RewardSource, check_text, place_of, reward_source, text_of
-from leyden.console.run import Run
+from leyden.console.runs.run import Run
 from leyden.core.cli.options import RUNS, read_reward_weights
 from leyden.core.data.bounds import check_bound
 from leyden.core.errors import RunError, UsageError

@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Route
 
 from leyden.console.actions.jobs import Job, Jobs
 from leyden.console.http.answers import as_json, body_of
-from leyden.console.run import Run
+from leyden.console.runs.run import Run
 from leyden.core.errors import RunError
 from leyden.core.masking import MASK
 from leyden.core.trainer.config import NAME, RunConfig

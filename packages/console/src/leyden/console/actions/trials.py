@@ -14,13 +14,13 @@ from starlette.routing import BaseRoute, Route
 
 from leyden.console.actions.jobs import Job, Jobs
 from leyden.console.actions.trial_command import TrialRequest, TrialSource
-from leyden.console.catalogue import Catalogue
 from leyden.console.http.answers import as_json, body_of, whole_number
 from leyden.console.plain import one_line, plain
 from leyden.console.rollout_index import Row
-from leyden.console.run import Run, RunItem, State
 from leyden.console.run_view import RunView
-from leyden.console.stored_run import StoredRun, StoreFolder
+from leyden.console.runs.catalogue import Catalogue
+from leyden.console.runs.run import Run, RunItem, State
+from leyden.console.runs.stored_run import StoredRun, StoreFolder
 from leyden.core.data.prompts.edits import PromptEdits
 from leyden.core.errors import LeydenError, RunError
 from leyden.core.store.base import LightningStore

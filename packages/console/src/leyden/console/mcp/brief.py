@@ -14,15 +14,18 @@ ITEMS = 60
 
 
 def brief(value: Any, characters: int, items: int = ITEMS) -> Any:
-    """Return a JSON value with long texts and lists cut, each with a note of how much was left out."""
+    """Return a JSON value with long texts and lists cut, each with a note of how much was left out.
+
+    Entries without a value are left out. Numbers have four digits; those from 100,000 on, such as times, all digits.
+    """
     if isinstance(value, str):
         left = len(value) - characters
         return value if left <= 0 else f"{value[:characters]}… ({left:,} more characters)"
     if isinstance(value, float):
-        return float(f"{value:.4g}")
+        return float(f"{value:.4g}") if abs(value) < 100_000 else round(value, 1)
     if isinstance(value, Mapping):
         pairs = cast("Mapping[str, Any]", value).items()
-        return {name: brief(own, characters, items) for name, own in pairs if own not in (None, [], {}, "")}
+        return {name: brief(own, characters, items) for name, own in pairs if own is not None and own != ""}
     if isinstance(value, list | tuple):
         entries = cast("Sequence[Any]", value)
         shown = [brief(own, characters, items) for own in entries[:items]]

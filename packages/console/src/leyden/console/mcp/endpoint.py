@@ -3,7 +3,7 @@
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mcp.types as protocol
 from mcp.server.lowlevel import Server
@@ -13,10 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from leyden.console.mcp.tools import TOOLS, WARNING, answer, schema_of
 from leyden.console.plain import one_line
+from leyden.console.run_view import RunViews
 from leyden.core.errors import LeydenError
-
-if TYPE_CHECKING:
-    from leyden.console.server import Console
 
 PATH = "/mcp"
 ABOUT = (
@@ -30,8 +28,8 @@ log = logging.getLogger(__name__)
 class McpEndpoint:
     """Answers MCP clients with the tools. Each request is answered by itself, so a console may restart in between."""
 
-    def __init__(self, console: "Console", version: str) -> None:
-        self._console = console
+    def __init__(self, views: RunViews, version: str) -> None:
+        self._views = views
         server: Server[Any, Any] = Server("leyden", version=version, instructions=ABOUT)
         server.list_tools()(self._list)
         server.call_tool(validate_input=False)(self._call)
@@ -64,7 +62,7 @@ class McpEndpoint:
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> protocol.CallToolResult:
         try:
-            text, is_error = await answer(self._console, name, arguments), False
+            text, is_error = await answer(self._views, name, arguments), False
         except (LeydenError, OSError, ValueError) as error:
             text, is_error = one_line(error), True
         except Exception as error:  # one tool that fails must not end the connection

@@ -3,23 +3,23 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, to_builtins
 
+from leyden.console.compare import comparison
 from leyden.console.mcp.brief import brief, curves, rollout_text
 from leyden.console.rollout_index import Row
-from leyden.console.run_view import RunView
+from leyden.console.run_view import RunView, RunViews
 from leyden.core.errors import LeydenError
-
-if TYPE_CHECKING:
-    from leyden.console.server import Console
 
 INDEX_SECONDS = 20.0
 """Longest wait until the rollouts of a run have been read."""
 SHORT, LONG = 300, 4_000
 """Characters of a text in a list, and of one that was requested by itself."""
+MOST = 60_000
+"""Characters of a result above which its texts are cut to fewer."""
 LEAST_LIKELY = 5
 """Tokens of a call that are listed because they were the least likely ones."""
 
@@ -87,12 +87,12 @@ class Tool(NamedTuple):
 
     description: str
     arguments: type[msgspec.Struct]
-    answer: Callable[["Console", Any], Awaitable[Any]]
+    answer: Callable[[RunViews, Any], Awaitable[Any]]
 
 
-async def list_runs(console: "Console", given: Listing) -> Any:
+async def list_runs(views: RunViews, given: Listing) -> Any:
     """Return the runs, newest first."""
-    found = await console.catalogue.listing()
+    found = await views.catalogue.listing()
     word = given.text.casefold()
     fitting = [
         one
@@ -115,9 +115,9 @@ async def list_runs(console: "Console", given: Listing) -> Any:
     }
 
 
-async def run_status(console: "Console", given: OfRun) -> Any:
+async def run_status(views: RunViews, given: OfRun) -> Any:
     """Return state, results, alerts and summarised curves of a run."""
-    view = await console.view(given.run)
+    view = await views.view(given.run)
     item, steps = await view.run.item(view.key), await view.steps(0, None)
     versions = await view.run.versions()
     kept = next((one for one in versions if one.kept), None)
@@ -132,25 +132,25 @@ async def run_status(console: "Console", given: OfRun) -> Any:
     }
 
 
-async def run_health(console: "Console", given: OfRun) -> Any:
+async def run_health(views: RunViews, given: OfRun) -> Any:
     """Return signs of life, alerts and signals, after all rollouts have been read."""
-    view, read = await _indexed(console, given.run)
+    view, read = await _indexed(views, given.run)
     return {**to_builtins(await view.health()), **read}
 
 
-async def why_not_trained(console: "Console", given: OfRun) -> Any:
+async def why_not_trained(views: RunViews, given: OfRun) -> Any:
     """Return the counts of `leyden why`."""
-    return to_builtins(await (await console.view(given.run)).why())
+    return to_builtins(await (await views.view(given.run)).why())
 
 
-async def bottlenecks(console: "Console", given: OfRun) -> Any:
+async def bottlenecks(views: RunViews, given: OfRun) -> Any:
     """Return where the seconds went."""
-    return to_builtins(await (await console.view(given.run)).bottlenecks())
+    return to_builtins(await (await views.view(given.run)).bottlenecks())
 
 
-async def rollouts(console: "Console", given: Rollouts) -> Any:
+async def rollouts(views: RunViews, given: Rollouts) -> Any:
     """Return the rollouts that fit, as rows."""
-    view, read = await _indexed(console, given.run)
+    view, read = await _indexed(views, given.run)
     rows = [row for row in view.index.rows.values() if _fits(row, given)]
     if given.order == "newest":
         rows.sort(key=lambda row: row.started, reverse=True)
@@ -186,16 +186,16 @@ def _fits(row: Row, given: Rollouts) -> bool:
     )
 
 
-async def rollout(console: "Console", given: OneRollout) -> Any:
+async def rollout(views: RunViews, given: OneRollout) -> Any:
     """Return a rollout as a tree in text."""
-    found = await (await console.view(given.run)).rollout(given.rollout)
+    found = await (await views.view(given.run)).rollout(given.rollout)
     siblings = [{"id": one["id"], "reward": one["reward"], "trained": one["trained"]} for one in found["siblings"]]
     return {"tree": rollout_text(found, SHORT, given.characters), "group": siblings}
 
 
-async def call(console: "Console", given: OneCall) -> Any:
+async def call(views: RunViews, given: OneCall) -> Any:
     """Return the messages of a call and a summary of its tokens."""
-    found = await (await console.view(given.run)).call(given.rollout, given.span, None)
+    found = await (await views.view(given.run)).call(given.rollout, given.span, None)
     response = found["response"]
     logprobs = [value for value in response.logprobs if value is not None]
     texts = response.texts or [str(one) for one in response.ids]
@@ -227,19 +227,21 @@ def _trained(one: Any) -> dict[str, Any]:
     }
 
 
-async def compare_runs(console: "Console", given: Several) -> Any:
+async def compare_runs(views: RunViews, given: Several) -> Any:
     """Return how runs differ, and their held-out results task by task."""
-    return to_builtins(await console.compare([await console.view(key) for key in dict.fromkeys(given.runs)]))
+    return to_builtins(await comparison([await views.view(key) for key in dict.fromkeys(given.runs)]))
 
 
-async def prompts(console: "Console", given: OfRun) -> Any:
+async def prompts(views: RunViews, given: OfRun) -> Any:
     """Return the prompts of the versions, and the candidates of a search."""
-    return await (await console.view(given.run)).prompts()
+    found = await (await views.view(given.run)).prompts()
+    has_none = not found["candidates"] and not found["versions"]
+    return {"note": "this run has no prompts of its own: the agent's are in its calls"} if has_none else found
 
 
-async def _indexed(console: "Console", key: str) -> tuple[RunView, dict[str, Any]]:
+async def _indexed(views: RunViews, key: str) -> tuple[RunView, dict[str, Any]]:
     """Return a run's view after its rollouts have been read, and how many those are."""
-    view = await console.view(key)
+    view = await views.view(key)
     store, until = await view.run.store(), time.monotonic() + INDEX_SECONDS
     view.follow()
     while store is not None and time.monotonic() < until:
@@ -303,7 +305,7 @@ def schema_of(tool: Tool) -> dict[str, Any]:
     return schema
 
 
-async def answer(console: "Console", name: str, arguments: Mapping[str, Any]) -> str:
+async def answer(views: RunViews, name: str, arguments: Mapping[str, Any]) -> str:
     """Return a tool's result as compact JSON. Raises LeydenError or ValueError, each with one sentence."""
     tool = TOOLS.get(name)
     if tool is None:
@@ -312,6 +314,10 @@ async def answer(console: "Console", name: str, arguments: Mapping[str, Any]) ->
         given = msgspec.convert(arguments, tool.arguments)
     except msgspec.ValidationError as error:
         raise ValueError(f"{name}: {error}") from None
-    found = await tool.answer(console, given)
-    long = getattr(given, "characters", LONG)
-    return msgspec.json.encode(brief(to_builtins(found), long)).decode()
+    found = await tool.answer(views, given)
+    text = ""
+    for characters in (getattr(given, "characters", LONG), 4 * SHORT, SHORT):
+        text = msgspec.json.encode(brief(to_builtins(found), characters)).decode()
+        if len(text) <= MOST:
+            break
+    return text

@@ -116,6 +116,17 @@ export function watchJob(id, signal, onChange, onProblem) {
   watch(["jobs", id, "events"], AbortSignal.any([signal, ended.signal]), change, onProblem);
 }
 
+/**
+ * Calls `onChange` for each change of a study until `signal` is aborted.
+ * @param {string} key of the study
+ * @param {AbortSignal} signal
+ * @param {(change: any) => void} onChange
+ * @param {(message: string) => void} onProblem
+ */
+export function watchStudy(key, signal, onChange, onProblem) {
+  watch(["studies", key, "events"], signal, onChange, onProblem);
+}
+
 function watch(path, signal, onChange, onProblem) {
   /** @type {EventSource | null} */
   let source = null;

@@ -13,10 +13,10 @@ from leyden.core.errors import UsageError, did_you_mean
 from leyden.core.experiments.settings import Settings
 from leyden.core.trainer.config import NAME, EvaluationSet
 from leyden.core.trainer.rollouts.tasks import load_tasks
+from leyden.core.tuning.optuna_library import check_installed
 from leyden.core.tuning.plan import STUDY_FILE, StudyPlan, evaluations_every
 from leyden.core.tuning.settings import setting_path
 from leyden.core.tuning.space import Range, Space, Value, example_combinations, read_space, value_text
-from leyden.core.tuning.storage import check_installed
 
 MOST_CHECKED = 300
 """Largest number of combinations that are checked before anything runs, in addition to every value alone."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Pruned = Literal["pruned"]
 """How a run ended that a search for settings stopped early."""
+Count = Callable[[int, int], None]
+"""Function that receives the number of ended runs, and of all, whenever one of them changes."""
 USUAL_STEPS = 25
 """Steps of a run whose settings give no number."""
 
@@ -22,14 +24,22 @@ USUAL_STEPS = 25
 class Progress:
     """Progress as plain lines, one for each begin and end; also what the other kinds of progress count."""
 
-    def __init__(self, total: int, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
-        self._total, self._quiet, self._clock = total, quiet, clock
+    def __init__(
+        self,
+        total: int,
+        *,
+        quiet: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        count: Count | None = None,
+    ) -> None:
+        self._total, self._quiet, self._clock, self._count = total, quiet, clock, count
         self._began = clock()
         self._done = self._made = 0
         self._shares: dict[str, float] = {}
 
     def start(self) -> None:
         """Start the display."""
+        self._report()
 
     def stop(self) -> None:
         """End the display."""
@@ -55,6 +65,7 @@ class Progress:
         self._shares.pop(job.name, None)
         self._done += 1
         self._made += not was_there
+        self._report()
         if was_there:
             self.show(f"{job.label}: {state}, made before")
             return
@@ -64,6 +75,11 @@ class Progress:
     def leave_out(self, count: int) -> None:
         """Count jobs that will not be run."""
         self._total -= count
+        self._report()
+
+    def _report(self) -> None:
+        if self._count is not None:
+            self._count(self._done, self._total)
 
     def seconds_left(self) -> float | None:
         """Return the expected time until all jobs have ended; None before anything can be said."""
@@ -82,12 +98,12 @@ class Progress:
 class ProgressBars(Progress):
     """Progress on a terminal: a bar for the whole, one for each running job, and lines above them."""
 
-    def __init__(self, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, total: int, clock: Callable[[], float] = time.monotonic, count: Count | None = None) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bars
 
-        super().__init__(total, clock=clock)
+        super().__init__(total, clock=clock, count=count)
         self._console = Console(stderr=True)
         self._bars = Bars(
             TextColumn("{task.description}", markup=False),
@@ -102,6 +118,7 @@ class ProgressBars(Progress):
 
     def start(self) -> None:
         """Show the bars."""
+        super().start()
         self._bars.start()
 
     def stop(self) -> None:
@@ -144,8 +161,8 @@ def steps_of(job: Job) -> tuple[int, int]:
     return max((int(line.get("step", 0)) for line in lines), default=0), steps
 
 
-def make_progress(total: int, *, quiet: bool) -> Progress:
+def make_progress(total: int, *, quiet: bool, count: Count | None = None) -> Progress:
     """Return bars on a terminal, else lines, or nothing if `quiet`."""
     if quiet or not sys.stderr.isatty():
-        return Progress(total, quiet=quiet)
-    return ProgressBars(total)
+        return Progress(total, quiet=quiet, count=count)
+    return ProgressBars(total, count=count)

@@ -13,7 +13,8 @@ from leyden.core.experiments.record import ENDED, Records, State
 from leyden.core.tuning.evaluations import described, last_scores, position, scores_on_the_way
 from leyden.core.tuning.plan import StudyPlan
 from leyden.core.tuning.settings import values_of
-from leyden.core.tuning.storage import StudyStorage, Trial
+from leyden.core.tuning.storage import StudyStorage
+from leyden.core.tuning.trial import Trial
 
 MOST_FAILURES = 3
 """Trials that fail in one command, while none has ever come to a result, before the study stops."""

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leyden.core.experiments.paired_bootstrap import PairedDifference
+from leyden.core.tuning.importance import BEST_SHARE, ENOUGH_FOR_IMPORTANCE
 from leyden.core.tuning.plan import StudyPlan
 from leyden.core.tuning.results import Confirmation, StudyResult
 from leyden.core.tuning.settings import setting_of
 from leyden.core.tuning.space import value_text
-from leyden.core.tuning.storage import BEST_SHARE, ENOUGH_FOR_IMPORTANCE, Trial
+from leyden.core.tuning.trial import Trial
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,13 +52,14 @@ def trial_table(plan: StudyPlan, result: StudyResult) -> "Table":
     for column in ("trial", *plan.space, "score", "state", ""):
         table.add_column(as_it_is(column), justify="left" if column in ("state", "") else "right")
     for trial in result.trials:
-        values = [_shown_value(plan, trial, key) for key in plan.space]
+        values = [shown_value(plan, trial, key) for key in plan.space]
         cells = [str(trial.number), *values, numbers.one(trial.score), trial.state, _note(trial, result)]
         table.add_row(*map(as_it_is, cells))
     return table
 
 
-def _shown_value(plan: StudyPlan, trial: Trial, key: str) -> str:
+def shown_value(plan: StudyPlan, trial: Trial, key: str) -> str:
+    """Return a trial's value of a searched key for display; the setting itself if it is not in the search space."""
     if key in trial.values:
         return value_text(trial.values[key])
     setting = setting_of(plan.base, key)

@@ -5,14 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from leyden.core.experiments.definition import Measure
 from leyden.core.experiments.paired_bootstrap import PairedDifference, paired_difference
 from leyden.core.experiments.plan import Job
 from leyden.core.experiments.record import ENDED, Records
 from leyden.core.trainer.config import EvaluationSet
 from leyden.core.trainer.run_folder.versions import is_share
 from leyden.core.tuning.evaluations import Scores, last_scores
+from leyden.core.tuning.importance import importance_of
 from leyden.core.tuning.plan import StudyPlan
-from leyden.core.tuning.storage import StudyStorage, Trial
+from leyden.core.tuning.storage import StudyStorage
+from leyden.core.tuning.trial import Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,11 @@ class StudyResult:
 def read_result(plan: StudyPlan, storage: StudyStorage) -> StudyResult:
     """Return the results of a study so far."""
     trials = storage.trials()
+    return result_of(plan, trials, importance_of(trials, plan.space))
+
+
+def result_of(plan: StudyPlan, trials: Sequence[Trial], importance: Mapping[str, float] | None) -> StudyResult:
+    """Return the results of a study with these trials."""
     finished = [trial for trial in trials if trial.state == "finished" and trial.score is not None]
     default = next((trial for trial in finished if trial.is_default), None)
     best = max(finished, key=lambda trial: (trial.score or 0.0, trial.is_default), default=None)
@@ -69,7 +77,7 @@ def read_result(plan: StudyPlan, storage: StudyStorage) -> StudyResult:
         default=default,
         difference=paired_difference(ours, theirs) if is_other else None,
         is_share=bool(rewards) and is_share(rewards),
-        importance=storage.importance(),
+        importance=importance,
         finished=len(finished),
     )
 
@@ -78,10 +86,21 @@ def scores_by_seed(plan: StudyPlan, trial: Trial | None) -> dict[int, Scores]:
     """Return a trial's scores by seed and task; empty for None and for runs that were removed."""
     if trial is None:
         return {}
-    own = plan.trial(trial.number, None if trial.is_default else trial.values)
-    folders = [Path(run) for run in trial.runs] or [job.folder for job in own]
-    found = {seed: last_scores(folder, plan.measure) for seed, folder in zip(plan.seeds, folders, strict=True)}
+    found = {seed: last_scores(folder, plan.measure) for seed, folder in run_folders(plan, trial).items()}
     return {seed: scores for seed, scores in found.items() if scores}
+
+
+def run_folders(plan: StudyPlan, trial: Trial) -> dict[int, Path]:
+    """Return the folders of a trial's runs by seed. They need not exist."""
+    if not trial.runs:
+        return {seed: plan.folder / f"trial-{trial.number}-seed-{seed}" for seed in plan.seeds}
+    return {seed: _past_folder(plan, Path(run)) for seed, run in zip(plan.seeds, trial.runs, strict=True)}
+
+
+def _past_folder(plan: StudyPlan, run: Path) -> Path:
+    """Return the folder of a past run; if it is not where it was, where it is in a copy of all runs."""
+    copies = (plan.folder.parent / "/".join(run.parts[-depth:]) for depth in (2, 1))
+    return next((path for path in (run, *copies) if path.exists()), run)
 
 
 def confirmation_jobs(
@@ -98,24 +117,36 @@ def read_confirmation(
     plan: StudyPlan, records: Records, jobs: tuple[list[Job], list[Job]], held_out: EvaluationSet
 ) -> Confirmation:
     """Return what the runs of a confirmation came to."""
-    measure = type(plan.measure)(held_out=held_out.name)
-    scores: list[dict[int, Scores]] = []
     failures: list[str] = []
+    arms: list[dict[int, Path]] = []
     for arm in jobs:
-        found: dict[int, Scores] = {}
+        ended: dict[int, Path] = {}
         for job in arm:
             state = records.state(job)
-            if state in ENDED and (last := last_scores(job.folder, measure)):
-                found[job.seed] = last
+            if state in ENDED and last_scores(job.folder, Measure(held_out=held_out.name)):
+                ended[job.seed] = job.folder
             else:
                 record = records.read(job)
                 error = None if record is None or record.last is None else record.last.error
                 failures.append(f"{job.label}: {error or state}")
-        scores.append(found)
+        arms.append(ended)
+    return confirmation_of(plan, held_out, tuple(job.seed for job in jobs[0]), (arms[0], arms[1]), failures)
+
+
+def confirmation_of(
+    plan: StudyPlan,
+    held_out: EvaluationSet,
+    seeds: tuple[int, ...],
+    arms: tuple[Mapping[int, Path], Mapping[int, Path]],
+    failures: Sequence[str],
+) -> Confirmation:
+    """Return what a confirmation came to; `arms` are the runs that have ended, by seed: of the best, of the default."""
+    measure = Measure(held_out=held_out.name)
+    scores = [{seed: last_scores(folder, measure) or {} for seed, folder in arm.items()} for arm in arms]
     means = [fmean(fmean(one.values()) for one in found.values()) if found else None for found in scores]
     return Confirmation(
         held_out=held_out,
-        seeds=tuple(job.seed for job in jobs[0]),
+        seeds=seeds,
         is_same_set=held_out.source == plan.measured.source,
         best=means[0],
         default=means[1],

@@ -96,7 +96,12 @@ class Choices:
         return list(self.settings)
 
     def __str__(self) -> str:
-        return ",".join(self.settings)
+        """Return the choices as `read_space` reads them: as words if that gives the same settings, else as JSON."""
+        words = ",".join(self.settings)
+        is_plain = not any(set(text) & set(',[{"') for text in self.settings) and all(
+            _plain(_json(text)) == _plain(one) for text, one in self.settings.items()
+        )
+        return words if is_plain else json.dumps(list(self.settings.values()))
 
 
 Domain = Range | Choices

@@ -5,69 +5,34 @@ proposes what it would have proposed without the interruption, if its trials end
 """
 
 import statistics
-import warnings
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from leyden.core.errors import UsageError
+from leyden.core.tuning.optuna_library import check_installed, distribution, library, quiet
 from leyden.core.tuning.space import (
     MOST_LISTED,
     Choices,
     Domain,
-    Range,
     Space,
     Value,
     Values,
     combinations,
     space_size,
 )
+from leyden.core.tuning.stored_trials import STORAGE_FILE
+from leyden.core.tuning.trial import DEFAULT, REASON, RUNS, STATES, Trial
 
 if TYPE_CHECKING:
     import optuna
 
-STORAGE_FILE = "study.db"
-EXTRA = "pip install 'leyden-core[tune]'"
 RANDOM_TRIALS = 5
 """Trials before the sampler begins to learn from them."""
 TRIALS_BEFORE_PRUNING = 3
 """Finished trials with an evaluation at the same position, before one is stopped for being below their median."""
 MOST_DRAWS = 100
 """Draws of the sampler until it gives a setting that was not tried."""
-ENOUGH_FOR_IMPORTANCE = 8
-BEST_SHARE = 0.25
-"""Share of the trials that importance is about: how much a setting decides whether a trial is among them."""
-_DEFAULT, _RUNS, _REASON, _FIXED = "default", "runs", "reason", "fixed_params"
-
-TrialState = Literal["running", "finished", "pruned", "failed"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One trial as it is stored."""
-
-    number: int
-    values: Values
-    """Values of the searched keys; of the default configuration those that are in the search space."""
-    state: TrialState
-    score: float | None = None
-    """Mean held-out score over the seeds; None until it has finished. Of a pruned trial, the last one that it had."""
-    reported: Mapping[int, float] = field(default_factory=dict[int, float])
-    """Scores on the way, by position."""
-    is_default: bool = False
-    """Whether it is the configuration that the search began with."""
-    runs: tuple[str, ...] = ()
-    """Folders of the past runs that it was made of, one for each seed; empty for a trial of the study's own."""
-    reason: str | None = None
-    """Why it failed or was stopped."""
-
-    @property
-    def is_past(self) -> bool:
-        """Whether it was made of past runs."""
-        return bool(self.runs)
+_FIXED = "fixed_params"
 
 
 class StudyStorage:
@@ -76,7 +41,7 @@ class StudyStorage:
     def __init__(self, folder: Path, name: str, space: Space, *, sampler_seed: int = 0) -> None:
         check_installed()
         self._space, self._sampler_seed = space, sampler_seed
-        with _quiet() as optuna:
+        with quiet() as optuna:
             self._storage: Any = optuna.storages.RDBStorage(
                 f"sqlite:///{(folder / STORAGE_FILE).resolve()}", engine_kwargs={"connect_args": {"timeout": 30}}
             )
@@ -112,14 +77,14 @@ class StudyStorage:
         """Add a finished trial that past runs are; nothing if it was added before."""
         if any(trial.runs == tuple(runs) for trial in self.trials()):
             return
-        with _quiet() as optuna:
+        with quiet() as optuna:
             self._study.add_trial(
                 optuna.trial.create_trial(
                     params=dict(values),
-                    distributions={key: _distribution(self._space[key]) for key in values},
+                    distributions={key: distribution(self._space[key]) for key in values},
                     value=score,
                     intermediate_values=dict(reported),
-                    user_attrs={_RUNS: list(runs), _DEFAULT: is_default},
+                    user_attrs={RUNS: list(runs), DEFAULT: is_default},
                 )
             )
 
@@ -137,14 +102,14 @@ class StudyStorage:
         """Store scores on the way, by position; those that were stored before stay as they are."""
         known = self.trial(number).reported
         if new := {position: score for position, score in scores.items() if position not in known}:
-            with _quiet() as optuna:
+            with quiet() as optuna:
                 trial = optuna.trial.Trial(self._study, self._id(number))
                 for position, score in sorted(new.items()):
                     trial.report(score, position)
 
     def below_median(self, number: int) -> str | None:
         """Return why a trial should be stopped, by its latest score; None if it should not."""
-        with _quiet() as optuna:
+        with quiet() as optuna:
             if not optuna.trial.Trial(self._study, self._id(number)).should_prune():
                 return None
         own = self.trial(number).reported
@@ -169,32 +134,14 @@ class StudyStorage:
         """Return one trial."""
         return self.trials()[number]
 
-    def importance(self) -> dict[str, float] | None:
-        """Return how much each searched key decides whether a trial is among the best; they add up to 1.
-
-        It is PED-ANOVA (Watanabe et al. 2023, https://arxiv.org/abs/2304.10255), for the best `BEST_SHARE`. None with
-        fewer than `ENOUGH_FOR_IMPORTANCE` finished trials, or if there is nothing to tell.
-        """
-        finished = [trial for trial in self.trials() if trial.state == "finished"]
-        if len(finished) < ENOUGH_FOR_IMPORTANCE or len({trial.score for trial in finished}) == 1:
-            return None
-        with _quiet() as optuna:
-            found = optuna.importance.get_param_importances(
-                self._study,
-                evaluator=optuna.importance.PedAnovaImportanceEvaluator(target_quantile=BEST_SHARE),
-                normalize=False,
-            )
-        total = sum(found.values())
-        return {key: value / total for key, value in found.items()} if total > 0 else None
-
     def _begin(self, values: Values, *, is_default: bool) -> Trial:
-        with _quiet():
-            self._study.enqueue_trial(dict(values), user_attrs={_DEFAULT: is_default})
+        with quiet():
+            self._study.enqueue_trial(dict(values), user_attrs={DEFAULT: is_default})
             return self._trial_of(self._complete(self._study.ask()))
 
     def _complete_begun(self) -> None:
         """Give trials that a killed process had begun the values that were chosen for them."""
-        optuna = _optuna()
+        optuna = library()
         for one in self._study.get_trials(deepcopy=False):
             if one.state == optuna.trial.TrialState.WAITING:
                 self._complete(self._study.ask())
@@ -214,7 +161,7 @@ class StudyStorage:
         if len(known) >= size:
             return None
         number = len(tried)
-        with _quiet() as optuna:
+        with quiet() as optuna:
             sampler = optuna.samplers.TPESampler(
                 seed=(self._sampler_seed * 1_000_003 + number) % 2**32, n_startup_trials=RANDOM_TRIALS
             )
@@ -232,8 +179,8 @@ class StudyStorage:
 
     def _tell(self, number: int, score: float | None, state: str | None, reason: str | None = None) -> None:
         if reason is not None:
-            self._storage.set_trial_user_attr(self._id(number), _REASON, reason)
-        with _quiet() as optuna:
+            self._storage.set_trial_user_attr(self._id(number), REASON, reason)
+        with quiet() as optuna:
             self._study.tell(number, score, state=None if state is None else optuna.trial.TrialState[state])
 
     def _id(self, number: int) -> int:
@@ -244,43 +191,16 @@ class StudyStorage:
         return self.trial(trial.number)
 
     def _trial(self, one: "optuna.trial.FrozenTrial") -> Trial:
-        states: dict[str, TrialState] = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed"}
         return Trial(
             number=one.number,
             values={key: one.params[key] for key in self._space if key in one.params},
-            state=states.get(one.state.name, "running"),
+            state=STATES.get(one.state.name, "running"),
             score=one.value,
             reported=one.intermediate_values,
-            is_default=bool(one.user_attrs.get(_DEFAULT, False)),
-            runs=tuple(one.user_attrs.get(_RUNS, ())),
-            reason=one.user_attrs.get(_REASON),
+            is_default=bool(one.user_attrs.get(DEFAULT, False)),
+            runs=tuple(one.user_attrs.get(RUNS, ())),
+            reason=one.user_attrs.get(REASON),
         )
-
-
-def check_installed() -> None:
-    """Raise UsageError where Optuna is not installed."""
-    if find_spec("optuna") is None:
-        raise UsageError(f"leyden tune needs the library optuna, which is not installed: {EXTRA}")
-
-
-def _optuna() -> Any:
-    import optuna
-
-    return optuna
-
-
-@contextmanager
-def _quiet() -> Generator[Any]:
-    """Context manager: Optuna, without its log lines and its warnings about parts that may change."""
-    optuna = _optuna()
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield optuna
-    finally:
-        optuna.logging.set_verbosity(before)
 
 
 def _suggest(trial: "optuna.trial.Trial", key: str, domain: Domain) -> Value:
@@ -289,13 +209,3 @@ def _suggest(trial: "optuna.trial.Trial", key: str, domain: Domain) -> Value:
     if domain.whole:
         return trial.suggest_int(key, int(domain.low), int(domain.high), log=domain.log)
     return trial.suggest_float(key, domain.low, domain.high, log=domain.log)
-
-
-def _distribution(domain: Domain) -> Any:
-    optuna = _optuna()
-    if isinstance(domain, Choices):
-        return optuna.distributions.CategoricalDistribution(list(domain.settings))
-    assert isinstance(domain, Range)
-    if domain.whole:
-        return optuna.distributions.IntDistribution(int(domain.low), int(domain.high), log=domain.log)
-    return optuna.distributions.FloatDistribution(domain.low, domain.high, log=domain.log)

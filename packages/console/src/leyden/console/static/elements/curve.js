@@ -19,6 +19,7 @@ const DASHES = [undefined, [6, 4], [2, 3]];
  * @property {string} name
  * @property {string} [label]
  * @property {boolean} [points] draws points, and a line across gaps
+ * @property {boolean} [alone] draws points alone
  */
 
 /**
@@ -184,14 +185,15 @@ export class Curve {
       width: smoothed ? 2 : 1.5,
       dash: DASHES[Math.floor(index / COLOURS) % DASHES.length],
       spanGaps: one.points ?? false,
-      points: one.points ? { show: !smoothed, size: 5, fill: () => seriesColour(index) } : { show: onlyFew },
+      ...(one.alone && { paths: () => null }),
+      points: one.points || one.alone ? { show: !smoothed, size: 5, fill: () => seriesColour(index) } : { show: onlyFew },
       show: this.keys[index].shown,
     };
   }
 
   #data() {
     const smoothed = this.values.map((values, index) =>
-      this.weight > 0 && !this.series[index].points ? smooth(values, this.weight) : values.map(() => null),
+      this.weight > 0 && !this.series[index].points && !this.series[index].alone ? smooth(values, this.weight) : values.map(() => null),
     );
     return [this.steps, ...this.values, ...smoothed];
   }

@@ -18,17 +18,36 @@ export function shares(label, parts) {
     duration(part.seconds),
     percent(part.share ?? (total ? part.seconds / total : null)),
   ]);
-  const bar = element(
-    "div.stacked",
-    { "aria-hidden": "true" },
-    parts.map((part, index) => piece(index, part.seconds)),
-  );
-  return element("div.stack", {}, bar, smallTable(label, ["Part", ">Time", ">Share"], rows));
+  const sizes = parts.map((part) => part.seconds);
+  return element("div.stack", {}, bar(sizes), smallTable(label, ["Part", ">Time", ">Share"], rows));
 }
 
-function piece(index, seconds) {
+/**
+ * Parts of which only the share is known.
+ * @param {string} label
+ * @param {string} title of the parts
+ * @param {[string, number][]} parts name and share of each
+ */
+export function portions(label, title, parts) {
+  const rows = parts.map(([name, share], index) => [
+    element("span", {}, coloured(index), " ", visible(name)),
+    percent(share),
+  ]);
+  const sizes = parts.map(([, share]) => share);
+  return element("div.stack", {}, bar(sizes), smallTable(label, [title, ">Share"], rows));
+}
+
+function bar(sizes) {
+  return element(
+    "div.stacked",
+    { "aria-hidden": "true" },
+    sizes.map((size, index) => piece(index, size)),
+  );
+}
+
+function piece(index, size) {
   const node = element("span");
-  node.style.flexGrow = String(seconds);
+  node.style.flexGrow = String(size);
   node.style.background = `var(--series-${index % 8})`;
   return node;
 }

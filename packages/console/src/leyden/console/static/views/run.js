@@ -328,6 +328,7 @@ class RunPage {
     );
     const commands = panel(
       "Commands",
+      element("p", {}, element("a", { href: link(["runs", this.run.key, "suggestions"]) }, "Suggest settings")),
       ...this.run.commands.map((one) => element("div", {}, element("p.note", {}, one.what), command(one.command))),
     );
     this.#actions(this.actions);

@@ -3,6 +3,7 @@
 import fcntl
 import shlex
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +16,13 @@ from leyden.core.data.encoding.json_line import json_line
 from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from leyden.core.cli.progress import Progress
     from leyden.core.cli.study import Study
     from leyden.core.tuning.results import Confirmation, StudyResult
     from leyden.core.tuning.storage import StudyStorage
 
-BEST_FILE = "best.yaml"
+LOCK_TRIES, LOCK_PAUSE = 10, 0.05
+"""A reader that looks whether the study is running holds the lock for a moment."""
 
 
 def tune(
@@ -67,6 +70,7 @@ def tune(
     json: JsonOption = False,
 ) -> None:
     """Search for settings that end higher on held-out tasks: each trial is a run. The same command goes on."""
+    from leyden.core.cli.progress import progress
     from leyden.core.cli.study import StudyOptions, read_study
     from leyden.core.tuning.storage import StudyStorage
 
@@ -91,10 +95,10 @@ def tune(
     if only_report and not plan.folder.exists():
         raise UsageError(f"there is no study {plan.name} in {runs} yet; run the same command without --only-report")
     plan.check_unchanged()
-    with _locked(plan.folder):
+    with _locked(plan.folder), progress("runs", quiet=True) as count:
         storage = StudyStorage(plan.folder, plan.name, plan.space, sampler_seed=plan.sampler_seed)
         try:
-            command = _Command(study, storage, runs, quiet=quiet)
+            command = _Command(study, storage, runs, count, quiet=quiet)
             if not only_report:
                 command.search(trials, parallel, uses_past=past)
             command.report(command.confirmation(parallel, runs_it=not only_report), json=json)
@@ -105,11 +109,11 @@ def tune(
 class _Command:
     """One command of a study that was read and locked."""
 
-    def __init__(self, study: "Study", storage: "StudyStorage", runs: Path, *, quiet: bool) -> None:
+    def __init__(self, study: "Study", storage: "StudyStorage", runs: Path, count: "Progress", *, quiet: bool) -> None:
         from leyden.core.experiments.record import Records
 
         self._study, self._plan, self._storage, self._runs, self._quiet = study, study.plan, storage, runs, quiet
-        self._records = Records(study.plan.folder)
+        self._records, self._count = Records(study.plan.folder), count
 
     def search(self, trials: int, parallel: int, *, uses_past: bool) -> None:
         """Take in past runs, and run the trials that are missing."""
@@ -119,7 +123,7 @@ class _Command:
         self._seed(uses_past=uses_past)
         known = self._storage.trials()
         ended = sum(trial.state in ("finished", "pruned") and not trial.is_past for trial in known)
-        progress = make_progress(max(0, trials - ended) * len(self._plan.seeds), quiet=self._quiet)
+        progress = make_progress(max(0, trials - ended) * len(self._plan.seeds), quiet=self._quiet, count=self._count)
         tuning = Tuning(self._plan, self._storage, self._records, progress, trials=trials, at_once=parallel)
         progress.start()
         try:
@@ -172,7 +176,7 @@ class _Command:
         both = [job for pair in zip(*jobs, strict=True) for job in pair]
         if runs_it:
             check_unchanged(self._records, both)
-            progress = make_progress(len(both), quiet=self._quiet)
+            progress = make_progress(len(both), quiet=self._quiet, count=self._count)
             progress.start()
             try:
                 Execution(self._records, both, progress, at_once=parallel).run()
@@ -225,6 +229,7 @@ class _Command:
         import yaml
 
         from leyden.core.tuning.settings import with_settings
+        from leyden.core.tuning.stored_study import BEST_FILE
 
         if result.best is None:
             return None
@@ -248,9 +253,15 @@ class _Command:
 @contextmanager
 def _locked(folder: Path) -> Generator[None]:
     """Context manager: locks a study for this process. Raises UsageError when another process runs it."""
-    with (folder / "study.lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UsageError(f"another process runs the study in {folder}") from None
+    from leyden.core.tuning.stored_study import LOCK_FILE
+
+    with (folder / LOCK_FILE).open("w") as handle:
+        for _ in range(LOCK_TRIES):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                time.sleep(LOCK_PAUSE)
+        else:
+            raise UsageError(f"another process runs the study in {folder}")
         yield

@@ -74,6 +74,8 @@ async def serve_version(plan: VersionPlan, started: Callable[[str], None], stopp
 
     Raises PolicyError or RunError for a version that cannot be loaded, and GatewayError when the port is in use.
     """
+    if plan.parent is not None and os.getppid() != plan.parent:
+        return
     async with AsyncExitStack() as closing:
         if plan.parent is not None:  # also while the policy is loaded, which may take minutes
             watching = asyncio.create_task(_set_when_orphaned(plan.parent, stopped))

@@ -3,15 +3,17 @@
  * @module
  */
 
-import { actionsAllowed, get, postLines } from "../api.js";
-import { keep, messagesFor, newAnswer, newConversation, restore } from "../conversation.js";
-import { element, fill } from "../dom.js";
-import { AnswerView } from "../elements/answer.js";
-import { choice, command, empty, fold, load, longText, panel, problem } from "../elements/page.js";
-import { number, shellWord } from "../format.js";
-import { resumeCommand, runFrame } from "./run_frame.js";
+import { actionsAllowed, get, postLines } from "../../api.js";
+import { keep, messagesFor, newAnswer, newConversation, restore } from "../../conversation.js";
+import { element, fill } from "../../dom.js";
+import { AnswerView } from "../../elements/answer.js";
+import { choice, command, empty, fold, load, longText, panel, problem } from "../../elements/page.js";
+import { number, shellWord } from "../../format.js";
+import { resumeCommand, runFrame } from "../run_frame.js";
 
-/** @param {import("../app.js").Page} page */
+const INTERRUPTED = "The answer broke off before its end.";
+
+/** @param {import("../../app.js").Page} page */
 export async function show(page) {
   runFrame(page, "chat", [["Chat", null]], async (run, body) => {
     if (run.folder === null)
@@ -49,7 +51,7 @@ export async function show(page) {
 
 class Chat {
   /**
-   * @param {import("../app.js").Page} page
+   * @param {import("../../app.js").Page} page
    * @param {any} run
    * @param {any[]} versions that can be served, the newest first
    * @param {string[]} policies
@@ -74,6 +76,7 @@ class Chat {
     this.turns = element("div.stack");
     this.trouble = element("div.trouble");
     page.signal.addEventListener("abort", () => this.#stop(), { once: true });
+    window.addEventListener("pagehide", () => this.#keep(), { signal: page.signal });
   }
 
   /** @param {string} serve the command that serves the kept version */
@@ -296,7 +299,8 @@ class Chat {
   async #answer(index, version, place, answers, signal) {
     const { conversation } = this;
     const messages = messagesFor(conversation, index, this.#id(version));
-    const answer = (answers[this.#id(version)] = newAnswer());
+    const answer = (answers[this.#id(version)] = { ...newAnswer(), error: INTERRUPTED });
+    this.#keep();
     const view = new AnswerView(this.#title(version), this.page.signal);
     place.append(view.node);
     const body = {
@@ -310,7 +314,7 @@ class Chat {
     const take = (line) => {
       if (line.state) view.wait(line.state, line.job);
       else if (line.error) answer.error = line.error;
-      else if (line.end) answer.end = line.end;
+      else if (line.end) Object.assign(answer, { end: line.end, error: null });
       else {
         answer.text += line.text;
         answer.reasoning += line.reasoning;

@@ -3,18 +3,18 @@
  * @module
  */
 
-import { actionsAllowed, get } from "../api.js";
-import { element, fill } from "../dom.js";
-import { action } from "../elements/action.js";
-import { command, empty, load, panel } from "../elements/page.js";
-import { shellWord, visible } from "../format.js";
-import { link } from "../router.js";
-import { runFrame } from "./run_frame.js";
+import { actionsAllowed, get } from "../../api.js";
+import { element, fill } from "../../dom.js";
+import { action } from "../../elements/action.js";
+import { command, empty, load, panel } from "../../elements/page.js";
+import { shellWord, visible } from "../../format.js";
+import { link } from "../../router.js";
+import { runFrame } from "../run_frame.js";
 
 /** Milliseconds between two looks for a run that has been started. */
 const LOOK_AGAIN = 1000;
 
-/** @param {import("../app.js").Page} page */
+/** @param {import("../../app.js").Page} page */
 export async function show(page) {
   runFrame(page, "launch", [["New run", null]], async (run, body) => {
     if (run.folder === null)

@@ -3,16 +3,16 @@
  * @module
  */
 
-import { actionsAllowed, get } from "../api.js";
-import { element, fill } from "../dom.js";
-import { progressText } from "../elements/job.js";
-import { empty, load, smallTable, stateBadge } from "../elements/page.js";
-import { moment, visible } from "../format.js";
-import { link } from "../router.js";
+import { actionsAllowed, get } from "../../api.js";
+import { element, fill } from "../../dom.js";
+import { progressText } from "../../elements/job.js";
+import { empty, load, smallTable, stateBadge } from "../../elements/page.js";
+import { moment, visible } from "../../format.js";
+import { link } from "../../router.js";
 
 const REFRESH = 2000;
 
-/** @param {import("../app.js").Page} page */
+/** @param {import("../../app.js").Page} page */
 export async function show(page) {
   page.title("Jobs");
   const target = element("div.stack");

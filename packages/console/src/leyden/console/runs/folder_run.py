@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from leyden.console.metrics_file import Line, MetricsFile, MetricsLines, last_lines
-from leyden.console.run import Command, HeldOut, Run, RunItem, Version, held_out_of, run_state
+from leyden.console.runs.metrics_file import Line, MetricsFile, MetricsLines, last_lines
+from leyden.console.runs.run import Command, HeldOut, Run, RunItem, Version, held_out_of, run_state
 from leyden.core.errors import RunError
 from leyden.core.masking import mask_text
 from leyden.core.policy.update.token_record import PolicyTokens

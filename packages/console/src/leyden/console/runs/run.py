@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from leyden.console.metrics_file import Line, MetricsLines
+from leyden.console.runs.metrics_file import Line, MetricsLines
 from leyden.core.policy.update.token_record import PolicyTokens
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.run_folder.report import RaisedAlert

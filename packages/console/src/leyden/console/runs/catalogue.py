@@ -6,12 +6,13 @@ from pathlib import Path
 
 import msgspec
 
-from leyden.console.folder_run import FolderRun
+from leyden.console.runs.folder_run import FolderRun
 from leyden.console.plain import one_line
-from leyden.console.run import Run, RunItem
-from leyden.console.stored_run import StoredRun, StoreFolder
+from leyden.console.runs.run import Run, RunItem
+from leyden.console.runs.stored_run import StoredRun, StoreFolder
 from leyden.core.errors import LeydenError, RunError
 from leyden.core.masking import mask_text
+from leyden.core.tuning.plan import STUDY_FILE
 
 FRESH = 1.0
 """Seconds for which a listing of the folders is used again."""
@@ -32,13 +33,15 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Catalogue:
-    """The runs in `folders`, which hold runs or are runs, and in the stores at `uris`."""
+    """The runs in `folders`, which hold runs or are runs, in their studies, and in the stores at `uris`."""
 
     def __init__(self, folders: Sequence[Path], uris: Sequence[str] = ()) -> None:
         self.folders, self.uris = list(folders), list(uris)
         self._runs: dict[str, Run] = {}
         self._keys: dict[str, str] = {}
         """Keys by a run's place: a key is never given to another run while the console works."""
+        self._studies: dict[str, tuple[str, Path]] = {}
+        """Key and folder of each study by its place."""
         self._stores = [StoreFolder(uri) for uri in uris]
         self._unlisted: dict[str, Run] = {}
         self._problems: list[Problem] = []
@@ -97,10 +100,12 @@ class Catalogue:
             return
         self._looked = time.monotonic()
         self._problems = []
-        found = {place: path for path in self._paths() if (place := str(path.resolve()))}
-        for place, path in found.items():
+        found: dict[str, tuple[Path, str]] = {}
+        for path, name in self._paths():
+            found.setdefault(str(path.resolve()), (path, name))
+        for place, (path, name) in found.items():
             if place not in self._keys:
-                self._runs[self._key(place, path.name)] = FolderRun(path)
+                self._runs[self._key(place, name)] = FolderRun(path)
         for source in self._stores:
             await self._look_into(source)
         for place, key in self._keys.items():
@@ -121,21 +126,52 @@ class Catalogue:
             if place not in self._keys:
                 self._runs[self._key(place, name)] = StoredRun(source, run_id)
 
-    def _paths(self) -> Iterator[Path]:
+    def _paths(self) -> Iterator[tuple[Path, str]]:
+        """Yield the folder of each run and its name for links; of a trial, the study's name is a part of it."""
+        for study in self._study_folders():
+            for file in sorted(study.glob("*/config.yaml")):
+                yield file.parent, f"{study.name}~{file.parent.name}"
         for folder in self.folders:
             if (folder / "config.yaml").exists():
-                yield folder
+                yield folder, folder.name
             elif folder.is_dir():
-                yield from (file.parent for file in sorted(folder.glob("*/config.yaml")))
+                yield from ((file.parent, file.parent.name) for file in sorted(folder.glob("*/config.yaml")))
             else:
                 self._problems.append(Problem(where=str(folder), error="there is no such folder"))
 
+    def _study_folders(self) -> Iterator[Path]:
+        for folder in self.folders:
+            if (folder / STUDY_FILE).exists():
+                yield folder
+            yield from (file.parent for file in sorted(folder.glob(f"*/{STUDY_FILE}")))
+
+    def studies(self) -> dict[str, Path]:
+        """Return the folders of the studies by a key for links."""
+        for folder in self._study_folders():
+            place = str(folder.resolve())
+            if place not in self._studies:
+                taken = {key for key, _ in self._studies.values()}
+                self._studies[place] = (_free(folder.name, taken), folder)
+        return {key: folder for key, folder in self._studies.values() if (folder / STUDY_FILE).exists()}
+
+    async def items_in(self, folders: Sequence[Path]) -> list[RunItem | None]:
+        """Return the runs in these folders; None for a folder that is no run here, or cannot be read."""
+        await self._look()
+        found: list[RunItem | None] = []
+        for folder in folders:
+            key = self._keys.get(str(folder.resolve()))
+            try:
+                found.append(None if key is None else await self._runs[key].item(key))
+            except (LeydenError, OSError, msgspec.MsgspecError):
+                found.append(None)
+        return found
+
     def _key(self, place: str, name: str) -> str:
-        taken = set(self._keys.values())
-        key = next(
-            one
-            for number in range(1, len(taken) + 2)
-            if (one := name if number == 1 else f"{name}~{number}") not in taken
-        )
-        self._keys[place] = key
-        return key
+        self._keys[place] = _free(name, set(self._keys.values()))
+        return self._keys[place]
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """Return a key that is not taken: the name, or the name and a number."""
+    numbered = (f"{name}~{number}" for number in range(2, len(taken) + 2))
+    return next(one for one in (name, *numbered) if one not in taken)

@@ -3,14 +3,14 @@
  * @module
  */
 
-import { get } from "../api.js";
-import { element } from "../dom.js";
-import { jobPanel } from "../elements/job.js";
-import { load } from "../elements/page.js";
-import { visible } from "../format.js";
-import { link } from "../router.js";
+import { get } from "../../api.js";
+import { element } from "../../dom.js";
+import { jobPanel } from "../../elements/job.js";
+import { load } from "../../elements/page.js";
+import { visible } from "../../format.js";
+import { link } from "../../router.js";
 
-/** @param {import("../app.js").Page} page */
+/** @param {import("../../app.js").Page} page */
 export async function show(page) {
   const { job: id } = page.parameters;
   page.title(`Job ${id}`);

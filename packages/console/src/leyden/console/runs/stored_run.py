@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leyden.console.folder_run import policies_line
-from leyden.console.metrics_file import Line, MetricsLines
-from leyden.console.run import Run, RunItem, State, Version, held_out_of
+from leyden.console.runs.folder_run import policies_line
+from leyden.console.runs.metrics_file import Line, MetricsLines
+from leyden.console.runs.run import Run, RunItem, State, Version, held_out_of
 from leyden.core.data.run import Run as RunRecord
 from leyden.core.data.run import StepMetrics
 from leyden.core.errors import RunError

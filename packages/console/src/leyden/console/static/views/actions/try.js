@@ -3,16 +3,16 @@
  * @module
  */
 
-import { actionsAllowed, get, post } from "../api.js";
-import { element, fill } from "../dom.js";
-import { jobPanel } from "../elements/job.js";
-import { command, empty, load, panel, problem } from "../elements/page.js";
-import { Trial } from "../elements/trial.js";
-import { trialForm } from "../elements/trial_form.js";
-import { go, link } from "../router.js";
-import { runFrame } from "./run_frame.js";
+import { actionsAllowed, get, post } from "../../api.js";
+import { element, fill } from "../../dom.js";
+import { jobPanel } from "../../elements/job.js";
+import { command, empty, load, panel, problem } from "../../elements/page.js";
+import { Trial } from "../../elements/trial.js";
+import { trialForm } from "../../elements/trial_form.js";
+import { go, link } from "../../router.js";
+import { runFrame } from "../run_frame.js";
 
-/** @param {import("../app.js").Page} page */
+/** @param {import("../../app.js").Page} page */
 export async function show(page) {
   const { key } = page.parameters;
   const id = page.query.get("job");

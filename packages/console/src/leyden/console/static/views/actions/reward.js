@@ -3,12 +3,12 @@
  * @module
  */
 
-import { actionsAllowed, get, post } from "../api.js";
-import { element, fill, setText } from "../dom.js";
-import { draft, keepDraft } from "../drafts.js";
-import { diff } from "../elements/diff.js";
-import { Editor } from "../elements/editor.js";
-import { jobPanel } from "../elements/job.js";
+import { actionsAllowed, get, post } from "../../api.js";
+import { element, fill, setText } from "../../dom.js";
+import { draft, keepDraft } from "../../drafts.js";
+import { diff } from "../../elements/diff.js";
+import { Editor } from "../../elements/editor.js";
+import { jobPanel } from "../../elements/job.js";
 import {
   choice,
   command,
@@ -21,11 +21,11 @@ import {
   setOptions,
   smallTable,
   stateBadge,
-} from "../elements/page.js";
-import { moment, number, shellWord, visible } from "../format.js";
-import { link } from "../router.js";
+} from "../../elements/page.js";
+import { moment, number, shellWord, visible } from "../../format.js";
+import { link } from "../../router.js";
 import { rewardResult } from "./reward_result.js";
-import { runFrame } from "./run_frame.js";
+import { runFrame } from "../run_frame.js";
 
 const NEW_FILE = "reward.py";
 const TEMPLATE = `"""A reward for the stored rollouts."""
@@ -44,7 +44,7 @@ const ROLLOUTS = [
   ["all", "all"],
 ];
 
-/** @param {import("../app.js").Page} page */
+/** @param {import("../../app.js").Page} page */
 export async function show(page) {
   const { key } = page.parameters;
   runFrame(page, "reward", [["Reward", null]], (run, body) => {

@@ -3,13 +3,13 @@
  * @module
  */
 
-import { get } from "../api.js";
-import { element, fill, setText } from "../dom.js";
-import { distribution } from "../elements/distribution.js";
-import { choice, facts, fold, panel, problem, smallTable } from "../elements/page.js";
-import { Table } from "../elements/table.js";
-import { brief, counted, number, percent, signed, visible } from "../format.js";
-import { link } from "../router.js";
+import { get } from "../../api.js";
+import { element, fill, setText } from "../../dom.js";
+import { distribution } from "../../elements/distribution.js";
+import { choice, facts, fold, panel, problem, smallTable } from "../../elements/page.js";
+import { Table } from "../../elements/table.js";
+import { brief, counted, number, percent, signed, visible } from "../../format.js";
+import { link } from "../../router.js";
 
 /** Rollouts of one request. */
 const PAGE = 200;
@@ -28,7 +28,7 @@ const ORDERS = [
 /**
  * @param {string} key of the run
  * @param {any} found the summary of the result
- * @param {import("../app.js").Page} page
+ * @param {import("../../app.js").Page} page
  * @returns {HTMLElement[]}
  */
 export function rewardResult(key, found, page) {

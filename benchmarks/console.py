@@ -1,0 +1,348 @@
+"""What the console costs: its pages at scale, the memory of a tab, and the training that it looks at.
+
+    python benchmarks/console.py --json console.json
+    python benchmarks/console.py --only memory --minutes 30
+    python benchmarks/console.py --only training --steps 10 --rounds 3 --tabs 8
+
+It needs Chromium (`--chromium`, or one on the PATH) and the package playwright. Measured are:
+
+- scale: a run of `--rollouts` with 20 spans each. First contentful paint, seconds until the server has read all
+  rollouts (and its CPU seconds), milliseconds from a key in the filter to the next frame, and the server's memory.
+- memory: a run gets a step and a finished rollout each second for `--minutes`, while one tab shows its curves and
+  another its rollouts. JavaScript heap of both tabs after a garbage collection, once a minute, and the server's memory.
+- training: seconds of a training step, of the calculator example, without a console, and with a console whose `--tabs`
+  show the run. The two take turns in every round, so that other work on the machine slows both; the ratio of the
+  medians counts, beside the ratio of two halves of the same side, which shows the noise.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from leyden.core.algorithm.account import Account
+from leyden.core.data import semconv
+from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
+from leyden.core.data.rollout import EnqueueRollout
+from leyden.core.data.span import Span
+from leyden.core.store.base import LightningStore
+from leyden.core.store.open import open_store
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.run_folder.folder import RunFolder
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples/calculator_langgraph"
+SPANS = 20
+GROUP = 8
+FILTERS = ("b7", "b50-3", "train-v9", "")
+BYTES = 1 << 20
+
+
+def main() -> None:
+    """Measure what the arguments name, and print it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=("scale", "memory", "training"), action="append")
+    parser.add_argument("--rollouts", type=int, default=10_000)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tabs", type=int, default=8)
+    parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome"))
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    if given.chromium is None:
+        parser.error("there is no Chromium on the PATH: give --chromium")
+    found: dict[str, Any] = {"load": os.getloadavg()[0], "cores": os.cpu_count()}
+    with tempfile.TemporaryDirectory() as temporary:
+        for name in given.only or ("scale", "training", "memory"):
+            found[name] = MEASURES[name](given, Path(temporary))
+            print(name, json.dumps(found[name], indent=1), flush=True)
+    if given.json is not None:
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+# --- Scale
+
+
+def scale(given: argparse.Namespace, temporary: Path) -> dict[str, Any]:
+    """Measure the pages of a run with many rollouts."""
+    folder = new_run(temporary / "scale", "large")
+    fill(folder, given.rollouts)
+    with served(folder.path.parent) as console, opened(given.chromium) as browser:
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        began = time.monotonic()
+        page.goto(f"{console.address}/#/runs/large/rollouts")
+        page.wait_for_selector("main h1")
+        paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+        count = "() => fetch('api/runs/large/rollouts?after=999999999').then(answer => answer.json())"
+        while (known := page.evaluate(count))["indexed"] < max(known["total"], 1):
+            time.sleep(0.5)
+        read = time.monotonic() - began
+        page.wait_for_timeout(3_000)
+        return {
+            "rollouts": given.rollouts,
+            "spans": SPANS,
+            "first_paint_ms": paint,
+            "read_seconds": read,
+            "server_cpu_seconds": console.cpu_seconds(),
+            "server_mib": console.mib(),
+            "filter_ms": {text or "(all)": filtered(page, text) for text in FILTERS},
+        }
+
+
+def filtered(page: Page, text: str) -> float:
+    """Return the milliseconds from a new text of the filter until the next frame has been drawn."""
+    return page.evaluate(
+        """async text => {
+            const box = document.querySelector("main input[type=search]");
+            const began = performance.now();
+            box.value = text;
+            box.dispatchEvent(new Event("input", { bubbles: true }));
+            await new Promise(resolve => requestAnimationFrame(() => setTimeout(resolve, 0)));
+            return performance.now() - began;
+        }""",
+        text,
+    )
+
+
+# --- Memory
+
+
+def memory(given: argparse.Namespace, temporary: Path) -> dict[str, Any]:
+    """Measure the memory of two tabs while a run goes on."""
+    folder = new_run(temporary / "memory", "live")
+    with served(folder.path.parent) as console, opened(given.chromium) as browser, folder.locked():
+        pages = {"run": browser.new_page(), "rollouts": browser.new_page()}
+        fill(folder, GROUP)
+        for name, page in pages.items():
+            page.goto(f"{console.address}/#/runs/live{'' if name == 'run' else '/rollouts'}")
+            page.wait_for_selector("main h1")
+        heaps: dict[str, list[float]] = {name: [] for name in pages}
+        server: list[float] = []
+        end, step = time.monotonic() + 60 * given.minutes, 1
+        while time.monotonic() < end:
+            minute = time.monotonic() + 60
+            while time.monotonic() < minute:
+                step += 1
+                fill(folder, 1, step)
+                time.sleep(max(0.0, 1 - time.monotonic() % 1))
+            for name, page in pages.items():
+                page.bring_to_front()
+                heaps[name].append(heap_mib(page))
+            server.append(console.mib())
+        shown = pages["run"].locator("main .crumbs").inner_text()
+    fifth = max(1, len(server) // 5)
+    return {
+        "minutes": given.minutes,
+        "steps": step,
+        "shown_at_the_end": shown,
+        "heap_mib": heaps,
+        "server_mib": server,
+        "last_by_first_fifth": {
+            name: statistics.mean(values[-fifth:]) / statistics.mean(values[:fifth])
+            for name, values in {**heaps, "server": server}.items()
+        },
+    }
+
+
+def heap_mib(page: Page) -> float:
+    """Return the JavaScript heap of a tab after a garbage collection."""
+    session: Any = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.collectGarbage")
+    used = session.send("Runtime.getHeapUsage")["usedSize"]
+    session.detach()
+    return used / BYTES
+
+
+# --- Training
+
+
+def training(given: argparse.Namespace, temporary: Path) -> dict[str, Any]:
+    """Measure training steps without and with a console."""
+    seconds: dict[str, list[float]] = {"without": [], "with": []}
+    runs = temporary / "training"
+    runs.mkdir()
+    for number in range(given.rounds):
+        seconds["without"] += trained(runs, f"without-{number}", given.steps)
+        with served(runs) as console, opened(given.chromium) as browser:
+            name = f"with-{number}"
+            views = ("", "/rollouts", "/health", "/bottlenecks")
+            for tab in range(given.tabs):
+                page = browser.new_page()
+                page.goto(f"{console.address}/#/runs/{name}{views[tab % len(views)]}")
+            seconds["with"] += trained(runs, name, given.steps, browser)
+    medians = {side: statistics.median(values) for side, values in seconds.items()}
+    halves = [statistics.median(seconds["without"][at::2]) for at in (0, 1)]
+    return {
+        "tabs": given.tabs,
+        "median_seconds": medians,
+        "ratio": medians["with"] / medians["without"],
+        "ratio_of_halves_without": halves[1] / halves[0],
+        "seconds": seconds,
+    }
+
+
+def trained(runs: Path, name: str, steps: int, browser: Browser | None = None) -> list[float]:
+    """Train the example, and return the seconds of each step but the first. The tabs of `browser` show the run."""
+    command = [sys.executable, "-m", "leyden.core.cli", "train", f"{EXAMPLE / 'agent.py'}:agent"]
+    command += ["--tasks", str(EXAMPLE / "train.jsonl"), "--reward", f"{EXAMPLE / 'reward.py'}:score"]
+    command += ["--policy", str(EXAMPLE / "policy"), "--learning-rate", "6e-4", "--steps", str(steps), "--no-check"]
+    process = subprocess.Popen([*command, "--runs", str(runs), "--name", name, "--quiet"], cwd=ROOT)
+    while browser is not None and not (runs / name / "metrics.jsonl").exists() and process.poll() is None:
+        time.sleep(0.2)
+    for context in [] if browser is None else browser.contexts:
+        for page in context.pages:
+            page.reload()
+    if process.wait() != 0:
+        raise RuntimeError(f"the training ended with exit code {process.returncode}")
+    lines = [msgspec.json.decode(line) for line in (runs / name / "metrics.jsonl").read_bytes().splitlines()]
+    return [line["seconds"] for line in lines if "seconds" in line][1:]
+
+
+# --- Runs and processes
+
+
+def new_run(runs: Path, name: str) -> RunFolder:
+    """Make the folder of a run."""
+    config = RunConfig(name=name, agent="agent.py:agent", policy="policy", tasks="tasks.jsonl", steps=100_000)
+    return RunFolder.create(runs, config, [{"question": f"What is {number}?"} for number in range(64)], {})
+
+
+def fill(folder: RunFolder, count: int, step: int = 1) -> None:
+    """Write `count` finished rollouts, a hundred a step, into a run. In a thread: Playwright has a loop in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, _fill(folder, count, step)).result()
+
+
+async def _fill(folder: RunFolder, count: int, step: int) -> None:
+    store = await open_store(folder.store_uri)
+    try:
+        for first in range(0, count, 100):
+            await add(store, folder, step + first // 100, min(100, count - first))
+    finally:
+        await store.close()
+
+
+async def add(store: LightningStore, folder: RunFolder, step: int, count: int) -> None:
+    """Write a step and its rollouts."""
+    ids = [f"train-v{step}-b{step}-{number // GROUP}-{number % GROUP}" for number in range(count)]
+    await store.enqueue_many_rollouts(
+        [
+            EnqueueRollout(
+                input={"question": f"What is {number}?"},
+                mode="train",
+                rollout_id=rollout,
+                metadata={"task": f"{step}/{number // GROUP}", "row": number // GROUP},
+            )
+            for number, rollout in enumerate(ids)
+        ]
+    )
+    claimed = await store.dequeue_many_rollouts(limit=count, worker_id="benchmark")
+    spans = [span_of(one.rollout_id, one.attempt.attempt_id, number) for one in claimed for number in range(SPANS)]
+    await store.add_many_spans(spans)
+    for one in claimed:
+        await store.update_attempt(one.rollout_id, one.attempt.attempt_id, "succeeded")
+    folder.append_learned(step, [Account(trained=ids[: count // 2], rollouts={"no spread": ids[count // 2 :]})])
+    folder.append_metrics(
+        {"step": step, "reward": 0.5, "groups": 13, "groups_with_spread": 8, "loss": 0.1, "seconds": 1.0}
+    )
+
+
+def span_of(rollout: str, attempt: str, number: int) -> Span:
+    """Return one span of a rollout: model calls, tools, and at the end the reward."""
+    attributes: dict[str, Any] = {semconv.OPERATION: "execute_tool", semconv.TOOL_NAME: "calculator"}
+    name = "tool"
+    if number == SPANS - 1:
+        name, attributes = semconv.REWARD, {semconv.REWARD_VALUE: float(hash(rollout) % 3) / 2}
+    elif number % 3 == 0:
+        name, attributes = (
+            "chat",
+            {
+                semconv.OPERATION: "chat",
+                semconv.CALL_ID: f"c{number}",
+                semconv.POLICY: "policy",
+                semconv.POLICY_VERSION: 0,
+                semconv.AGENT_NAME: "solver",
+                semconv.INPUT_MESSAGES: '[{"role": "user", "content": "What is 1 + 1?"}]',
+                semconv.OUTPUT_MESSAGES: '[{"role": "assistant", "content": "It is 2."}]',
+                semconv.PROMPT_IDS: pack_ids(range(100)),
+                semconv.RESPONSE_IDS: pack_ids(range(20)),
+                semconv.RESPONSE_LOGPROBS: pack_log_probs([-0.5] * 20),
+            },
+        )
+    return Span(
+        rollout_id=rollout,
+        attempt_id=attempt,
+        sequence_id=0,
+        trace_id="0" * 32,
+        span_id=f"{number + 1:016x}",
+        parent_id=None if number == 0 else f"{1:016x}",
+        name=name,
+        attributes=attributes,
+        start_time=float(number),
+        end_time=number + 0.5,
+    )
+
+
+class Served:
+    """A console in a process of its own."""
+
+    def __init__(self, process: "subprocess.Popen[str]", address: str) -> None:
+        self.process, self.address = process, address
+
+    def mib(self) -> float:
+        """Return the memory that the process holds."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * resource.getpagesize() / BYTES
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that the process has used."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def served(runs: Path) -> Generator[Served]:
+    """Context manager: a console of the runs in a folder."""
+    command = [sys.executable, "-m", "leyden.core.cli", "console", "--runs", str(runs), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http://\S+", process.stdout.readline())
+            assert found is not None, "the console did not start"
+            yield Served(process, found.group().rstrip("/"))
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def opened(chromium: str) -> Generator[Browser]:
+    """Context manager: a browser."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+MEASURES = {"scale": scale, "memory": memory, "training": training}
+
+if __name__ == "__main__":
+    main()
