@@ -169,7 +169,7 @@ def test_the_pictures_of_the_documentation(browser: Browser, serve: Any) -> None
     go(page, f"#/studies/{study.name}")
     expect(page.get_by_role("table", name="Trials")).to_be_visible()
     page.locator(".slice").first.scroll_into_view_if_needed()
-    page.set_viewport_size({"width": 1280, "height": 1900})
+    page.set_viewport_size({"width": 1280, "height": 2000})
     page.evaluate("window.scrollTo(0, 0)")
     page.wait_for_timeout(1_000)
     page.screenshot(path=PICTURES / "study.png")
