@@ -90,6 +90,10 @@ class Run(ABC):
     async def item(self, key: str) -> RunItem:
         """Return the run as one line."""
 
+    async def listed(self, key: str) -> RunItem:
+        """Return the run as one line of a list of all runs, which may be a moment old."""
+        return await self.item(key)
+
     @abstractmethod
     async def config(self) -> Mapping[str, Any]:
         """Return the run's configuration, with secrets masked."""
