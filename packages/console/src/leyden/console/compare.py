@@ -12,6 +12,7 @@ from leyden.core.trainer.run_folder.comparison import compare
 
 MOST = 8
 """Most runs of one comparison."""
+_IN_THE_FOLDER = "results task by task are in the run's folder, which is not on this machine"
 ALWAYS_DIFFERENT = frozenset({"name"})
 
 
@@ -56,7 +57,7 @@ async def comparison(views: Sequence[RunView]) -> dict[str, Any]:
     versions = [await view.run.versions() for view in views]
     shown = [evaluated(own) for own in versions]
     notes = [
-        f"{view.key}: no version of it was evaluated task by task"
+        f"{view.key}: {'no version of it was evaluated task by task' if view.run.path else _IN_THE_FOLDER}"
         for view, own in zip(views, shown, strict=True)
         if own is None
     ]

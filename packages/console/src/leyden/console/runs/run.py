@@ -141,6 +141,11 @@ class Run(ABC):
         """The run's folder; None for a run that is read from a store alone."""
         return None
 
+    @property
+    def others(self) -> int:
+        """Number of other runs in the run's store, whose rollouts cannot be told from its own."""
+        return 0
+
     async def close(self) -> None:
         """Release what is open."""
         return None

@@ -215,6 +215,11 @@ class StoredRun(Run):
         """Return the store."""
         return await self._source.open()
 
+    @property
+    def others(self) -> int:
+        """Number of other runs that the store had when it was last read."""
+        return max(0, len(self._source.runs) - 1)
+
     async def facts(self) -> RunFacts:
         """Return the facts that the store alone has: which rollouts were trained is in the run's folder."""
         return run_facts_of(None)

@@ -31,7 +31,9 @@ function draw(page, run, target, answer) {
   const { candidates, versions } = answer;
   if (candidates.length) drawCandidates(page, run, target, answer);
   if (versions.length) target.append(panel("Prompts of the versions", ...versions.map(versionPrompts)));
-  if (!candidates.length && !versions.length) {
+  if (!candidates.length && !versions.length && run.folder === null)
+    target.append(empty("Prompts are in the run's folder, which is not on this machine."));
+  else if (!candidates.length && !versions.length) {
     target.append(
       empty(
         "This run trains no prompts. This command trains an agent's prompts:",
