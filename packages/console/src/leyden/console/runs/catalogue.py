@@ -42,7 +42,8 @@ class Catalogue:
     """The runs in `folders`, which hold runs or are runs, in their studies, and in the stores at `uris`."""
 
     def __init__(self, folders: Sequence[Path], uris: Sequence[str] = ()) -> None:
-        self.folders, self.uris = list(folders), list(dict.fromkeys(uris))
+        self.folders = [one if one.name not in ("", "..") else one.resolve() for one in folders]  # "." has no name
+        self.uris = list(dict.fromkeys(uris))
         self._runs: dict[str, Run] = {}
         self._keys: dict[str, str] = {}
         """Keys by a run's place: a key is never given to another run while the console works."""

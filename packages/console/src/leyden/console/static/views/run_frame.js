@@ -103,13 +103,24 @@ export function inTheFolder(run, what, unknown = "Not known yet.") {
 }
 
 /**
+ * How commands of `leyden` name a run: by its folder, which may have been renamed since the run began.
+ * @param {any} run
+ * @returns {{name: string, where: string}} not yet quoted, and ` --runs FOLDER` or an empty text
+ */
+export function inCommands(run) {
+  const where = run.source === "runs" || run.source === "runs/" ? "" : ` --runs ${shellWord(run.source)}`;
+  return { name: run.folder?.split("/").pop() || run.name, where };
+}
+
+/**
  * The command that goes on with a run.
  * @param {any} run
  */
 function resumeCommand(run) {
+  const { name, where } = inCommands(run);
   return (
     run.commands.find((one) => one.command.includes(" --resume "))?.command ??
-    `leyden train --resume ${shellWord(run.name)}`
+    `leyden train --resume ${shellWord(name)}${where}`
   );
 }
 
