@@ -135,6 +135,29 @@ def test_no_text_of_an_agent_runs_as_code(browser: Browser, serve: Any, tmp_path
     assert (dialogs, errors, hosts) == ([], [], {"127.0.0.1"})
 
 
+def test_a_run_that_is_read_from_its_store_alone_names_no_command_that_continues_it(
+    browser: Browser, serve: Any, tmp_path: Path
+) -> None:
+    uri = f"sqlite:///{tmp_path / 'captures.db'}"
+
+    async def stored() -> None:
+        store = await open_store(uri)
+        await store.close()
+
+    run_apart(stored())
+    page, _, errors = new_page(browser)
+    page.goto(serve(uri))
+    run = page.locator("tbody a").first.get_attribute("href")
+
+    for route in ("/rollouts", "/versions", "/bottlenecks"):
+        visit(page, f"{run}{route}")
+        page.locator(".empty").wait_for()
+        assert page.locator("main").get_by_text("leyden train").count() == 0, route
+    visit(page, f"{run}/absent")
+    assert page.title() == "No such page · Leyden"
+    assert errors == []
+
+
 def test_a_link_with_an_attack_runs_nothing(browser: Browser, serve: Any, small_run: Path) -> None:
     page, hosts, errors = new_page(browser)
     page.goto(serve("--runs", str(small_run.parent)))

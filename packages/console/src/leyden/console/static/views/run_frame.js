@@ -5,8 +5,8 @@
 
 import { get, watchRun } from "../api.js";
 import { element, fill } from "../dom.js";
-import { badge, load, problem, stateBadge } from "../elements/page.js";
-import { number, shellWord, visible } from "../format.js";
+import { badge, empty, load, problem, stateBadge } from "../elements/page.js";
+import { number, visible } from "../format.js";
 import { link } from "../router.js";
 
 const PAGES = [
@@ -82,14 +82,13 @@ export function offerRefresh(frame) {
 }
 
 /**
- * The command that goes on with a run.
+ * What a page says while a run has nothing for it, with the command that goes on with the run if one can.
  * @param {any} run
+ * @param {string} text what is missing and what makes it, without its last mark
  */
-export function resumeCommand(run) {
-  return (
-    run.commands.find((one) => one.command.includes(" --resume "))?.command ??
-    `leyden train --resume ${shellWord(run.name)}`
-  );
+export function nothingYet(run, text) {
+  const resume = run.commands.find((one) => one.command.includes(" --resume "))?.command;
+  return empty(resume ? `${text}:` : `${text}.`, resume);
 }
 
 function drawHeading(heading, run, crumbs) {

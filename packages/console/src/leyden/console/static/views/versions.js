@@ -6,16 +6,16 @@
 import { actionsAllowed } from "../api.js";
 import { element, fill } from "../dom.js";
 import { action } from "../elements/action.js";
-import { badge, command, empty, facts, panel, smallTable } from "../elements/page.js";
+import { badge, command, facts, panel, smallTable } from "../elements/page.js";
 import { Tree } from "../elements/tree.js";
 import { moment, number, percent, result, shellWord, visible } from "../format.js";
-import { offerRefresh, resumeCommand, runFrame } from "./run_frame.js";
+import { nothingYet, offerRefresh, runFrame } from "./run_frame.js";
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
   const frame = runFrame(page, "versions", [["Versions", null]], (run, body) => {
     if (!run.versions.length)
-      return body.append(empty("This run has no version yet. Each step of a run makes one:", resumeCommand(run)));
+      return body.append(nothingYet(run, "This run has no version yet. Each step of a run makes one"));
     draw(page, run, body);
   });
   offerRefresh(frame);
