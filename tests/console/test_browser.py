@@ -158,6 +158,21 @@ def test_a_run_that_is_read_from_its_store_alone_names_no_command_that_continues
     assert errors == []
 
 
+def test_runs_are_chosen_and_compared_with_keys_alone(browser: Browser, serve: Any, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        made_run(tmp_path, name)
+    page, _, errors = new_page(browser)
+    page.goto(serve("--runs", str(tmp_path)))
+    page.locator("tbody a").first.wait_for()
+
+    for key in ("j", "x", "j", "x", "g", "c"):
+        page.keyboard.press(key)
+    page.wait_for_function("() => location.hash.startsWith('#/compare?runs=')")
+
+    page.locator("main").get_by_role("link", name="two").first.wait_for()
+    assert errors == []
+
+
 def test_a_link_with_an_attack_runs_nothing(browser: Browser, serve: Any, small_run: Path) -> None:
     page, hosts, errors = new_page(browser)
     page.goto(serve("--runs", str(small_run.parent)))
