@@ -47,8 +47,8 @@ class FolderRun(Run):
         """Return the run as one line. The files are read only if they have changed."""
         folder = self._folder
         in_use = folder.is_in_use()
-        files = (folder.config_file, folder.metrics_file, folder.report_file, folder.failed_file)
-        stamp = (float(in_use), *map(_changed, files))
+        ends = (folder.report_file, folder.failed_file, folder.session_error_file)
+        stamp = (float(in_use), *map(_changed, (folder.config_file, folder.metrics_file, *ends)))
         if self._item is None or self._item[0] != stamp:
             self._item = (stamp, self._read_item(key, in_use=in_use))
             await asyncio.sleep(0)  # of a thousand runs: other requests go first
@@ -60,6 +60,7 @@ class FolderRun(Run):
         steps = [line for line in lines if "reward" in line and "alert" not in line]
         last: Mapping[str, Any] = steps[-1] if steps else {}
         failure = folder.failure()
+        error = failure or (folder.session_error() if report is None and not in_use else None)
         began = _time(folder.path / "run_id") or _time(folder.config_file)
         return RunItem(
             key=key,
@@ -80,7 +81,7 @@ class FolderRun(Run):
             began=began,
             updated=_time(folder.metrics_file) or began,
             seconds=None if report is None else report.seconds,
-            error=failure or (None if report is None else report.stopped_early),
+            error=error or (None if report is None else report.stopped_early),
         )
 
     def _held_out(self, report: RunReport | None, lines: Sequence[Line]) -> list[HeldOut]:

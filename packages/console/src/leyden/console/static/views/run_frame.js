@@ -85,10 +85,11 @@ export function offerRefresh(frame) {
  * What a page says when the run has nothing to show yet.
  * @param {any} run
  * @param {string} text what there is none of
- * @param {string} how how a run comes to it; a command follows, unless the run's folder is not on this machine
+ * @param {string} how how a run comes to it; said with the command that goes on with the run, if one can
  */
 export function nothingYet(run, text, how) {
-  return run.folder === null ? empty(text) : empty(`${text} ${how}`, resumeCommand(run));
+  const resume = run.commands.find((one) => one.command.includes(" --resume "))?.command;
+  return resume ? empty(`${text} ${how}`, resume) : empty(text);
 }
 
 /**
@@ -110,18 +111,6 @@ export function inTheFolder(run, what, unknown = "Not known yet.") {
 export function inCommands(run) {
   const where = run.source === "runs" || run.source === "runs/" ? "" : ` --runs ${shellWord(run.source)}`;
   return { name: run.folder?.split("/").pop() || run.name, where };
-}
-
-/**
- * The command that goes on with a run.
- * @param {any} run
- */
-function resumeCommand(run) {
-  const { name, where } = inCommands(run);
-  return (
-    run.commands.find((one) => one.command.includes(" --resume "))?.command ??
-    `leyden train --resume ${shellWord(name)}${where}`
-  );
 }
 
 function drawHeading(heading, run, crumbs) {

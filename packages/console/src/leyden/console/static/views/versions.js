@@ -6,7 +6,7 @@
 import { actionsAllowed } from "../api.js";
 import { element, fill } from "../dom.js";
 import { action } from "../elements/action.js";
-import { badge, command, empty, facts, panel, smallTable } from "../elements/page.js";
+import { badge, command, facts, panel, smallTable } from "../elements/page.js";
 import { Tree } from "../elements/tree.js";
 import { moment, number, percent, result, shellWord, visible } from "../format.js";
 import { inCommands, nothingYet, offerRefresh, runFrame } from "./run_frame.js";
