@@ -294,6 +294,26 @@ def test_a_trial_that_fails_says_why_and_has_no_rollouts(tried: TestClient) -> N
     assert (answer["rollouts"], answer["ended"], answer["problem"]) == ([], True, None)
 
 
+@pytest.mark.integration
+def test_a_trial_that_is_stopped_keeps_what_it_has_recorded(tried: TestClient) -> None:
+    ended(tried, post(tried, "runs/tried/try/find", {"tasks": "val"})["id"])
+    (text,) = get(tried, "runs/tried/try")["texts"]
+    edited = {"prompts": "edited", "texts": {text["name"]: "a"}}
+    job = post(tried, "runs/tried/try", {"a": {}, "b": edited, "tasks": "val", "repeats": 100})
+    for _ in range(600):
+        if "succeeded" in [one["status"] for one in get(tried, f"jobs/{job['id']}/trial")["rollouts"]]:
+            break
+        time.sleep(0.1)
+
+    post(tried, f"jobs/{job['id']}/stop", {})
+
+    assert ended(tried, job["id"])["state"] == "stopped"
+    answer = get(tried, f"jobs/{job['id']}/trial")
+    statuses = {one["status"] for one in answer["rollouts"]}
+    assert answer["ended"] and len(answer["rollouts"]) == 600
+    assert {"succeeded", "cancelled"} <= statuses <= {"succeeded", "cancelled", "failed"}
+
+
 def test_a_console_without_actions_shows_the_commands_alone(folder: RunFolder, console: TestClient) -> None:
     offer = get(console, "runs/small/try")
 

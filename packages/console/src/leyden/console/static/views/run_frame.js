@@ -6,7 +6,7 @@
 import { get, watchRun } from "../api.js";
 import { element, fill } from "../dom.js";
 import { badge, empty, load, problem, stateBadge } from "../elements/page.js";
-import { number, visible } from "../format.js";
+import { number, shellWord, visible } from "../format.js";
 import { link } from "../router.js";
 
 const PAGES = [
@@ -82,13 +82,35 @@ export function offerRefresh(frame) {
 }
 
 /**
- * What a page says while a run has nothing for it, with the command that goes on with the run if one can.
+ * What a page says when the run has nothing to show yet.
  * @param {any} run
- * @param {string} text what is missing and what makes it, without its last mark
+ * @param {string} text what there is none of
+ * @param {string} how how a run comes to it; the command that continues the run follows, if one can
  */
-export function nothingYet(run, text) {
+export function nothingYet(run, text, how) {
   const resume = run.commands.find((one) => one.command.includes(" --resume "))?.command;
-  return empty(resume ? `${text}:` : `${text}.`, resume);
+  return resume ? empty(`${text} ${how}`, resume) : empty(text);
+}
+
+/**
+ * A line in the place of what only the folder of a run has.
+ * @param {any} run
+ * @param {string} what
+ * @param {string} [unknown] the line if the folder is here
+ */
+export function inTheFolder(run, what, unknown = "Not known yet.") {
+  const text = run.folder === null ? `${what} in the run's folder, which is not on this machine.` : unknown;
+  return element("p.note", {}, text);
+}
+
+/**
+ * How commands of `leyden` name a run: by its folder, which may have been renamed since the run began.
+ * @param {any} run
+ * @returns {{name: string, where: string}} not yet quoted, and ` --runs FOLDER` or an empty text
+ */
+export function inCommands(run) {
+  const where = run.source === "runs" || run.source === "runs/" ? "" : ` --runs ${shellWord(run.source)}`;
+  return { name: run.folder?.split("/").pop() || run.name, where };
 }
 
 function drawHeading(heading, run, crumbs) {

@@ -9,7 +9,7 @@ import { Curve } from "../elements/curve.js";
 import { badge, choice, command, fold, load, longText, panel, problem, smallTable, stateBadge } from "../elements/page.js";
 import { portions } from "../elements/shares.js";
 import { slice } from "../elements/slice.js";
-import { counted, moment, number, points, result, signed, visible } from "../format.js";
+import { counted, moment, number, result, visible } from "../format.js";
 import { link } from "../router.js";
 
 /** @param {import("../app.js").Page} page */
@@ -141,15 +141,11 @@ class StudyPage {
       [`Default (trial ${other})`, this.#format(found.default), runLinks(runsOf(other), () => "")],
     ];
     const keys = found.runs.map((run) => run.key).filter(Boolean);
-    const show = this.study.is_share ? points : signed;
-    const difference = found.difference;
     return element(
-      "section",
+      "section.stack",
       { "aria-label": "Confirmation" },
       element("h3", {}, `Confirmation on ${visible(found.held_out)}, seeds ${found.seeds.join(", ")}`),
       smallTable("Confirmation", ["Settings", ">Score", "Runs"], rows),
-      difference &&
-        element("p.note", {}, `Difference ${show(difference.mean)}, 95 % interval ${show(difference.low)} to ${show(difference.high)}.`),
       keys.length > 1 && element("p", {}, element("a", { href: link(["compare"], { runs: keys.slice(0, 8).join(",") }) }, "Compare these runs")),
     );
   }

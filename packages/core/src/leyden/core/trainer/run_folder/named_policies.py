@@ -1,12 +1,12 @@
 """Policies that a person names on the command line: a Hugging Face model, or a version of a run."""
 
-import asyncio
 import tempfile
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from leyden.core.errors import RunError, UsageError
+from leyden.core.trainer.event_loop import ended_by_sigterm, run_loop
 from leyden.core.trainer.run_folder.models import Models, export_version, find_version
 from leyden.core.trainer.run_folder.versions import ModelVersion
 
@@ -20,18 +20,18 @@ def policy_sources(given: Mapping[str, str | None], runs: Path) -> Generator[lis
     finished run has kept are folders already. Raises UsageError, with the option in one line, for a version without
     weights.
     """
-    with tempfile.TemporaryDirectory(prefix="leyden-policies-") as scratch:
+    with ExitStack() as folders:
         known: dict[str | None, str | None] = {None: None}
         for option, named in given.items():
             if named is not None and named not in known:
                 try:
-                    known[named] = _source(named, runs, Path(scratch) / str(len(known)))
+                    known[named] = _source(named, runs, folders)
                 except RunError as error:
                     raise UsageError(f"{option} {named}: {error}") from None
         yield [known[named] for named in given.values()]
 
 
-def _source(named: str, runs: Path, scratch: Path) -> str:
+def _source(named: str, runs: Path, folders: ExitStack) -> str:
     if (Path(named) / "config.json").exists() or not _is_version(named, runs):
         return named
     models, version = find_version(runs, named)
@@ -48,7 +48,9 @@ def _source(named: str, runs: Path, scratch: Path) -> str:
     if _is_kept(models, version):
         return str(folder.policy)
     # the last part of the path is the name of the model that the agent is given
-    return str(asyncio.run(export_version(models, version, scratch / f"{folder.path.name}-{version.version}")))
+    scratch = Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="leyden-policies-")))
+    target = scratch / f"{folder.path.name}-{version.version}"
+    return str(run_loop(ended_by_sigterm(export_version(models, version, target))))
 
 
 def _is_version(named: str, runs: Path) -> bool:

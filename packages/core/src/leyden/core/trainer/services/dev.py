@@ -24,7 +24,7 @@ from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.trainer.agents.local import AgentPlan, served_resources, worker_agents
-from leyden.core.trainer.event_loop import run_both, run_loop
+from leyden.core.trainer.event_loop import ended_by_sigterm, run_both, run_loop
 from leyden.core.trainer.rollouts.recorded import RecordedRollout, read_rollout
 from leyden.core.trainer.rollouts.tasks import not_whole
 from leyden.core.trainer.serving.address import RunAddress, open_gateway
@@ -116,8 +116,8 @@ def dry_rollouts(
     """Run `agent` as each of `rollouts` says, and return the recorded rollouts in this order; see `dry_run`.
 
     They begin in this order, up to `plan.concurrency` of them at once. Raises UsageError for a store that has one of
-    them already, or rollouts that are under way, as the workers here would run those. Rollouts that an error leaves
-    unfinished are cancelled in the plan's store.
+    them already, or rollouts that are under way, as the workers here would run those. Rollouts that an error,
+    Ctrl-C or SIGTERM leaves unfinished are cancelled in the plan's store.
     """
     _check_tasks(plan, agent, [rollout.task for rollout in rollouts])
     live = None
@@ -125,7 +125,7 @@ def dry_rollouts(
         loaded = LoadedAgent.of(agent, reward, input=plan.input, hooks=plan.hooks)
         live = _Live(loaded, LiveProcesses(plan.isolation, loaded))
     try:
-        return run_loop(_dry_run(plan, agent, rollouts, reward, live, on_finished))
+        return run_loop(ended_by_sigterm(_dry_run(plan, agent, rollouts, reward, live, on_finished)))
     finally:
         if live is not None:
             live.processes.end()
