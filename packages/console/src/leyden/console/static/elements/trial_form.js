@@ -21,10 +21,13 @@ const drafts = new Map();
  * @param {import("../app.js").Page} page
  * @param {any} run
  * @param {any} offer answer of `/runs/{key}/try`
- * @param {{find: (tasks: string) => void, start: (body: object) => void}} actions
+ * @param {object} actions
+ * @param {(tasks: string) => void} actions.find
+ * @param {(body: object) => void} actions.start
+ * @param {(why: string) => void} actions.refuse
  * @returns {HTMLElement}
  */
-export function trialForm(page, run, offer, { find, start }) {
+export function trialForm(page, run, offer, { find, start, refuse }) {
   const { query } = page;
   const { key } = page.parameters;
   if (!drafts.has(key)) drafts.set(key, { a: {}, b: {} });
@@ -47,6 +50,8 @@ export function trialForm(page, run, offer, { find, start }) {
   const submit = (event) => {
     event.preventDefault();
     const body = Object.fromEntries(["a", "b"].map((name) => [name, asked(offer, variants[name], written[name])]));
+    const same = ["a", "b"].find((name) => body[name].prompts === "edited" && !Object.keys(body[name].texts).length);
+    if (same) return refuse(`No text of variant ${same.toUpperCase()} differs from the agent's own: edit one.`);
     start({ ...body, tasks: chosen.tasks, count: Number(count.input.value), repeats: Number(repeats.input.value) });
   };
   return element(

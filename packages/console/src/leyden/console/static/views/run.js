@@ -50,7 +50,9 @@ class RunPage {
     this.rollouts = element("span", {}, run.rollouts ? number(run.rollouts) : "–");
     this.grid = element("div.charts", {}, element("p.note", { "aria-busy": "true" }, "Loading…"));
     this.stepPanel = element("section.panel", { "aria-label": "The chosen step", hidden: true });
-    body.append(...this.#summary(), this.failed, this.#controls(), this.stepPanel, this.grid, ...this.#below());
+    const below = this.#below();
+    const [summary, controls] = [this.#summary(), this.#controls()];
+    body.append(...summary, this.actions, this.failed, controls, this.stepPanel, this.grid, ...below);
   }
 
   /** Requests what is new since the last answer; while a request is on its way, one more is noted. */
@@ -340,7 +342,7 @@ class RunPage {
     const report =
       this.run.report && fold("Report", (body) => body.append(longText(plain(this.run.report), { name: "report" })));
     const columns = element("div.columns", {}, time, this.run.commands.length ? commands : null);
-    return [columns, this.actions, config, report].filter(Boolean);
+    return [columns, config, report].filter(Boolean);
   }
 
   /** What the console can do with the run, if it is allowed to. */
@@ -353,12 +355,13 @@ class RunPage {
     const stop = `Stop the run ${visible(run.name)}? It ends after its last checkpoint, and can be continued.`;
     fill(
       target,
-      panel(
-        "Actions",
+      element(
+        "div.bar",
+        { role: "group", "aria-label": "Actions" },
         run.state === "running" && action("Stop", { path: () => ["runs", run.key, "stop"], question: stop, signal }),
         ["stopped", "failed", "not finished"].includes(run.state) &&
           action("Continue", { path: () => ["runs", run.key, "resume"], signal }),
-        element("p", {}, again),
+        again,
       ),
     );
   }

@@ -6,7 +6,7 @@
 import { actionsAllowed } from "../api.js";
 import { element, fill } from "../dom.js";
 import { action } from "../elements/action.js";
-import { badge, command, facts, panel, smallTable } from "../elements/page.js";
+import { badge, command, empty, facts, panel, smallTable } from "../elements/page.js";
 import { Tree } from "../elements/tree.js";
 import { moment, number, percent, result, shellWord, visible } from "../format.js";
 import { inCommands, nothingYet, offerRefresh, runFrame } from "./run_frame.js";
@@ -76,7 +76,7 @@ function label(run, one) {
   return [
     element("span.tree-kind", {}, `version ${number(one.version)}`),
     one.kept && badge("kept", "good"),
-    one.has_weights ? badge("weights") : null,
+    one.has_weights ? badge(run.policy ? "weights" : "checkpoint") : null,
     element("span.tree-end", {}, results(run, one.held_out)),
   ];
 }
@@ -100,7 +100,7 @@ function versionDetails(run, one) {
     facts([
       ["Made from", one.parent === null ? "the beginning" : `version ${number(one.parent)}`],
       ["Created", moment(one.created)],
-      ["Weights", one.has_weights ? "on disk" : "no longer on disk"],
+      [run.policy ? "Weights" : "Checkpoint", one.has_weights ? "on disk" : "no longer on disk"],
     ]),
     rows.length
       ? smallTable("Held-out results", ["Held-out set", ">With the agent's settings", ">Sampled"], rows)

@@ -45,8 +45,8 @@ function draw(page, target, found, allowed) {
 function past(found) {
   const set = visible(found.held_out[0]);
   const trials = `Trials are compared on ${set}; the run's own settings are the default, which they have to beat.`;
-  if (!found.past) return `${trials} No other run of this experiment has finished, so the search begins with nothing.`;
-  return `${trials} ${counted(found.past, "other finished run")} of this experiment may become ${found.past === 1 ? "a trial" : "trials"}.`;
+  if (!found.past) return `${trials} No other run like this one has finished, so the search begins with nothing.`;
+  return `${trials} ${counted(found.past, "other finished run")} like this one may become ${found.past === 1 ? "a trial" : "trials"}.`;
 }
 
 /** The fields of the search. Every value is in the address. */

@@ -68,7 +68,7 @@ function draw(page, run, target, offer, isAllowed) {
       fails(error);
     }
   };
-  fill(target, trialForm(page, run, offer, { find, start }), trouble, finding);
+  fill(target, trialForm(page, run, offer, { find, start, refuse: (why) => fails(new Error(why)) }), trouble, finding);
 }
 
 function withoutActions({ find, try: compare }) {
