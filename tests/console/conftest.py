@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,17 +22,17 @@ ADDRESS = re.compile(r"http://\S+")
 
 
 @pytest.fixture
-def browser(tmp_path: Path) -> Generator[Browser]:
+def browser() -> Generator[Browser]:
     """The machine's own Chromium; skips the test where there is none, unless the clients are required."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
         missing = "no Chromium on this machine: apt-get install chromium"
         assert os.environ.get("LEYDEN_CLIENTS") != "required", missing
         pytest.skip(missing)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox"], env={**os.environ, "TMPDIR": str(tmp_path)}
-        )
+    # Chromium leaves files behind; the folder's path is short, as that of a socket in it has a limit.
+    with tempfile.TemporaryDirectory(prefix="c", ignore_cleanup_errors=True) as folder, sync_playwright() as playwright:
+        environment = {**os.environ, "TMPDIR": folder}
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], env=environment)
         yield browser
         browser.close()
 
