@@ -67,7 +67,7 @@ def test_values_are_emitted_and_read_again(opened: OpenAttempt) -> None:
     assert (annotation.name, annotation.attributes) == (semconv.AGL_ANNOTATION, {"tag": "fast", "of.tool": "sql"})
     names = [semconv.AGL_MESSAGE, semconv.AGL_OBJECT, semconv.AGL_EXCEPTION, semconv.AGL_ANNOTATION]
     assert [span.name for span in opened.notes] == names
-    assert agl.SpanNames.MESSAGE == message.name
+    assert message.name == agl.SpanNames.MESSAGE
 
 
 def test_operations_record_what_they_were_given_and_returned(opened: OpenAttempt) -> None:
@@ -101,7 +101,7 @@ def test_an_operation_that_fails_records_its_error(opened: OpenAttempt) -> None:
 
 
 def test_what_has_no_meaning_here_is_refused() -> None:
-    with pytest.raises(ReplacedName, match="store.add_span"):
+    with pytest.raises(ReplacedName, match=r"store\.add_span"):
         agl.emit_message("hello", propagate=False)
     with pytest.raises(TypeError, match="emit_object"):
         agl.emit_message(3)  # pyright: ignore[reportArgumentType]  # what an agent may pass

@@ -45,6 +45,15 @@ def test_the_package_has_no_names_but_those_of_the_original() -> None:
     assert dir(agl) == sorted(agl.__all__)
 
 
+def test_modules_are_attributes_and_that_of_rewards_stays_the_decorator() -> None:
+    assert agl.store.InMemoryLightningStore is agl.InMemoryLightningStore
+    from leyden.core.agent_lightning.reward import find_final_reward
+
+    assert find_final_reward is agl.find_final_reward
+    assert agl.reward(lambda: 0.5)() == 0.5
+    assert sorted({*agl.MODULES, "reward"}) == sorted(MODULES)
+
+
 def test_a_name_that_the_original_does_not_have_is_an_attribute_error() -> None:
     assert not hasattr(agl, "Lightening")
     assert not hasattr(import_module("leyden.core.agent_lightning.types"), "Lightening")

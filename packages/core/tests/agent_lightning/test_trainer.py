@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ import pytest
 import leyden.core.agent_lightning as agl
 from leyden.core.agent_lightning.replaced import ReplacedName
 from leyden.core.agent_lightning.trainer import REPLACED
+from leyden.core.data import semconv
 from leyden.core.errors import UsageError
 from leyden.core.testing.servers.chat_endpoint import ChatEndpoint, chat_endpoint
 
+POLICY = Path(__file__).parents[4] / "examples/calculator_langgraph/policy"
 PROMPTS = ["Answer: {question}", "Answer in one word: {question}"]
 
 
@@ -83,6 +86,57 @@ def test_an_algorithm_of_ones_own_finds_the_best_prompt(provider: ChatEndpoint) 
 
 
 @pytest.mark.integration
+def test_calls_of_the_algorithm_itself_go_to_its_provider(provider: ChatEndpoint) -> None:
+    @agl.algo
+    async def judging(store: agl.LightningStore) -> None:
+        from openai import AsyncOpenAI
+
+        rollout = await store.enqueue_rollout("Which colour has the sky?")
+        asked: Any = [{"role": "user", "content": "Is one word enough?"}]
+        await AsyncOpenAI().chat.completions.create(model="gpt-5-mini", messages=asked)
+        await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=30.0)
+        calls = [span for span in await store.query_spans(rollout.rollout_id) if semconv.CALL_ID in span.attributes]
+        assert len(calls) == 1
+
+    prompt = agl.PromptTemplate(template=PROMPTS[0], engine="f-string")
+    agl.Trainer(algorithm=judging, initial_resources={"prompt": prompt}).fit(answering)
+    assert sorted(call["body"]["model"] for call in provider.seen) == ["gpt-4.1-nano", "gpt-5-mini"]
+
+
+@pytest.mark.integration
+@pytest.mark.long
+@pytest.mark.timeout(120)
+def test_an_algorithm_reads_the_tokens_of_a_policy() -> None:
+    """As in the tutorial on fine-tuning: collect rollouts of a model, and keep the best as examples."""
+    kept: list[agl.Triplet] = []
+
+    @agl.llm_rollout
+    def short(task: str, llm: agl.LLM) -> float:
+        from openai import OpenAI
+
+        client = OpenAI(base_url=llm.get_base_url(), api_key="unused")
+        asked: Any = [{"role": "user", "content": task}]
+        answer = client.chat.completions.create(model=llm.model, messages=asked, max_tokens=4)
+        return 1 / (1 + len(answer.choices[0].message.content or ""))
+
+    @agl.algo
+    async def collect(
+        store: agl.LightningStore, train_dataset: agl.Dataset[str], adapter: agl.TracerTraceToTriplet
+    ) -> None:
+        rollouts = [await store.enqueue_rollout(task, mode="train") for task in train_dataset]
+        await store.wait_for_rollouts(rollout_ids=[one.rollout_id for one in rollouts], timeout=60.0)
+        for rollout in rollouts:
+            kept.extend(adapter.adapt(await store.query_spans(rollout.rollout_id)))
+
+    agl.Trainer(algorithm=collect, policy=str(POLICY), n_runners=2).fit(short, ["2 + 3?", "4 + 4?"])
+    assert len(kept) == 2
+    for triplet in kept:
+        assert triplet.prompt["token_ids"]
+        assert 0 < len(triplet.response["token_ids"]) == len(triplet.response["logprobs"]) <= 4
+        assert triplet.reward is not None
+
+
+@pytest.mark.integration
 async def test_runner_and_algorithm_share_only_a_server(provider: ChatEndpoint) -> None:
     server = agl.LightningStoreServer(agl.InMemoryLightningStore())
     await server.start()
@@ -118,7 +172,7 @@ async def test_a_runner_takes_one_step_with_hooks() -> None:
     assert (rollout.status, rollout.mode) == ("succeeded", "train")
     spans = await store.query_spans(rollout.rollout_id)
     assert agl.find_final_reward(spans) == 0.5
-    assert [agl.get_message_value(span) for span in spans][0] == "Say hello"
+    assert agl.get_message_value(spans[0]) == "Say hello"
     assert agl.SpanNames.REWARD in ended
 
     await store.enqueue_rollout({"word": "queued"})
@@ -171,7 +225,8 @@ def test_a_dry_run_answers_from_the_endpoint_of_openai(provider: ChatEndpoint) -
     trainer = agl.Trainer(n_workers=1, initial_resources={"main_prompt": prompt}, quiet=True)
     (result,) = trainer.dev(answering, ["Which colour has the sky?"])
     assert result.rollout.status == "succeeded"
-    assert agl.find_final_reward(result.spans) == 1.0
+    ((_, spans),) = result.attempts
+    assert agl.find_final_reward(spans) == 1.0
 
 
 @pytest.mark.integration
@@ -226,6 +281,14 @@ def test_arguments_are_mapped_or_refused() -> None:
         agl.Trainer(algorithm=agl.Baseline(), steps=3)
     with pytest.raises(ReplacedName, match="object itself"):
         agl.Trainer(algorithm="verl")  # pyright: ignore[reportArgumentType]  # as in the original
+
+
+def test_runs_are_checked_and_resumed_with_algorithms_that_have_them() -> None:
+    trainer = agl.Trainer(algorithm=agl.Baseline())
+    with pytest.raises(UsageError, match=r"Trainer\.check works with Leyden's algorithms"):
+        trainer.check(Emitting(), ["task"])
+    with pytest.raises(UsageError, match=r"Trainer\.resume works"):
+        trainer.resume(Emitting(), "run")
 
 
 def test_algorithms_of_functions_say_what_they_cannot_be_given() -> None:

@@ -188,6 +188,13 @@ _HOME = {
 _OTHER_NAME = {"setup_logging": "setup", "setup_module_logging": "setup_module"}
 """Names that their module has under another name."""
 _REPLACED = lookup("")
+MODULES = frozenset(
+    {
+        *("adapter", "algorithm", "emitter", "env_var", "execution", "instrumentation", "litagent", "llm_proxy"),
+        *("logging", "runner", "semconv", "store", "tracer", "trainer", "types", "verl"),
+    }
+)
+"""Modules of the package, which are its attributes without being imported, as in the original."""
 
 __all__ = [
     "APO",
@@ -270,6 +277,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a public name on first use. Raises ReplacedName for a name that something else replaces."""
+    if name in MODULES:
+        return import_module(f"{__name__}.{name}")
     if name not in _HOME:
         _REPLACED(name)
     value = getattr(import_module(f"{__name__}.{_HOME[name]}"), _OTHER_NAME.get(name, name))

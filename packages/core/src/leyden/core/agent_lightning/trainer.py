@@ -16,7 +16,9 @@ from leyden.core.errors import UsageError
 from leyden.core.runner.attempts.hooks import Hook
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer import trainer
+from leyden.core.trainer.preflight.report import CheckReport
 from leyden.core.trainer.rollouts.tasks import load_tasks
+from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.serving.endpoint import openai_endpoint
 from leyden.core.trajectory.trace_to_messages import TraceToMessages
 
@@ -127,6 +129,20 @@ class Trainer(trainer.Trainer):
             answered.initial_resources = {**self.initial_resources, "main_llm": endpoint.llm()}
             return trainer.Trainer.dev(answered, agent, tasks, reward)
         return super().dev(agent, tasks, reward)
+
+    def check(self, agent: Any, dataset: Any, reward: Any = None) -> CheckReport:
+        """Check that `fit` would learn. Raises UsageError for an algorithm that works on a store."""
+        self._needs_run("check")
+        return super().check(agent, dataset, reward)
+
+    def resume(self, agent: Any, name: str, reward: Any = None) -> RunReport:
+        """Resume a run. Raises UsageError for an algorithm that works on a store, which has no checkpoints."""
+        self._needs_run("resume")
+        return super().resume(agent, name, reward)
+
+    def _needs_run(self, what: str) -> None:
+        if self._own is not None:
+            raise UsageError(f"Trainer.{what} works with Leyden's algorithms, not with one that works on a store")
 
     def _session(self, agent: Any) -> Session:
         if isinstance(self.policy, dict):
