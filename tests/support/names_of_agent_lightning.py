@@ -50,20 +50,18 @@ MODULES = {
     "types": f"{ROOT['rollouts']} {ROOT['resources']} {ROOT['spans']}",
     "verl": "AgentDataset AgentLightningTrainer AgentModeDaemon LoadedDataset TaskRunner run_ppo",
 }
-REPLACED = frozenset(
-    """
-    AgentLightningClient AgentLightningServer DevTaskLoader lightning_cli LightningEnvVar resolve_bool_env_var
-    resolve_int_env_var resolve_str_env_var ClientServerExecutionStrategy ExecutionEvent ExecutionStrategy
-    MultiprocessingEvent SharedMemoryExecutionStrategy ThreadingEvent LLMProxy LegacyAgentRunner
-    CollectionBasedLightningStore LightningStoreThreaded DummyTracer Tracer clear_active_tracer get_active_tracer
-    set_active_tracer build_component FilterField FilterOptions GenericResponse ParallelWorkerBase RolloutLegacy
-    RolloutRawResultLegacy SortOptions Task TaskIfAny Event Link OtelResource SpanContext SpanCoreFields
-    SpanRecordingContext TraceState TraceStatus RewardMatchPolicy TraceTree with_llm_proxy with_store
-    instrument_all uninstrument_all AGL_VIRTUAL LightningResourceAttributes LightningSpanAttributes LinkAttributes
-    LinkPydanticModel RewardAttributes MongoLightningStore WeaveTracer AgentDataset AgentLightningTrainer
-    AgentModeDaemon LoadedDataset TaskRunner run_ppo
-    """.split()
-)
+_REPLACED = """AgentLightningClient AgentLightningServer DevTaskLoader lightning_cli LightningEnvVar
+resolve_bool_env_var
+resolve_int_env_var resolve_str_env_var ClientServerExecutionStrategy ExecutionEvent ExecutionStrategy
+MultiprocessingEvent SharedMemoryExecutionStrategy ThreadingEvent LLMProxy LegacyAgentRunner
+CollectionBasedLightningStore LightningStoreThreaded DummyTracer Tracer clear_active_tracer get_active_tracer
+set_active_tracer build_component FilterField FilterOptions GenericResponse ParallelWorkerBase RolloutLegacy
+RolloutRawResultLegacy SortOptions Task TaskIfAny Event Link OtelResource SpanContext SpanCoreFields
+SpanRecordingContext TraceState TraceStatus RewardMatchPolicy TraceTree with_llm_proxy with_store
+instrument_all uninstrument_all AGL_VIRTUAL LightningResourceAttributes LightningSpanAttributes LinkAttributes
+LinkPydanticModel RewardAttributes MongoLightningStore WeaveTracer AgentDataset AgentLightningTrainer
+AgentModeDaemon LoadedDataset TaskRunner run_ppo"""
+REPLACED = frozenset(_REPLACED.split())
 """Names that something else in Leyden replaces. All others can be used."""
 
 

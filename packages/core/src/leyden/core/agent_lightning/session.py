@@ -115,8 +115,8 @@ async def agents(
     """Context manager: runs the agent in a thread. Yields a function that raises the error that ended the thread."""
     async with open_gateway(store) as (address, gateway), _answering(session) as backend:
         gateway.answer_with(backend)
-        if session.resources:
-            await store.add_resources(_served(session, address))
+        if served := _served(session, address):
+            await store.add_resources(served)
         ended = threading.Event()
         machine = address.machine("live")
         thread = AgentThread(machine, loaded, session.concurrency, processes, ended, fail_closed=False)
