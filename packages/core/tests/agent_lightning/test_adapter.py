@@ -19,8 +19,14 @@ def call(number: int, agent: str = "solver", parent_id: str | None = None) -> ag
         semconv.OUTPUT_MESSAGES: '[{"role": "assistant", "content": "4"}]',
     }
     at = float(number)
-    changes = {"span_id": f"{number:016x}", "start_time": at, "end_time": at + 0.5, "parent_id": parent_id}
-    return factories.span(attributes=attributes, sequence_id=number, **changes)
+    return factories.span(
+        attributes=attributes,
+        sequence_id=number,
+        span_id=f"{number:016x}",
+        start_time=at,
+        end_time=at + 0.5,
+        parent_id=parent_id,
+    )
 
 
 def reward(value: float, at: float) -> agl.Span:

@@ -22,7 +22,7 @@ async def walk(store: agl.LightningStore) -> None:
     assert isinstance(claimed, agl.AttemptedRollout)
     rollout_id, attempt_id = claimed.rollout_id, claimed.attempt.attempt_id
     now = time.time()
-    value = {semconv.REWARD_VALUE: 0.5}
+    value: agl.Attributes = {semconv.REWARD_VALUE: 0.5}
     reward = factories.span(semconv.REWARD, value, rollout_id=rollout_id, attempt_id=attempt_id, sequence_id=0)
     await store.add_span(
         agl.Span(
