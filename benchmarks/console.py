@@ -8,6 +8,9 @@ It needs Chromium (`--chromium`, or one on the PATH) and the package playwright.
 
 - scale: a run of `--rollouts` with 20 spans each. First contentful paint, seconds until the server has read all
   rollouts (and its CPU seconds), milliseconds from a key in the filter to the next frame, and the server's memory.
+- runs: a folder of `--runs` small runs. First contentful paint and seconds until the list is there, with a server that
+  has just started; then the server's CPU milliseconds for a listing while nothing changes, milliseconds from a key in
+  the filter and from a click that sorts to the next frame, seconds until eight runs are compared, and memory.
 - memory: a run gets a step and a finished rollout each second for `--minutes`, while one tab shows its curves and
   another its rollouts. JavaScript heap of both tabs after a garbage collection, once a minute, and the server's memory.
 - training: seconds of a training step, of the calculator example, without a console, and with a console whose `--tabs`
@@ -32,6 +35,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import msgspec
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -41,24 +45,30 @@ from leyden.core.data import semconv
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.rollout import EnqueueRollout
 from leyden.core.data.span import Span
+from leyden.core.errors import RunError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.report import RunReport
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples/calculator_langgraph"
 SPANS = 20
 GROUP = 8
 FILTERS = ("b7", "b50-3", "train-v9", "")
+RUN_FILTERS = ("run-07", "experiment-3", "nothing", "")
+LISTINGS = 10
+COMPARED = 8
 BYTES = 1 << 20
 
 
 def main() -> None:
     """Measure what the arguments name, and print it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("scale", "memory", "training"), action="append")
+    parser.add_argument("--only", choices=("scale", "runs", "memory", "training"), action="append")
     parser.add_argument("--rollouts", type=int, default=10_000)
+    parser.add_argument("--runs", type=int, default=1_000)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
@@ -70,7 +80,7 @@ def main() -> None:
         parser.error("there is no Chromium on the PATH: give --chromium")
     found: dict[str, Any] = {"load": os.getloadavg()[0], "cores": os.cpu_count()}
     with tempfile.TemporaryDirectory() as temporary:
-        for name in given.only or ("scale", "training", "memory"):
+        for name in given.only or ("scale", "runs", "training", "memory"):
             found[name] = MEASURES[name](given, Path(temporary))
             print(name, json.dumps(found[name], indent=1), flush=True)
     if given.json is not None:
@@ -119,6 +129,97 @@ def filtered(page: Page, text: str) -> float:
         }""",
         text,
     )
+
+
+# --- Runs
+
+
+def runs(given: argparse.Namespace, temporary: Path) -> dict[str, Any]:
+    """Measure the list of many runs."""
+    folder = temporary / "many"
+    names = many_runs(folder, given.runs)
+    with served(folder) as console, opened(given.chromium) as browser:
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        began = time.monotonic()
+        page.goto(f"{console.address}/#/runs")
+        page.wait_for_selector("main tbody tr[aria-rowindex]")
+        listed = time.monotonic() - began
+        paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+        count = page.locator("main p.note").first.inner_text()
+        filters = {text or "(all)": filtered(page, text) for text in RUN_FILTERS}
+        sorts = {title: sorted_by(page, title) for title in ("Run", "Reward", "Last written")}
+        heap = heap_mib(page)
+        page.goto(f"{console.address}/#/compare?runs={','.join(names[:COMPARED])}")
+        began = time.monotonic()
+        page.wait_for_selector("main .big-chart > *")
+        compared = time.monotonic() - began
+        page.close()
+        return {
+            "runs": given.runs,
+            "shown": count,
+            "first_paint_ms": paint,
+            "first_list_seconds": listed,
+            "later_list": later_lists(console),
+            "filter_ms": filters,
+            "sort_ms": sorts,
+            "compare_eight_seconds": compared,
+            "tab_mib": heap,
+            "server_mib": console.mib(),
+        }
+
+
+def later_lists(console: "Served") -> dict[str, float]:
+    """Return CPU and wall-clock milliseconds of the server for a list of runs of which none has changed."""
+    cpu, wall = console.cpu_seconds(), 0.0
+    for _ in range(LISTINGS):
+        time.sleep(1.1)
+        began = time.monotonic()
+        with urlopen(f"{console.address}/api/runs") as answer:
+            answer.read()
+        wall += time.monotonic() - began
+    return {
+        "cpu_ms": 1000 * (console.cpu_seconds() - cpu) / LISTINGS,
+        "wall_ms": 1000 * wall / LISTINGS,
+    }
+
+
+def sorted_by(page: Page, title: str) -> float:
+    """Return the milliseconds from a click at a column's title until the next frame has been drawn."""
+    return page.evaluate(
+        """async title => {
+            const heads = [...document.querySelectorAll("main th button.sort")];
+            const began = performance.now();
+            heads.find(one => one.textContent === title).click();
+            await new Promise(resolve => requestAnimationFrame(() => setTimeout(resolve, 0)));
+            return performance.now() - began;
+        }""",
+        title,
+    )
+
+
+def many_runs(folder: Path, count: int) -> list[str]:
+    """Make runs that have finished, that were interrupted, and that ended before their first step; return their names.
+
+    Each is a copy of one run with the name, the experiment, the metrics and the state changed.
+    """
+    pattern = new_run(folder.parent / "pattern", "pattern")
+    for step in range(1, 21):
+        pattern.append_metrics({"step": step, "reward": step / 20, "loss": 0.1, "groups": 16, "seconds": 1.0})
+    with pattern.locked():  # leaves its file
+        config = pattern.config_file.read_text()
+    names = [f"run-{number:04}" for number in range(count)]
+    for number, name in enumerate(names):
+        run = RunFolder(folder / name)
+        shutil.copytree(pattern.path, run.path)
+        text = config.replace("name: pattern", f"name: {name}").replace(
+            "experiment: null", f"experiment: experiment-{number % 17}"
+        )
+        run.config_file.write_text(text)
+        if number % 5:
+            run.write_report(RunReport(name=name, seed=0, steps=20, seconds=20.0 + number))
+        elif number % 2:
+            run.note_failure(RunError("the agent could not be loaded"))
+    return names
 
 
 # --- Memory
@@ -342,7 +443,7 @@ def opened(chromium: str) -> Generator[Browser]:
             browser.close()
 
 
-MEASURES = {"scale": scale, "memory": memory, "training": training}
+MEASURES = {"scale": scale, "runs": runs, "memory": memory, "training": training}
 
 if __name__ == "__main__":
     main()

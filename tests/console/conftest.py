@@ -21,7 +21,7 @@ ADDRESS = re.compile(r"http://\S+")
 
 
 @pytest.fixture
-def browser() -> Generator[Browser]:
+def browser(tmp_path: Path) -> Generator[Browser]:
     """The machine's own Chromium; skips the test where there is none, unless the clients are required."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
@@ -29,7 +29,9 @@ def browser() -> Generator[Browser]:
         assert os.environ.get("LEYDEN_CLIENTS") != "required", missing
         pytest.skip(missing)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox"], env={**os.environ, "TMPDIR": str(tmp_path)}
+        )
         yield browser
         browser.close()
 

@@ -135,6 +135,44 @@ def test_no_text_of_an_agent_runs_as_code(browser: Browser, serve: Any, tmp_path
     assert (dialogs, errors, hosts) == ([], [], {"127.0.0.1"})
 
 
+def test_a_run_that_is_read_from_its_store_alone_names_no_command_that_continues_it(
+    browser: Browser, serve: Any, tmp_path: Path
+) -> None:
+    uri = f"sqlite:///{tmp_path / 'captures.db'}"
+
+    async def stored() -> None:
+        store = await open_store(uri)
+        await store.close()
+
+    run_apart(stored())
+    page, _, errors = new_page(browser)
+    page.goto(serve(uri))
+    run = page.locator("tbody a").first.get_attribute("href")
+
+    for route in ("/rollouts", "/versions", "/bottlenecks"):
+        visit(page, f"{run}{route}")
+        page.locator(".empty").wait_for()
+        assert page.locator("main").get_by_text("leyden train").count() == 0, route
+    visit(page, f"{run}/absent")
+    assert page.title() == "No such page · Leyden"
+    assert errors == []
+
+
+def test_runs_are_chosen_and_compared_with_keys_alone(browser: Browser, serve: Any, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        made_run(tmp_path, name)
+    page, _, errors = new_page(browser)
+    page.goto(serve("--runs", str(tmp_path)))
+    page.locator("tbody a").first.wait_for()
+
+    for key in ("j", "x", "j", "x", "g", "c"):
+        page.keyboard.press(key)
+    page.wait_for_function("() => location.hash.startsWith('#/compare?runs=')")
+
+    page.locator("main").get_by_role("link", name="two").first.wait_for()
+    assert errors == []
+
+
 def test_a_link_with_an_attack_runs_nothing(browser: Browser, serve: Any, small_run: Path) -> None:
     page, hosts, errors = new_page(browser)
     page.goto(serve("--runs", str(small_run.parent)))

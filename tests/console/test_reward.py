@@ -107,7 +107,9 @@ def test_a_reward_is_edited_scored_and_saved(browser: Browser, serve: Any, tmp_p
     assert (tmp_path / "rewards/own.py").read_text() == OWN
     expect(editor(page)).to_have_value(EDITED)
     expect(page.get_by_role("combobox", name="File")).to_have_value("rewards/own_2.py")
-    page.get_by_role("textbox", name="New file").fill("rewards/own.py")
+    new_file = page.get_by_role("textbox", name="New file")
+    expect(new_file).to_have_value(re.compile("own_2_2.py$"))  # the page names the next one when it has saved
+    new_file.fill("rewards/own.py")
     page.get_by_role("button", name="Save as this file").click()
     expect(page.get_by_role("alert")).to_contain_text("own.py exists, and is not overwritten")
     page.get_by_role("combobox", name="File").select_option("rewards/own.py")

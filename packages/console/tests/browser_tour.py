@@ -39,7 +39,9 @@ def tour(page: Page, base: str, run_key: str, shot: Shot) -> list[str]:
 _SETTLED = """() => {
     const main = document.getElementById("main");
     const isWaiting = main.querySelector("[aria-busy]") !== null;
-    return main.querySelector("h1") !== null && !isWaiting && main.textContent.length > 80;
+    const body = main.querySelector(".run-body");
+    const isDrawn = body === null || body.hasChildNodes();
+    return main.querySelector("h1") !== null && isDrawn && !isWaiting && main.textContent.length > 80;
 }"""
 
 

@@ -51,6 +51,13 @@ async def test_a_job_that_fails_keeps_its_reason(jobs: Jobs) -> None:
     assert (ended.state, ended.exit_code, ended.output) == ("failed", 1, ["leyden: no such run"])
 
 
+@pytest.mark.parametrize("code", [130, 143])
+async def test_a_training_that_another_command_stops_has_not_failed(jobs: Jobs, code: int) -> None:
+    ended = await jobs.ended(start(jobs, f"import sys; sys.exit({code})").id)
+
+    assert (ended.state, ended.exit_code) == ("stopped", code)
+
+
 async def test_leyden_itself_runs_and_its_text_is_the_output() -> None:
     jobs = Jobs()
     ended = await jobs.ended(jobs.start("version", "the version", ["--version"]).id)

@@ -256,6 +256,12 @@ def test_a_file_that_is_not_allowed_is_not_written(
     assert (place / "rewards/own.py").read_text() == OWN
 
 
+def test_the_refusal_names_each_allowed_folder_once(acting: TestClient, place: Path) -> None:
+    error = post(acting, "reward/save", {"path": "/tmp/outside.py", "text": EDITED}, 422)["error"]
+
+    assert error.endswith(f" is not below {place}, where rewards can be saved")
+
+
 def test_the_source_is_found_without_running_it(acting: TestClient, place: Path) -> None:
     (place / "rewards/own.py").write_text("raise SystemExit\ndef score(task, result): ...\n")
     (place / "rewards/broken.py").write_text("def score(:\n")

@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from leyden.console.runs.catalogue import Catalogue
 from leyden.console.server import Console
+from leyden.core.errors import RunError
 from leyden.core.trainer.run_folder.folder import RunFolder
 
 
@@ -136,6 +137,18 @@ def test_a_rollout_is_a_tree_with_its_group(console: TestClient) -> None:
     assert (spans[2]["error"], spans[2]["tool"]["arguments"]) == ("division by zero", '{"expression": "1 / 0"}')
     assert found["outcome"]["steps"] == ["step 1"]
     assert [one["id"] for one in found["siblings"]] == [f"{GROUP}-{number}" for number in range(4)]
+
+
+def test_a_run_that_an_error_ended_says_why(tmp_path: Path) -> None:
+    folder = made_run(tmp_path, finished=False)
+    folder.note_session_error(RunError("reward score raised ValueError"))
+
+    with TestClient(Console(Catalogue([tmp_path])).application()) as client:
+        (run,) = get(client, "runs")["runs"]
+        (process, *_) = get(client, "runs/small/health")["liveness"]
+
+    assert (run["state"], run["error"]) == ("not finished", "reward score raised ValueError")
+    assert process["message"] == "the run is not finished: reward score raised ValueError"
 
 
 def test_a_rollout_that_failed_says_why(console: TestClient) -> None:

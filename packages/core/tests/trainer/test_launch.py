@@ -8,7 +8,7 @@ import pytest
 from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.algorithm.verl.algorithm import VERL
 from leyden.core.algorithm.verl.driver.owned_settings import CHANGEABLE
-from leyden.core.errors import RunError, UsageError
+from leyden.core.errors import RewardError, RunError, UsageError
 from leyden.core.trainer.agents.placement import RunnerPlacement
 from leyden.core.trainer.config import EvaluationSet, RunConfig
 from leyden.core.trainer.launch import ResumeChanges, changed, check_needed, resume
@@ -145,3 +145,32 @@ def test_without_steps_a_run_needs_held_out_tasks_and_no_algorithm() -> None:
     for more in algorithms:
         with pytest.raises(UsageError, match="leave the algorithm and its critic out"):
             check_needed(RunConfig(**given, **more, held_out=held_out), tasks)
+
+
+def test_the_error_that_ends_a_session_is_kept_until_the_next_one_begins(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, verl_run(), [{"question": "?"}], {})
+    seen: list[str | None] = []
+
+    def failing(_: RunFolder, __: RunConfig) -> Any:
+        raise RewardError("reward score raised ValueError")
+
+    def working(folder: RunFolder, _: RunConfig) -> Any:
+        seen.append(folder.session_error())
+
+    with pytest.raises(RewardError):
+        resume(tmp_path, "r", failing)
+    assert folder.session_error() == "reward score raised ValueError"
+    resume(tmp_path, "r", working)
+    assert (seen, folder.session_error()) == ([None], None)
+
+
+def test_a_second_process_that_is_refused_is_not_why_a_run_ended(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, verl_run(), [{"question": "?"}], {})
+
+    def refused(folder: RunFolder, _: RunConfig) -> Any:
+        with folder.locked():
+            pass
+
+    with folder.locked(), pytest.raises(RunError):
+        resume(tmp_path, "r", refused)
+    assert folder.session_error() is None

@@ -55,17 +55,19 @@ async def comparison(views: Sequence[RunView]) -> dict[str, Any]:
     """Return the settings in which runs differ, and their held-out results task by task."""
     versions = [await view.run.versions() for view in views]
     shown = [evaluated(own) for own in versions]
-    notes = [
-        f"{view.key}: no version of it was evaluated task by task"
-        for view, own in zip(views, shown, strict=True)
-        if own is None
-    ]
+    lacking = [view for view, own in zip(views, shown, strict=True) if own is None]
+    why = {
+        "no version was evaluated task by task": [view.key for view in lacking if view.run.path is not None],
+        "results task by task are in the run's folder, which is not on this machine": [
+            view.key for view in lacking if view.run.path is None
+        ],
+    }
     return {
         "runs": [await view.run.item(view.key) for view in views],
         "differences": differences([await view.run.config() for view in views]),
         "sets": compared_sets(versions),
         "versions": [None if own is None else own.version for own in shown],
-        "notes": notes,
+        "notes": [f"{', '.join(keys)}: {reason}" for reason, keys in why.items() if keys],
     }
 
 

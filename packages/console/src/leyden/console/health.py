@@ -91,7 +91,7 @@ def _rollouts(rows: Sequence[Row]) -> Sign:
     name = "rollouts"
     recent = [row for row in rows if row.status in ("succeeded", "failed")][-100:]
     if not recent:
-        return Sign(name=name, level="unknown", message="no rollout has ended yet")
+        return Sign(name=name, level="unknown", message=f"no rollout has {'ended' if rows else 'been read'} yet")
     failed = [row for row in recent if row.status == "failed"]
     share = len(failed) / len(recent)
     message = f"{len(failed)} of the last {len(recent)} rollouts failed"

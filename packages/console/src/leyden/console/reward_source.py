@@ -96,6 +96,11 @@ def text_of(file: Path) -> str:
     """Return the text of a Python file, in the encoding that it declares; raises UsageError if there is none."""
     if file.suffix != ".py":  # a run's folder may come from someone else, and name any file of this machine
         raise UsageError(f"{file} is no Python file")
+    return decoded(file)
+
+
+def decoded(file: Path) -> str:
+    """Return a Python text from a file of any name, in the encoding that it declares; raises UsageError for none."""
     if not file.is_file():
         raise UsageError(f"there is no file {file}")
     try:

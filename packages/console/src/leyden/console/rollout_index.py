@@ -1,7 +1,7 @@
 """Index of a run's rollouts: one row for each, read in the background, for lists, filters and histograms.
 
-A rollout that has ended is read once. One that has not is read again until it has. Rows are kept as columns, which a
-browser filters and sorts itself.
+A rollout that has ended is read once. One that has not is read again until it has; so is one that failed because its
+run stopped, since the continued run tries it again. Rows are kept as columns, which a browser filters and sorts itself.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from leyden.core.data.span import Span
 from leyden.core.errors import LeydenError
 from leyden.core.masking import mask_text
 from leyden.core.store.base import LightningStore
+from leyden.core.trainer.rollouts.interrupted import is_tried_again
 from leyden.core.trainer.rollouts.recorded import group_of
 from leyden.core.trainer.why.learning import Learning
 from leyden.core.trajectory.assemble import last_reward
@@ -130,7 +131,7 @@ class RolloutIndex:
         for at in range(0, len(waiting), PAGE):
             for rollout in await store.query_rollouts(rollout_id_in=waiting[at : at + PAGE]):
                 known = self.rows.get(rollout.rollout_id)
-                if known is None or known.status != rollout.status or rollout.status in ("running", "preparing"):
+                if known is None or rollout.status in ("running", "preparing") or _has_changed(known, rollout):
                     await self._read(store, rollout)
 
     async def _read_outcomes(self) -> None:
@@ -154,7 +155,7 @@ class RolloutIndex:
         if known != row:
             self.rows[row.id] = row
             self._order.append(row.id)
-        if rollout.status in FINISHED_ROLLOUT:
+        if rollout.status in FINISHED_ROLLOUT and not is_tried_again(rollout):
             self._open.discard(row.id)
         else:
             self._open.add(row.id)
@@ -184,7 +185,6 @@ def row_of(rollout: Rollout, spans: Sequence[Span]) -> Row:
     own = [span for span in spans if attempt is not None and span.attempt_id == attempt.attempt_id]
     calls = [span for span in own if is_recorded_call(span)]
     reward, _ = last_reward(own)
-    failure = None if attempt is None else failure_of(attempt)
     agents = dict.fromkeys(name for span in calls if (name := span.text(semconv.AGENT_NAME) or span.text(semconv.NODE)))
     return Row(
         id=rollout.rollout_id,
@@ -199,10 +199,19 @@ def row_of(rollout: Rollout, spans: Sequence[Span]) -> Row:
         tokens=sum(_tokens(span) for span in calls),
         seconds=None if rollout.end_time is None else rollout.end_time - rollout.start_time,
         started=rollout.start_time,
-        error="" if failure is None else mask_text(failure.text)[:400],
+        error=_error(rollout),
         agents=", ".join(list(agents)[:NAMES]),
         truncated=sum("length" in _finish(span) for span in calls),
     )
+
+
+def _error(rollout: Rollout) -> str:
+    failure = failure_of(rollout.attempt) if isinstance(rollout, AttemptedRollout) else None
+    return "" if failure is None else mask_text(failure.text)[:400]
+
+
+def _has_changed(known: Row, rollout: Rollout) -> bool:
+    return (known.status, known.error) != (rollout.status, _error(rollout))
 
 
 def newest_of(calls: Sequence[Span]) -> int | None:

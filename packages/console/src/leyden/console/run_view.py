@@ -100,6 +100,7 @@ class RunView:
             "commands": msgspec.to_builtins(list(self.run.commands())),
             "several_policies": list(policy) if isinstance(policy, dict) else [],
             "rollouts": self.index.total,
+            "others": self.run.others,
         }
 
     async def steps(self, after: int, generation: str | None) -> Steps:

@@ -84,7 +84,8 @@ DONE = (attempt(),)
     ("given", "reason"),
     [
         (explanation(status="queuing"), reasons.NEVER_BEGUN),
-        (explanation(status="requeuing", attempts=failed("worker", "unresponsive")), reasons.REQUEUED),
+        (explanation(status="requeuing", attempts=failed("worker", "unresponsive"), runs_now=True), reasons.REQUEUED),
+        (explanation(status="requeuing", attempts=failed("worker", "unresponsive")), reasons.INTERRUPTED),
         (explanation(status="running", attempts=(attempt("running"),), runs_now=True), reasons.UNFINISHED),
         (explanation(status="running", attempts=(attempt("running"),)), reasons.INTERRUPTED),
         (explanation(status="failed", attempts=failed("worker"), metadata={ABANDONED: True}), reasons.INTERRUPTED),

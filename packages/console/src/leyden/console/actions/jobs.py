@@ -25,6 +25,8 @@ from leyden.core.errors import RunError
 from leyden.core.masking import mask_text, without_own_tokens
 
 State = Literal["waiting", "running", "finished", "failed", "stopped"]
+STOPPED = (130, 143)
+"""Exit codes of a command of `leyden` that SIGINT or SIGTERM stopped; `leyden stop` sends SIGTERM."""
 AT_ONCE = 2
 """Number of jobs that run at the same time; detached ones and servers are not counted, and begin at once."""
 KEPT = 100
@@ -243,7 +245,8 @@ class Jobs:
         job.result = _last_json(printed)
         if job.result is None:
             output.add(job, _last_lines(printed))
-        job.state = "finished" if job.exit_code == 0 else "stopped" if work.stop_is_wanted else "failed"
+        is_stopped = work.stop_is_wanted or job.exit_code in STOPPED
+        job.state = "finished" if job.exit_code == 0 else "stopped" if is_stopped else "failed"
 
 
 class _Output:

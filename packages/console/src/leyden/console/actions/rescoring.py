@@ -15,7 +15,7 @@ from leyden.console.actions.edited_reward import TEXT, encoded, write_edited
 from leyden.console.actions.jobs import Job, Jobs
 from leyden.console.actions.rescored import MOST_ROLLOUTS, Result, Rows, order_of
 from leyden.console.http.answers import as_json, body_of, whole_number
-from leyden.console.reward_source import Place, RewardSource, check_text, place_of, reward_source, text_of
+from leyden.console.reward_source import Place, RewardSource, check_text, decoded, place_of, reward_source
 from leyden.console.runs.run import Run
 from leyden.core.cli.options import RUNS, read_reward_weights
 from leyden.core.data.bounds import check_bound
@@ -110,7 +110,7 @@ class RewardRequests:
             "job": job.id,
             "subject": job.subject,
             "reward": job.subject["reward"],
-            "text": text_of(text) if text.exists() else None,
+            "text": decoded(text) if text.exists() else None,
         }
 
     async def _rows(self, request: Request) -> Rows:
@@ -189,7 +189,7 @@ def _saved(given: Saving, own: Path | None) -> str:
     if path.suffix != ".py" or not path.stem.isidentifier():
         raise ValueError(f"{given.path!r} is no name of a Python file, such as {NEW_FILE}")
     folder = path.parent.resolve()
-    allowed = [here] if own is None else [own, here]
+    allowed = [here] if own is None or own.is_relative_to(here) else [own, here]
     if not any(folder.is_relative_to(one) for one in allowed):
         raise ValueError(f"{folder} is not below {' or '.join(map(str, allowed))}, where rewards can be saved")
     if not folder.is_dir():

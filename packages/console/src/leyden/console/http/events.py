@@ -13,6 +13,8 @@ from leyden.core.errors import LeydenError
 
 EVENT_SECONDS = 1.0
 """Least time between two events of one page."""
+AGAIN = 2.0
+"""Seconds after which what could not be read is read again."""
 SILENCE = 15.0
 """Seconds after which an event stream sends a comment, so that a connection that is gone is noticed."""
 
@@ -46,9 +48,10 @@ async def _changes(
     while not (is_stopping() or await request.is_disconnected()):
         try:
             found = await read()
-        except (LeydenError, OSError) as error:
+        except (LeydenError, OSError, ValueError) as error:  # ValueError: a damaged file of the run
+            sent = b""  # what is read next ends the problem, also if nothing has changed
             yield b"event: problem\ndata: " + msgspec.json.encode({"error": one_line(error)}) + b"\n\n"
-            await _pause(SILENCE, is_stopping)
+            await _pause(AGAIN, is_stopping)
             continue
         change = msgspec.json.encode(found)
         if change != sent:

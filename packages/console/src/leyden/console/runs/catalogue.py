@@ -1,7 +1,9 @@
 """Catalogue: the runs that the console shows, found in folders of runs and in stores, each under a key for links."""
 
+import asyncio
+import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,13 +11,17 @@ import msgspec
 from leyden.console.runs.folder_run import FolderRun
 from leyden.console.plain import one_line
 from leyden.console.runs.run import Run, RunItem
-from leyden.console.runs.stored_run import StoredRun, StoreFolder
+from leyden.console.runs.stored_run import StoreFolder
 from leyden.core.errors import LeydenError, RunError
 from leyden.core.masking import mask_text
 from leyden.core.tuning.plan import STUDY_FILE
 
 FRESH = 1.0
 """Seconds for which a listing of the folders is used again."""
+STORE_SECONDS = 2.0
+"""Seconds that a list of runs waits for a store."""
+
+log = logging.getLogger(__name__)
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,16 +42,18 @@ class Catalogue:
     """The runs in `folders`, which hold runs or are runs, in their studies, and in the stores at `uris`."""
 
     def __init__(self, folders: Sequence[Path], uris: Sequence[str] = ()) -> None:
-        self.folders, self.uris = list(folders), list(uris)
+        self.folders = [one if one.name not in ("", "..") else one.resolve() for one in folders]  # "." has no name
+        self.uris = list(dict.fromkeys(uris))
         self._runs: dict[str, Run] = {}
         self._keys: dict[str, str] = {}
         """Keys by a run's place: a key is never given to another run while the console works."""
         self._studies: dict[str, tuple[str, Path]] = {}
         """Key and folder of each study by its place."""
-        self._stores = [StoreFolder(uri) for uri in uris]
+        self._stores = [StoreFolder(uri) for uri in self.uris]
         self._unlisted: dict[str, Run] = {}
         self._problems: list[Problem] = []
         self._looked = 0.0
+        self._looking = asyncio.Lock()
 
     @property
     def sources(self) -> list[str]:
@@ -57,11 +65,14 @@ class Catalogue:
         await self._look()
         items: list[RunItem] = []
         problems = list(self._problems)
-        for key, run in self._runs.items():
+        for key, run in list(self._runs.items()):
             try:
-                items.append(await run.item(key))
+                items.append(await run.listed(key))
             except (LeydenError, OSError, msgspec.MsgspecError) as error:
                 problems.append(Problem(where=run.place, error=one_line(error)))
+            except Exception as error:  # a file that is damaged in another way
+                log.exception("%s cannot be read", run.place)
+                problems.append(Problem(where=run.place, error=f"{type(error).__name__}: {one_line(error)}"))
         items.sort(key=lambda item: item.updated or item.began or 0.0, reverse=True)
         return Listing(runs=items, problems=problems)
 
@@ -72,7 +83,8 @@ class Catalogue:
         if key not in self._runs:
             await self._look(always=True)
         if key not in self._runs:
-            raise RunError(f"there is no run {key!r} here")
+            unread = [f"{one.where}: {one.error}" for one in self._problems]
+            raise RunError("; ".join([f"there is no run {key!r} here", *unread]))
         return self._runs[key]
 
     @property
@@ -96,35 +108,41 @@ class Catalogue:
             await store.close()
 
     async def _look(self, *, always: bool = False) -> None:
-        if not always and time.monotonic() - self._looked < FRESH:
-            return
-        self._looked = time.monotonic()
-        self._problems = []
-        found: dict[str, tuple[Path, str]] = {}
-        for path, name in self._paths():
-            found.setdefault(str(path.resolve()), (path, name))
-        for place, (path, name) in found.items():
-            if place not in self._keys:
-                self._runs[self._key(place, name)] = FolderRun(path)
-        for source in self._stores:
-            await self._look_into(source)
-        for place, key in self._keys.items():
-            if "://" not in place and place not in found:
-                gone = self._runs.pop(key, None)
-                if gone is not None:
-                    await gone.close()
-        self._keys = {place: key for place, key in self._keys.items() if key in self._runs}
+        """Find the runs, unless that was done a moment ago. Callers at the same time wait for the same look."""
+        async with self._looking:
+            if always or time.monotonic() - self._looked >= FRESH:
+                self._problems = []
+                await self._look_into_folders()
+                await self._look_into_stores()
+                self._looked = time.monotonic()
 
-    async def _look_into(self, source: StoreFolder) -> None:
-        try:
-            runs = await source.runs()
-        except (LeydenError, OSError) as error:
-            self._problems.append(Problem(where=mask_text(source.uri), error=one_line(error)))
-            return
-        for run_id, name in runs:
-            place = f"{source.uri}#{run_id}"
+    async def _look_into_folders(self) -> None:
+        found: dict[str, tuple[str, Path | Run]] = {}
+        for path, name in self._paths():
+            found.setdefault(str(path.resolve()), (name, path))
+        await self._put(found, {place for place in self._keys if "://" not in place})
+
+    async def _look_into_stores(self) -> None:
+        reasons = await asyncio.gather(*(source.problem(STORE_SECONDS) for source in self._stores))
+        for source, reason in zip(self._stores, reasons, strict=True):
+            beginning = f"{source.uri}#"
+            found = {f"{beginning}{run_id}": (run.name, run) for run_id, run in source.runs.items()}
+            await self._put(found, {place for place in self._keys if place.startswith(beginning)})
+            if reason:
+                self._problems.append(Problem(where=mask_text(source.uri), error=reason))
+
+    async def _put(self, found: Mapping[str, tuple[str, Path | Run]], known: Collection[str]) -> None:
+        """Add the runs that were found, and remove those of the known places that were not."""
+        taken = set(self._keys.values())
+        for place, (name, run) in found.items():
             if place not in self._keys:
-                self._runs[self._key(place, name)] = StoredRun(source, run_id)
+                key = _free(name, taken)
+                taken.add(key)
+                self._keys[place] = key
+                self._runs[key] = run if isinstance(run, Run) else FolderRun(run)
+        for place in known:
+            if place not in found:
+                await self._runs.pop(self._keys.pop(place)).close()
 
     def _paths(self) -> Iterator[tuple[Path, str]]:
         """Yield the folder of each run and its name for links; of a trial, the study's name is a part of it."""
@@ -165,10 +183,6 @@ class Catalogue:
             except (LeydenError, OSError, msgspec.MsgspecError):
                 found.append(None)
         return found
-
-    def _key(self, place: str, name: str) -> str:
-        self._keys[place] = _free(name, set(self._keys.values()))
-        return self._keys[place]
 
 
 def _free(name: str, taken: set[str]) -> str:

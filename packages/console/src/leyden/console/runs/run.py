@@ -90,6 +90,10 @@ class Run(ABC):
     async def item(self, key: str) -> RunItem:
         """Return the run as one line."""
 
+    async def listed(self, key: str) -> RunItem:
+        """Return the run as one line of a list of all runs, which may be a moment old."""
+        return await self.item(key)
+
     @abstractmethod
     async def config(self) -> Mapping[str, Any]:
         """Return the run's configuration, with secrets masked."""
@@ -136,6 +140,11 @@ class Run(ABC):
     def path(self) -> Path | None:
         """The run's folder; None for a run that is read from a store alone."""
         return None
+
+    @property
+    def others(self) -> int:
+        """Number of other runs in the run's store, whose rollouts cannot be told from its own."""
+        return 0
 
     async def close(self) -> None:
         """Release what is open."""

@@ -66,7 +66,10 @@ async function route() {
   const found = VIEWS.map(([pattern, load]) => ({ parameters: match(pattern, path), load })).find(
     (one) => one.parameters,
   );
-  if (!found) return fill(main, element("h1", {}, "No such page"), problem("There is no such page.", null));
+  if (!found) {
+    title("No such page");
+    return fill(main, element("h1", {}, "No such page"), problem("There is no such page.", null));
+  }
   try {
     const view = await found.load();
     if (signal.aborted) return;

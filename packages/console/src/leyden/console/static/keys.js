@@ -33,7 +33,7 @@ const LISTED = [
   ["← →", "previous and next token; close and open a branch"],
   ["Space", "play or pause a rollout"],
   ["g r", "runs"],
-  ["g c", "compare"],
+  ["g c", "compare the chosen runs"],
   ["g o", "overview of the run"],
   ["g l", "its rollouts"],
   ["g v", "its versions"],
@@ -128,7 +128,9 @@ function up() {
 
 function goTo(key) {
   if (key === "r" || key === "c") {
-    go(key === "r" ? "#/runs" : "#/compare");
+    const chosen = key === "c" && document.querySelector("main [data-compare]:enabled");
+    if (chosen instanceof HTMLElement) chosen.click();
+    else go(key === "r" ? "#/runs" : "#/compare");
     return true;
   }
   const { path } = parse(location.hash);

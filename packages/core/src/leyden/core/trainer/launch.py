@@ -66,10 +66,22 @@ def begin(
     config = with_recorded_settings(with_sides(config))
     folder = RunFolder.create(runs, config, tasks, dict(held_out))
     try:
-        return run_session(folder, config)
+        return _recorded(folder, config, run_session)
     except (UsageError, CheckFailed) as error:
         if not isinstance(error, NothingToLearn) and not folder.checkpoints.exists():
             _keep_evidence(folder, error)
+        raise
+
+
+def _recorded(folder: RunFolder, config: RunConfig, run_session: SessionFunction) -> RunReport:
+    """Run a session; if an error ends it, the run's folder has the error until the next session begins."""
+    if not folder.is_in_use():
+        folder.session_error_file.unlink(missing_ok=True)
+    try:
+        return run_session(folder, config)
+    except Exception as error:
+        if folder.path.exists() and not folder.is_in_use():  # a second process is refused while the first one trains
+            folder.note_session_error(error)
         raise
 
 
@@ -138,7 +150,7 @@ def resume(runs: Path, name: str, run_session: SessionFunction, changes: ResumeC
             save_config(different, folder.config_file)
     if changes.steps is not None:
         different = msgspec.structs.replace(different, steps=changes.steps)
-    return run_session(folder, different)
+    return _recorded(folder, different, run_session)
 
 
 def check_command(name: str, config: RunConfig) -> None:

@@ -6,11 +6,11 @@
 import { get } from "../api.js";
 import { element } from "../dom.js";
 import { Curve } from "../elements/curve.js";
-import { empty, load, panel } from "../elements/page.js";
+import { load, panel } from "../elements/page.js";
 import { shares } from "../elements/shares.js";
 import { counted, duration, visible } from "../format.js";
 import { go, link } from "../router.js";
-import { offerRefresh, resumeCommand, runFrame } from "./run_frame.js";
+import { inTheFolder, nothingYet, offerRefresh, runFrame } from "./run_frame.js";
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
@@ -32,7 +32,7 @@ function draw(page, run, target, answer) {
   const { phases, steps, inside, findings, sampled } = answer;
   if (!phases.length && !steps.steps.length)
     return target.append(
-      empty("This run has measured no time yet. It does so with its first step:", resumeCommand(run)),
+      nothingYet(run, "This run has measured no time yet.", "It does so with its first step:"),
     );
   const found = findings.map((one) =>
     element(
@@ -49,7 +49,7 @@ function draw(page, run, target, answer) {
       {},
       panel(
         "Phases of the run",
-        phases.length ? shares("Seconds of each phase", phases) : element("p.note", {}, "Not known yet."),
+        phases.length ? shares("Seconds of each phase", phases) : inTheFolder(run, "Their seconds are"),
       ),
       panel(
         "Inside a rollout",

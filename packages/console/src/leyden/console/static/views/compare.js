@@ -167,7 +167,7 @@ function aligned(data, name, steps) {
 
 /** For each held-out set, the difference of each two runs with its 95 % interval by paired bootstrap. */
 function resultTables({ runs, sets }) {
-  if (!sets.length) return [element("p.note", {}, "These runs have no held-out set in common.")];
+  if (!sets.length) return [element("p.note", {}, "No held-out set has results task by task in two of these runs.")];
   return sets.flatMap((set) => {
     const isShare = runs.every((run) => run.held_out.find((one) => one.name === set.name)?.is_share ?? false);
     const show = isShare ? points : signed;

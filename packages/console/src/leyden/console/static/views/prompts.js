@@ -9,7 +9,7 @@ import { diff } from "../elements/diff.js";
 import { badge, choice, command, empty, facts, fold, load, longText, panel } from "../elements/page.js";
 import { Tree } from "../elements/tree.js";
 import { number, shellWord, visible } from "../format.js";
-import { offerRefresh, runFrame } from "./run_frame.js";
+import { inCommands, offerRefresh, runFrame } from "./run_frame.js";
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
@@ -31,7 +31,9 @@ function draw(page, run, target, answer) {
   const { candidates, versions } = answer;
   if (candidates.length) drawCandidates(page, run, target, answer);
   if (versions.length) target.append(panel("Prompts of the versions", ...versions.map(versionPrompts)));
-  if (!candidates.length && !versions.length) {
+  if (!candidates.length && !versions.length && run.folder === null)
+    target.append(empty("Prompts are in the run's folder, which is not on this machine."));
+  else if (!candidates.length && !versions.length) {
     target.append(
       empty(
         "This run trains no prompts. This command trains an agent's prompts:",
@@ -108,7 +110,7 @@ function candidateDetails(run, byNumber, one, page) {
     choice("Difference from", options, start, remember),
     content,
     element("h3", {}, "All of it in the terminal"),
-    command(`leyden prompts tree ${shellWord(run.name)} --candidate ${one.number}`),
+    command(`leyden prompts tree ${shellWord(inCommands(run).name)} --candidate ${one.number}${inCommands(run).where}`),
   ];
 }
 

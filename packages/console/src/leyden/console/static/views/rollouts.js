@@ -7,11 +7,11 @@ import { get } from "../api.js";
 import { readRollouts } from "../columns.js";
 import { element, fill, setText } from "../dom.js";
 import { Histogram } from "../elements/histogram.js";
-import { choice, empty, fold, problem, setOptions, smallTable } from "../elements/page.js";
+import { choice, fold, problem, setOptions, smallTable } from "../elements/page.js";
 import { Table } from "../elements/table.js";
 import { counted, duration, moment, number, visible } from "../format.js";
 import { go, link } from "../router.js";
-import { resumeCommand, runFrame } from "./run_frame.js";
+import { inTheFolder, nothingYet, runFrame } from "./run_frame.js";
 
 /** Seconds between two requests while the run works. */
 const EVERY = 3;
@@ -155,7 +155,7 @@ class RolloutsPage {
     if (!data.length)
       fill(
         this.list,
-        empty("This run has no rollouts yet. A run makes them while it trains:", resumeCommand(this.run)),
+        nothingYet(this.run, "This run has no rollouts yet.", "A run makes them while it trains:"),
       );
     else if (this.list.firstChild !== table.node) fill(this.list, table.node);
     table.setRows(this.grouped ? this.#sameGroups(groups) : rows);
@@ -248,6 +248,17 @@ class RolloutsPage {
   }
 
   #drawWhy() {
+    const { folder, others } = this.run;
+    if (folder === null) this.why.append(inTheFolder(this.run, "Which rollouts were trained is"));
+    if (others)
+      this.why.append(
+        element(
+          "p.note",
+          {},
+          `This store has ${counted(others, "other run")}, and does not record which run made a rollout: these are the rollouts of all.`,
+        ),
+      );
+    if (folder === null) return;
     const draw = async (body) => {
       try {
         const why = await get(["runs", this.run.key, "why"], { signal: this.page.signal });

@@ -10,10 +10,10 @@ import { action } from "../elements/action.js";
 import { Curve } from "../elements/curve.js";
 import { command, empty, facts, fold, longText, panel, problem } from "../elements/page.js";
 import { shares } from "../elements/shares.js";
-import { duration, moment, number, percent, plain, result, shellWord, signed, visible } from "../format.js";
+import { duration, moment, number, percent, plain, result, signed, visible } from "../format.js";
 import { link } from "../router.js";
 import { SMOOTHING, StepSeries } from "../series.js";
-import { runFrame } from "./run_frame.js";
+import { inTheFolder, runFrame } from "./run_frame.js";
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
@@ -209,8 +209,10 @@ class RunPage {
   #noCharts() {
     if (this.data.steps.length) return element("p.note", {}, "No series has such a name.");
     if (this.run.state === "running") return element("p.note", {}, "The curves begin with the run's first step.");
-    const next = this.run.commands[0]?.command ?? `leyden show ${shellWord(this.run.name)}`;
-    return empty("This run has taken no step yet. To go on with it, or to see what happened:", next);
+    if (this.run.folder === null) return empty("The store has no step of this run.");
+    const next = this.run.commands[0]?.command;
+    const nothing = "This run has taken no step yet.";
+    return next ? empty(`${nothing} To go on with it, or to see what happened:`, next) : empty(nothing);
   }
 
   #chart(title, names) {
@@ -324,7 +326,7 @@ class RunPage {
     const phases = Object.entries(this.run.phases).map(([name, seconds]) => ({ name, seconds, share: null }));
     const time = panel(
       "Where the time went",
-      phases.length ? shares("Seconds of each phase", phases) : element("p.note", {}, "Not known yet."),
+      phases.length ? shares("Seconds of each phase", phases) : inTheFolder(this.run, "This is"),
     );
     const commands = panel(
       "Commands",

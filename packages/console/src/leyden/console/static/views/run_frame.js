@@ -5,7 +5,7 @@
 
 import { get, watchRun } from "../api.js";
 import { element, fill } from "../dom.js";
-import { badge, load, problem, stateBadge } from "../elements/page.js";
+import { badge, empty, load, problem, stateBadge } from "../elements/page.js";
 import { number, shellWord, visible } from "../format.js";
 import { link } from "../router.js";
 
@@ -82,14 +82,35 @@ export function offerRefresh(frame) {
 }
 
 /**
- * The command that goes on with a run.
+ * What a page says when the run has nothing to show yet.
  * @param {any} run
+ * @param {string} text what there is none of
+ * @param {string} how how a run comes to it; said with the command that goes on with the run, if one can
  */
-export function resumeCommand(run) {
-  return (
-    run.commands.find((one) => one.command.includes(" --resume "))?.command ??
-    `leyden train --resume ${shellWord(run.name)}`
-  );
+export function nothingYet(run, text, how) {
+  const resume = run.commands.find((one) => one.command.includes(" --resume "))?.command;
+  return resume ? empty(`${text} ${how}`, resume) : empty(text);
+}
+
+/**
+ * A line in the place of what only the folder of a run has.
+ * @param {any} run
+ * @param {string} what
+ * @param {string} [unknown] the line if the folder is here
+ */
+export function inTheFolder(run, what, unknown = "Not known yet.") {
+  const text = run.folder === null ? `${what} in the run's folder, which is not on this machine.` : unknown;
+  return element("p.note", {}, text);
+}
+
+/**
+ * How commands of `leyden` name a run: by its folder, which may have been renamed since the run began.
+ * @param {any} run
+ * @returns {{name: string, where: string}} not yet quoted, and ` --runs FOLDER` or an empty text
+ */
+export function inCommands(run) {
+  const where = run.source === "runs" || run.source === "runs/" ? "" : ` --runs ${shellWord(run.source)}`;
+  return { name: run.folder?.split("/").pop() || run.name, where };
 }
 
 function drawHeading(heading, run, crumbs) {

@@ -40,9 +40,10 @@ function draw(page, body, answer) {
   let { runs } = answer;
   /** @type {Set<string>} */
   const chosen = new Set();
+  const open = () => go(link(["compare"], { runs: [...chosen].join(",") }));
   const compare = element(
     "button",
-    { type: "button", disabled: true, onclick: () => go(link(["compare"], { runs: [...chosen].join(",") })) },
+    { type: "button", "data-compare": true, disabled: true, onclick: open },
     "Compare",
   );
   const check = (run, checked) => {

@@ -6,16 +6,16 @@
 import { actionsAllowed } from "../api.js";
 import { element, fill } from "../dom.js";
 import { action } from "../elements/action.js";
-import { badge, command, empty, facts, panel, smallTable } from "../elements/page.js";
+import { badge, command, facts, panel, smallTable } from "../elements/page.js";
 import { Tree } from "../elements/tree.js";
 import { moment, number, percent, result, shellWord, visible } from "../format.js";
-import { offerRefresh, resumeCommand, runFrame } from "./run_frame.js";
+import { inCommands, nothingYet, offerRefresh, runFrame } from "./run_frame.js";
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
   const frame = runFrame(page, "versions", [["Versions", null]], (run, body) => {
     if (!run.versions.length)
-      return body.append(empty("This run has no version yet. Each step of a run makes one:", resumeCommand(run)));
+      return body.append(nothingYet(run, "This run has no version yet.", "Each step of a run makes one:"));
     draw(page, run, body);
   });
   offerRefresh(frame);
@@ -117,7 +117,7 @@ async function drawActions(page, run, one, target) {
   const at = one.version;
   const onEnd = (job) => job.state === "finished" && window.dispatchEvent(new HashChangeEvent("hashchange"));
   const version = () => ({ version: at });
-  const folder = element("input", { type: "text", value: `${run.name}-${at}`, spellcheck: "false" });
+  const folder = element("input", { type: "text", value: `${inCommands(run).name}-${at}`, spellcheck: "false" });
   const isFinished = run.report !== null;
   const hasWeights = one.has_weights || at === 0;
   const forPromotion = `Keep version ${at} of this run? Its policy folder then holds this version.`;
@@ -148,17 +148,16 @@ function commandsOf(run, one) {
         "The folder of this run is not on this machine, so no command reaches its versions from here.",
       ),
     ];
-  const name = shellWord(run.name);
-  const where = run.source === "runs" || run.source === "runs/" ? "" : ` --runs ${shellWord(run.source)}`;
-  const at = shellWord(`${run.name}:${one.version}`);
-  const first = shellWord(`${run.name}:${run.versions[0].version}`);
+  const { name, where } = inCommands(run);
+  const at = shellWord(`${name}:${one.version}`);
+  const first = shellWord(`${name}:${run.versions[0].version}`);
   const commands = [
     ["Its numbers", `leyden models show ${at}${where}`],
     ["Compare it with the first version", `leyden models compare ${first} ${at}${where}`],
     ...(one.has_weights
       ? [
-          ["Write its policy to a folder", `leyden models export ${name} ${one.version} FOLDER${where}`],
-          ["Take the run back to it", `leyden models rollback ${name} ${one.version}${where}`],
+          ["Write its policy to a folder", `leyden models export ${shellWord(name)} ${one.version} FOLDER${where}`],
+          ["Take the run back to it", `leyden models rollback ${shellWord(name)} ${one.version}${where}`],
         ]
       : []),
   ];

@@ -57,6 +57,8 @@ def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
         console.print(as_it_is(f"ended before its first step: {failure}"))
         console.print(f"outcome of each rollout: {folder.command('why')}", highlight=False, markup=False)
     else:
+        if (error := folder.session_error()) is not None and not folder.is_in_use():
+            console.print(as_it_is(f"ended by an error: {error}"), soft_wrap=True)
         console.print(as_it_is(f"not finished; continue with: {folder.command('train --resume')}"), soft_wrap=True)
 
 

@@ -33,6 +33,11 @@ def fatal_error(rollout: Rollout) -> LeydenError | None:
     return None if kind is None else kind(error.get("message", "unknown"))
 
 
+def is_tried_again(rollout: Rollout) -> bool:
+    """Whether a failed rollout runs again when its run is continued."""
+    return rollout.status == "failed" and bool(rollout.metadata.get(ABANDONED) or fatal_error(rollout))
+
+
 async def set_aside(store_uri: str) -> None:
     """Take the unfinished rollouts of a store out of its queue. No other process may use the store.
 

@@ -55,6 +55,8 @@ class RunFolder:
         self.check_file = path / "check.json"
         self.failed_file = path / "failed.json"
         """Reason why the run ended before its first step; exists only in that case."""
+        self.session_error_file = path / "session_error.json"
+        """Error that ended the last session; exists only if one did."""
         self.worker_log = path / "agents.log"
         self.checkpoints = path / "checkpoints"
         self.policy = path / "policy"
@@ -147,6 +149,17 @@ class RunFolder:
         if not self.failed_file.exists():
             return None
         return str(msgspec.json.decode(self.failed_file.read_bytes())["message"])
+
+    def note_session_error(self, error: Exception) -> None:
+        """Record the error that ended a session. The run can be resumed, which removes the record."""
+        failure = {"error": type(error).__name__, "message": str(error), "time": time.time()}
+        replace_file(self.session_error_file, _readable(failure))
+
+    def session_error(self) -> str | None:
+        """Return the error that ended the last session; None if none did."""
+        if not self.session_error_file.exists():
+            return None
+        return str(msgspec.json.decode(self.session_error_file.read_bytes())["message"])
 
     def written_config(self) -> dict[str, Any]:
         """Return the configuration as stored in the folder, with credentials masked; empty if there is none."""

@@ -164,9 +164,9 @@ def _open_reason(rollout: Rollout, facts: RunFacts) -> str | None:
         return LOST_WEIGHTS if rollout.metadata.get(LOST) else None
     if not isinstance(rollout, AttemptedRollout):
         return NEVER_BEGUN
-    if rollout.status == "requeuing":
-        return REQUEUED
-    return UNFINISHED if facts.runs_now or facts.learning is None else INTERRUPTED
+    if not facts.runs_now and facts.learning is not None:
+        return INTERRUPTED
+    return REQUEUED if rollout.status == "requeuing" else UNFINISHED
 
 
 def _lacks(rollout: Rollout, failure: Failure | None, trajectory: Trajectory | None, facts: RunFacts) -> str | None:
