@@ -291,6 +291,27 @@ def test_runs_are_checked_and_resumed_with_algorithms_that_have_them() -> None:
         trainer.resume(Emitting(), "run")
 
 
+def test_the_algorithm_and_the_adapter_of_the_sql_tutorial_are_taken() -> None:
+    config = {
+        "algorithm": {"adv_estimator": "grpo"},
+        "data": {"train_batch_size": 32, "max_prompt_length": 4096},
+        "actor_rollout_ref": {"model": {"path": "Qwen/Qwen2.5-Coder-1.5B-Instruct"}, "rollout": {"n": 4}},
+        "trainer": {"n_gpus_per_node": 1, "total_epochs": 2},
+    }
+    trainer = agl.Trainer(n_runners=10, algorithm=agl.VERL(config), adapter={"agent_match": "write"})
+    assert (trainer.algorithm.named_policy, trainer.n_runners) == ("Qwen/Qwen2.5-Coder-1.5B-Instruct", 10)
+    assert trainer.selection == {"agent_match": "write"}
+    unselected: Any = {"agent_match": None}
+    assert agl.Trainer(algorithm=agl.VERL(config), adapter=unselected).selection == {}
+
+
+def test_tracers_hand_out_callbacks_and_hold_no_spans() -> None:
+    for tracer in (agl.OtelTracer(), agl.AgentOpsTracer(), agl.LitAgent[str]().tracer):
+        with pytest.raises(UsageError, match="on_rollout_end receives the spans"):
+            tracer.get_last_trace()
+    assert agl.OtelTracer().get_langchain_handler() is not None
+
+
 def test_algorithms_of_functions_say_what_they_cannot_be_given() -> None:
     with pytest.raises(UsageError, match="no 'budget' is given"):
         agl.algo(cast("Any", lambda store, budget: None))  # pyright: ignore[reportUnknownLambdaType]

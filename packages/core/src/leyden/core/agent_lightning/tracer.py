@@ -1,17 +1,11 @@
 """Tracers of Agent Lightning 0.3. In Leyden, the gateway and the adapters record; a tracer only hands out callbacks."""
 
-from typing import NoReturn
-
-from leyden.core.agent_lightning.replaced import lookup, refuse
+from leyden.core.agent_lightning.replaced import lookup
 from leyden.core.runner.adapters.agent_tracer import AgentTracer
 
 
 class OtelTracer(AgentTracer):
     """Accepted by `Trainer` and `LitAgentRunner`, where it changes nothing: every attempt is recorded without it."""
-
-    def get_last_trace(self) -> NoReturn:
-        """Raise ReplacedName."""
-        refuse("get_last_trace()", "Hook.on_rollout_end receives the spans, and store.query_spans returns them")
 
 
 class AgentOpsTracer(OtelTracer):
