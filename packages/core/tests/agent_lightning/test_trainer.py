@@ -277,6 +277,8 @@ def test_arguments_are_mapped_or_refused() -> None:
         agl.Trainer(policy="p", store=agl.InMemoryLightningStore())
     with pytest.raises(UsageError, match="older name of n_runners"):
         agl.Trainer(policy="p", n_runners=1, n_workers=1)
+    with pytest.raises(UsageError, match="n_runners is 0"):
+        agl.Trainer(policy="p", n_runners=0)
     with pytest.raises(UsageError, match=r"Trainer\(steps=\) has no effect"):
         agl.Trainer(algorithm=agl.Baseline(), steps=3)
     with pytest.raises(ReplacedName, match="object itself"):
@@ -315,7 +317,7 @@ def test_tracers_hand_out_callbacks_and_hold_no_spans() -> None:
 def test_algorithms_of_functions_say_what_they_cannot_be_given() -> None:
     with pytest.raises(UsageError, match="no 'budget' is given"):
         agl.algo(cast("Any", lambda store, budget: None))  # pyright: ignore[reportUnknownLambdaType]
-    made = agl.algo(lambda: 3)
+    made = agl.algo(lambda **_: 3)
     assert made() == 3
     with pytest.raises(TypeError, match="no parameter train_dataset"):
         made.run(["task"])

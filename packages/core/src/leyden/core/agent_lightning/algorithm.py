@@ -89,7 +89,12 @@ class FunctionAlgorithm(Algorithm):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        parameters = inspect.signature(function).parameters.values()
+        kinds = inspect.Parameter
+        parameters = [
+            one
+            for one in inspect.signature(function).parameters.values()
+            if one.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
+        ]
         self._names = [one.name for one in parameters if one.name in self.OFFERED]
         unknown = [one.name for one in parameters if one.name not in self.OFFERED and one.default is one.empty]
         if unknown:

@@ -89,6 +89,8 @@ class Trainer(trainer.Trainer):
         if own is None and store is not None:
             refuse("Trainer(store=)", "a run of Leyden's algorithms keeps its store in its folder; @algo takes a store")
         count = n_workers if n_runners is None else n_runners
+        if count is not None and count < 1:
+            raise UsageError(f"n_runners is {count}; it must be at least 1")
         super().__init__(
             algorithm=None if isinstance(algorithm, Algorithm) else algorithm,
             n_runners=count or (N_RUNNERS if own is None else 1),
