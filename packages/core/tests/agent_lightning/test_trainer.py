@@ -317,7 +317,11 @@ def test_tracers_hand_out_callbacks_and_hold_no_spans() -> None:
 def test_algorithms_of_functions_say_what_they_cannot_be_given() -> None:
     with pytest.raises(UsageError, match="no 'budget' is given"):
         agl.algo(cast("Any", lambda store, budget: None))  # pyright: ignore[reportUnknownLambdaType]
-    made = agl.algo(lambda **_: 3)
+
+    def three(**_: Any) -> int:
+        return 3
+
+    made = agl.algo(three)
     assert made() == 3
     with pytest.raises(TypeError, match="no parameter train_dataset"):
         made.run(["task"])
