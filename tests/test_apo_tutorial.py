@@ -155,15 +155,20 @@ def provider() -> Generator[ChatEndpoint]:
 
 
 def run_tutorial(
-    folder: Path, provider: ChatEndpoint, client: str = "", agent: str = "room_selector"
+    folder: Path,
+    provider: ChatEndpoint,
+    client: str = "",
+    agent: str = "room_selector",
+    package: str = "leyden.core",
 ) -> "subprocess.CompletedProcess[str]":
     tasks = [
         {"id": str(n), "task_input": {"time": f"{n + 8}:00", "attendees": "5"}, "expected_choice": "Vega"}
         for n in range(8)
     ]
     (folder / "room_tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
-    (folder / "room_selector.py").write_text(AGENT)
-    (folder / "room_selector_apo.py").write_text(SCRIPT.replace("CLIENT", client).replace("SELECTOR", agent))
+    (folder / "room_selector.py").write_text(AGENT.replace("from leyden.core ", f"from {package} "))
+    script = SCRIPT.replace("CLIENT", client).replace("SELECTOR", agent)
+    (folder / "room_selector_apo.py").write_text(script.replace("from leyden.core ", f"from {package} "))
     return subprocess.run(
         [sys.executable, "room_selector_apo.py"],
         cwd=folder,
@@ -177,17 +182,18 @@ def run_tutorial(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("client", "agent"),
+    ("client", "agent", "package"),
     [
-        ("", "room_selector"),
-        (f'api_key="{CLIENTS_KEY}"', "room_selector"),
-        (f'api_key="{CLIENTS_KEY}"', '"room_selector.py:room_selector"'),
+        ("", "room_selector", "leyden.core"),
+        ("", "room_selector", "leyden.core.agent_lightning"),
+        (f'api_key="{CLIENTS_KEY}"', "room_selector", "leyden.core"),
+        (f'api_key="{CLIENTS_KEY}"', '"room_selector.py:room_selector"', "leyden.core"),
     ],
 )
 async def test_the_tutorial_runs_with_its_imports_changed(
-    client: str, agent: str, provider: ChatEndpoint, tmp_path: Path
+    client: str, agent: str, package: str, provider: ChatEndpoint, tmp_path: Path
 ) -> None:
-    done = run_tutorial(tmp_path, provider, client, agent)
+    done = run_tutorial(tmp_path, provider, client, agent, package)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{provider.url} answers the agent" in done.stderr
     assert "_poml_trace has no effect" in done.stderr

@@ -37,7 +37,7 @@ LAYERS = [
     ["trainer"],
     ["experiments"],
     ["tuning"],
-    ["cli"],
+    ["cli", "agent_lightning"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

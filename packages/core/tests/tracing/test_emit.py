@@ -13,6 +13,7 @@ from leyden.core.testing import factories
 from leyden.core.tracing import context_propagation
 from leyden.core.tracing.context import Caller, OpenAttempt, current_caller, open_attempt, set_caller
 from leyden.core.tracing.emit import (
+    emit_annotation,
     emit_exception,
     emit_message,
     emit_object,
@@ -153,3 +154,37 @@ async def test_one_operation_decorates_concurrent_calls(opened: OpenAttempt) -> 
     steps = {span.span_id for span in opened.notes if span.name == "step"}
     assert {span.parent_id for span in opened.notes if span.name == semconv.MESSAGE} == steps
     assert len(steps) == 8
+
+
+def test_emitters_take_further_attributes_and_keep_their_own(opened: OpenAttempt) -> None:
+    emit_annotation({"tag": "fast"})
+    emit_reward(1, attributes={"judge": "a", semconv.REWARD_VALUE: 9.0})
+    emit_message("hello", attributes={"lang": "en"})
+    emit_object([1], attributes={"kind": "list"})
+    emit_exception(ValueError("no"), attributes={"step": 3})
+    found = [span.attributes for span in opened.notes]
+    assert found[:4] == [
+        {"tag": "fast"},
+        {"judge": "a", semconv.REWARD_VALUE: 1.0},
+        {"lang": "en", semconv.CONTENT: "hello"},
+        {"kind": "list", semconv.CONTENT: "[1]"},
+    ]
+    assert (opened.notes[0].name, found[4]["step"]) == (semconv.ANNOTATION, 3)
+
+
+def test_an_operation_takes_attributes_before_and_inside(opened: OpenAttempt) -> None:
+    with operation("search", {"index": "web"}) as one:
+        one.set_attributes({"hits": 3})
+        with operation("rank") as inner:
+            inner.set_attributes({"kept": 1})
+    assert [(span.name, span.attributes) for span in opened.notes] == [
+        ("rank", {"kept": 1}),
+        ("search", {"index": "web", "hits": 3}),
+    ]
+    with pytest.raises(RuntimeError, match="inside the block"):
+        one.set_attributes({"late": True})
+
+
+def test_an_operation_outside_an_attempt_takes_attributes_and_records_nothing() -> None:
+    with operation("search") as one:
+        one.set_attributes({"hits": 3})

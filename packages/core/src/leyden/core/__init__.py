@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from leyden.core.store.base import LightningStore
     from leyden.core.store.open import open_store
     from leyden.core.tracing.emit import (
+        emit_annotation,
         emit_exception,
         emit_message,
         emit_object,
@@ -124,6 +125,7 @@ _HOME = {
     "Vote": "runner.adapters.vote",
     "Worker": "data.worker",
     "capture": "tracing.production.capture",
+    "emit_annotation": "tracing.emit",
     "emit_exception": "tracing.emit",
     "emit_message": "tracing.emit",
     "emit_object": "tracing.emit",
@@ -198,6 +200,7 @@ __all__ = [
     "Vote",
     "Worker",
     "capture",
+    "emit_annotation",
     "emit_exception",
     "emit_message",
     "emit_object",

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import wraps
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from leyden.core.data import semconv
 from leyden.core.data.bounds import MOST_REWARD
@@ -31,25 +31,31 @@ _silent: set[str] = set()
 
 
 def emit_reward(
-    value: float | Mapping[str, float], *, primary_key: str | None = None, feedback: str | None = None
+    value: float | Mapping[str, float],
+    *,
+    primary_key: str | None = None,
+    feedback: str | None = None,
+    attributes: Mapping[str, Any] | None = None,
 ) -> None:
     """Give the attempt a reward: a number, or named dimensions. `feedback` is a text that says why.
+
+    `attributes` are further attributes of the span, here and in the other emitters.
 
     The reward of dimensions is their sum; with `primary_key`, it is the dimension of that name alone. Raises
     RewardError, inside an attempt or not, for anything that is not a finite number of at most `MOST_REWARD`. Raises it
     also for a `primary_key` that is no dimension.
     """
-    attributes = reward_attributes(value)
+    own = reward_attributes(value)
     if primary_key is not None:
-        primary = attributes.get(f"{semconv.REWARD_DIMENSION}{primary_key}")
+        primary = own.get(f"{semconv.REWARD_DIMENSION}{primary_key}")
         if primary is None:
-            found = [name for name in attributes if name.startswith(semconv.REWARD_DIMENSION)]
+            found = [name for name in own if name.startswith(semconv.REWARD_DIMENSION)]
             named = ", ".join(name.removeprefix(semconv.REWARD_DIMENSION) for name in found) or "none"
             raise RewardError(f"primary_key is {shown(primary_key)}; the reward's dimensions are: {named}")
-        attributes[semconv.REWARD_VALUE] = primary
+        own[semconv.REWARD_VALUE] = primary
     if feedback is not None:
-        attributes[semconv.REWARD_FEEDBACK] = str(feedback)
-    _emit(semconv.REWARD, attributes)
+        own[semconv.REWARD_FEEDBACK] = str(feedback)
+    _emit(semconv.REWARD, {**(attributes or {}), **own})
 
 
 def emit_observation(*, role: str, content: str) -> None:
@@ -57,36 +63,41 @@ def emit_observation(*, role: str, content: str) -> None:
     _emit(semconv.OBSERVATION, {semconv.ROLE: role, semconv.CONTENT: content})
 
 
-def emit_message(content: str) -> None:
+def emit_message(content: str, *, attributes: Mapping[str, Any] | None = None) -> None:
     """Record a line of text."""
-    _emit(semconv.MESSAGE, {semconv.CONTENT: content})
+    _emit(semconv.MESSAGE, {**(attributes or {}), semconv.CONTENT: content})
 
 
-def emit_object(value: Any) -> None:
+def emit_annotation(attributes: Mapping[str, Any]) -> None:
+    """Record attributes on a span of their own, such as tags of the attempt."""
+    _emit(semconv.ANNOTATION, dict(attributes))
+
+
+def emit_object(value: Any, *, attributes: Mapping[str, Any] | None = None) -> None:
     """Record any object as JSON.
 
     `data.plain.values` replaces what JSON cannot hold, and the span lists the replacements.
     """
     kept = as_json(value, semconv.CONTENT)
-    attributes: Attributes = {semconv.CONTENT: kept.value}
+    own: Attributes = {semconv.CONTENT: kept.value}
     if kept.reasons:
-        attributes[semconv.REDUCED] = kept.reasons
-    _emit(semconv.OBJECT, attributes)
+        own[semconv.REDUCED] = kept.reasons
+    _emit(semconv.OBJECT, {**(attributes or {}), **own})
 
 
-def emit_exception(error: BaseException) -> None:
+def emit_exception(error: BaseException, *, attributes: Mapping[str, Any] | None = None) -> None:
     """Record an exception that the agent handled itself. Raises TypeError for an object that is no exception."""
     if not is_a(error, BaseException):
         raise TypeError(
             f"emit_exception takes an exception, as in `except ValueError as error: emit_exception(error)`, "
             f"not {shown(error)}, a {short_name(error)}; use emit_message for a text"
         )
-    attributes: Attributes = {
+    own: Attributes = {
         "exception.type": short_name(error),
         "exception.message": message_of(error),
         semconv.STACK_TRACE: stack_of(error),
     }
-    _emit(semconv.EXCEPTION, attributes, _outcome(error))
+    _emit(semconv.EXCEPTION, {**(attributes or {}), **own}, _outcome(error))
 
 
 def reward_attributes(value: object) -> Attributes:
@@ -108,44 +119,55 @@ class operation:
     """Named span around a part of the agent: `with operation("search"): …`, or a decorator of a sync or async function.
 
     Its children are the spans emitted inside, and model calls for which no framework sets a caller. Exceptions pass
-    through.
+    through. `attributes` are those of every span of the operation.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, attributes: Mapping[str, Any] | None = None) -> None:
+        self._name, self._attributes = name, dict(attributes or {})
         self._open: list[tuple[OpenAttempt, Caller | None, str, float]] = []
+        self._added: list[dict[str, Any]] = []
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
+        self._added.append({})
         attempt, outer = _attempt(self._name), current_caller()
         if attempt is None:
-            return
+            return self
         span_id, of = secrets.token_hex(8), outer or Caller()
         set_caller(Caller(agent=of.agent, node=of.node, trace_id=of.trace_id or attempt.trace_id, span_id=span_id))
         self._open.append((attempt, outer, span_id, time.time()))
+        return self
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Add attributes to the operation's span. Raises RuntimeError outside the `with` block."""
+        if not self._added:
+            raise RuntimeError("set_attributes works inside the block: with operation(...) as one: one.set_attributes")
+        self._added[-1].update(attributes)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
+        added = self._added.pop()
         if self._open:
             attempt, outer, span_id, start = self._open.pop()
             set_caller(outer)
-            _write(attempt, self._name, _error_type(error), _outcome(error), (span_id, start))
+            own = {**self._attributes, **added, **_error_type(error)}
+            _write(attempt, self._name, own, _outcome(error), (span_id, start))
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Return `function` with an operation of its own around every call."""
-        name = self._name
+        name, given = self._name, self._attributes
         if inspect.iscoroutinefunction(function):
 
             @wraps(function)
             async def call_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                with operation(name):
+                with operation(name, given):
                     return await function(*args, **kwargs)
 
             return cast("Callable[P, R]", call_async)
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            with operation(name):
+            with operation(name, given):
                 return function(*args, **kwargs)
 
         return call

@@ -21,7 +21,7 @@ class RolloutFunction(LitAgent[Task]):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self._arguments = offered_arguments(function)
+        self.arguments = offered_arguments(function)
         self._async = inspect.iscoroutinefunction(function)
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
@@ -52,7 +52,7 @@ class RolloutFunction(LitAgent[Task]):
             "prompt_template": lambda: first_resource(resources, PromptTemplate),
             "rollout": lambda: rollout,
         }
-        return {name: choose[name]() for name in self._arguments}
+        return {name: choose[name]() for name in self.arguments}
 
 
 def rollout(function: Callable[..., Any]) -> RolloutFunction:

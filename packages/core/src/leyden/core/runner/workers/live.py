@@ -19,7 +19,7 @@ from leyden.core.tracing.spans.export import start_recording
 from leyden.core.tracing.wire import gateway_pool, routing
 
 
-async def run_live(
+async def run_live(  # noqa: PLR0913 -- what its two callers set
     agent: LoadedAgent,
     store: HttpStore,
     *,
@@ -29,14 +29,16 @@ async def run_live(
     concurrency: int,
     processes: LiveProcesses,
     stopped: asyncio.Event,
+    fail_closed: bool = True,
 ) -> None:
     """Run queued rollouts of `store` with a live agent until `stopped` is set, then close the store.
 
     `key` as in `RunnerConfig`. Where the store's token belongs to a machine, the worker's id begins with that machine's
     name. A caller may close the store before, when its server is gone for good; it is then not waited for.
 
-    While this runs, every model call of this process belongs to an attempt or fails. Afterwards the process is as
-    before. Raises RewardError when the agent's reward function cannot be called with a task and a result.
+    While this runs, every model call of this process belongs to an attempt or fails; without `fail_closed`, calls that
+    belong to none go where they would go without Leyden. Afterwards the process is as before. Raises RewardError when
+    the agent's reward function cannot be called with a task and a result.
     """
     name = machine_name(store.address[1])
     config = RunnerConfig(
@@ -50,7 +52,7 @@ async def run_live(
     )
     asyncio.get_running_loop().set_default_executor(AgentThreads())
     context_propagation.install()
-    routing.install(fail_closed=True)
+    routing.install(fail_closed=fail_closed)
     recorder = await start_recording(store.add_many_spans)
     undos: list[Callable[[], None]] = []
     try:

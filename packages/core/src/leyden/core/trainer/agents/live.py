@@ -65,7 +65,8 @@ def _run_child(
 class AgentThread(threading.Thread):
     """Thread that runs a live agent on its own event loop until `ended` is set.
 
-    `address` is that of one machine (see `RunAddress.machine`). `check` raises the error that ended the agent's runner.
+    `address` is that of one machine (see `RunAddress.machine`), and `fail_closed` as in `run_live`. `check` raises the
+    error that ended the agent's runner.
     Set `is_lost` before `ended` if the learner process is gone: nothing more is then sent to its store.
     """
 
@@ -78,10 +79,12 @@ class AgentThread(threading.Thread):
         concurrency: int,
         processes: LiveProcesses,
         ended: threading.Event,
+        *,
+        fail_closed: bool = True,
     ) -> None:
         super().__init__(name="leyden-live-agent")
         self._address, self._agent, self._processes = address, agent, processes
-        self._concurrency, self._ended = concurrency, ended
+        self._concurrency, self._ended, self._fail_closed = concurrency, ended, fail_closed
         self._failure: BaseException | None = None
 
     def run(self) -> None:
@@ -119,6 +122,7 @@ class AgentThread(threading.Thread):
             concurrency=self._concurrency,
             processes=self._processes,
             stopped=stopped,
+            fail_closed=self._fail_closed,
         )
 
 
