@@ -30,9 +30,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; other machines can reach 0.0.0.0.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8700,
     allow_host: AllowHostOption = None,
-    idle_minutes: Annotated[
-        float, typer.Option(min=0, help="End after so many minutes without a request; 0: never.")
-    ] = 0.0,
+    idle_minutes: Annotated[float, typer.Option(help="End after so many minutes without a request; 0: never.")] = 0.0,
     json: JsonOption = False,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True, envvar=PARENT)] = None,
 ) -> None:
