@@ -160,7 +160,8 @@ def problems(name: str, split: Split) -> list[tuple[str, Problem]]:
     """The split's (id, problem) pairs; no calculation comes twice."""
     rng = random.Random(split.seed)
     other = split.apart_from
-    taken = {calculation(problem) for _, problem in problems(other, SPLITS[other])} if other is not None else set()
+    others = [] if other is None else problems(other, SPLITS[other])
+    taken = {calculation(problem) for _, problem in others}
     drawn: dict[tuple[str, int, int], Problem] = {}
     while len(drawn) < split.count:
         problem = draw(rng, split.words, split.share)

@@ -31,7 +31,7 @@ def browser() -> Generator[Browser]:
         pytest.skip(missing)
     # Chromium leaves files behind; the folder's path is short, as that of a socket in it has a limit.
     with tempfile.TemporaryDirectory(prefix="c", ignore_cleanup_errors=True) as folder, sync_playwright() as playwright:
-        environment = {**os.environ, "TMPDIR": folder}
+        environment: dict[str, str | float | bool] = {**os.environ, "TMPDIR": folder}
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], env=environment)
         yield browser
         browser.close()
