@@ -22,14 +22,14 @@ def copied(small_run: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> Path:
+def other_folder(tmp_path: Path) -> Path:
     """An empty folder, in which the paths of the run's configuration lead to nothing."""
-    folder = tmp_path / "elsewhere"
+    folder = tmp_path / "other_folder"
     folder.mkdir()
     return folder
 
 
-def test_every_view_of_a_copied_run_opens(browser: Browser, serve: Any, copied: Path, elsewhere: Path) -> None:
+def test_every_view_of_a_copied_run_opens(browser: Browser, serve: Any, copied: Path, other_folder: Path) -> None:
     texts: dict[str, str] = {}
 
     def read(page: Page, name: str) -> None:
@@ -37,20 +37,20 @@ def test_every_view_of_a_copied_run_opens(browser: Browser, serve: Any, copied: 
         page.wait_for_function("() => !document.querySelector('main [aria-busy]')")
         texts[name] = page.locator("main").inner_text()
 
-    problems = tour(browser.new_page(), serve(str(copied.parent), folder=elsewhere), "renamed", read)
+    problems = tour(browser.new_page(), serve(str(copied.parent), folder=other_folder), "renamed", read)
 
     assert problems == []
     assert set(VIEWS) <= set(texts)
     assert not [name for name, text in texts.items() if "Traceback" in text]
     assert "step 3 of 3" in texts["run"]
     assert "leyden models show renamed:" in texts["versions"]
-    assert f"there is no file {elsewhere}/examples/calculator_langgraph/reward.py" in texts["reward"]
+    assert f"there is no file {other_folder}/examples/calculator_langgraph/reward.py" in texts["reward"]
 
 
 def test_a_command_that_needs_the_agent_says_which_file_is_missing(
-    browser: Browser, serve: Any, copied: Path, elsewhere: Path
+    browser: Browser, serve: Any, copied: Path, other_folder: Path
 ) -> None:
-    address = serve(str(copied.parent), "--allow-actions", folder=elsewhere)
+    address = serve(str(copied.parent), "--allow-actions", folder=other_folder)
     page = browser.new_page()
     page.goto(address)
     page.evaluate("() => { location.hash = '#/runs/renamed/try' }")

@@ -10,6 +10,7 @@ const { indent, lineRange, newLine, outdent } = await import(`${STATIC}/editing.
 const { lineDiff } = await import(`${STATIC}/elements/diff.js`);
 const format = await import(`${STATIC}/format.js`);
 const { isMasked, measures, sum } = await import(`${STATIC}/measures.js`);
+const { oneAtATime } = await import(`${STATIC}/one_at_a_time.js`);
 const { aroundZero, lowToHigh } = await import(`${STATIC}/quantiles.js`);
 const router = await import(`${STATIC}/router.js`);
 const { smooth, StepSeries } = await import(`${STATIC}/series.js`);
@@ -249,4 +250,24 @@ test("a new line is as far in as the last one, and further after a colon", () =>
   assert.equal(edited("  a|b", newLine), "  a\n  |b");
   assert.deepEqual(lineRange("ab\ncd\n", 2), [3, 5]);
   assert.deepEqual(lineRange("ab", 9), [0, 2]);
+});
+
+test("work that is requested while it runs is done once more afterwards", async () => {
+  const ends = [];
+  let begun = 0;
+  const run = oneAtATime(() => {
+    begun++;
+    return new Promise((resolve, reject) => ends.push({ resolve, reject }));
+  });
+  const first = run();
+  run();
+  run();
+  assert.equal(begun, 1);
+  ends[0].resolve();
+  await new Promise((resolve) => setTimeout(resolve));
+  assert.equal(begun, 2);
+  ends[1].reject(new Error("failed"));
+  await assert.rejects(first, /failed/);
+  run();
+  assert.equal(begun, 3);
 });

@@ -177,8 +177,8 @@ def test_a_copied_folder_is_shown_as_the_original(client: TestClient, study: Stu
     original = client.get("/api/studies/s").json()
     shutil.copytree(study.folder.parent, tmp_path / "copy/runs")
     shutil.rmtree(study.folder.parent)
-    with TestClient(Console(Catalogue([tmp_path / "copy/runs"])).application()) as elsewhere:
-        copied = elsewhere.get("/api/studies/s").json()
+    with TestClient(Console(Catalogue([tmp_path / "copy/runs"])).application()) as copied_console:
+        copied = copied_console.get("/api/studies/s").json()
     assert {**copied, "folder": "", "updated": 0} == {**original, "folder": "", "updated": 0}
 
 

@@ -151,12 +151,12 @@ def test_a_storage_that_is_none_is_one_line(tmp_path: Path, monkeypatch: pytest.
 def test_a_copied_folder_has_its_past_runs(tmp_path: Path) -> None:
     plan = made_study(tmp_path / "runs/s", trials=2)
     trial = next(trial for trial in stored_trials(plan.folder, list(plan.space)) if trial.is_past)
-    shutil.copytree(tmp_path / "runs", tmp_path / "elsewhere")
+    shutil.copytree(tmp_path / "runs", tmp_path / "copy")
     shutil.rmtree(tmp_path / "runs")
 
-    copy = read_plan(tmp_path / "elsewhere/s")
+    copy = read_plan(tmp_path / "copy/s")
 
-    assert run_folders(copy, trial) == {0: tmp_path / "elsewhere/old"}
+    assert run_folders(copy, trial) == {0: tmp_path / "copy/old"}
     trials = stored_trials(copy.folder, list(copy.space))
     assert result_of(copy, trials, None).difference is not None
 

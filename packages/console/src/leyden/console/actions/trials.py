@@ -181,10 +181,11 @@ class Trials:
 
     def _found(self, key: str) -> PromptEdits | None:
         """Return the components that the newest job has found for a run."""
-        for job in () if self._jobs is None else self._jobs.listing():
-            if self._jobs is not None and job.kind == FIND and job.state == "finished" and job.subject["run"] == key:
-                return read_prompts(self._jobs.folder_of(job.id) / PROMPTS)
-        return None
+        if self._jobs is None:
+            return None
+        found = [job for job in self._jobs.listing() if job.kind == FIND and job.subject["run"] == key]
+        newest = next((job for job in found if job.state == "finished"), None)
+        return None if newest is None else read_prompts(self._jobs.folder_of(newest.id) / PROMPTS)
 
 
 def trial_key(job_id: str) -> str:

@@ -37,8 +37,6 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 READING = ("GET", "HEAD")
-
-
 MCP_PATH = "/mcp"
 
 
@@ -180,19 +178,16 @@ class TokenCheck:
             return
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = next((value for name, value in query if name == "token"), None)
-        if given is not None and self._is_right(given):
+        if given is not None and _is_token(given, self._token):
             rest = urlencode([(name, value) for name, value in query if name != "token"])
             target = scope["path"] + (f"?{rest}" if rest else "")
             cookie = f"{_cookie_name(scope)}={self._token}; Path=/; HttpOnly; SameSite=Strict"
             headers = ((b"location", target.encode()), (b"set-cookie", cookie.encode()))
             await respond(send, 303, "", headers)
-        elif self._is_right(_cookie(scope)):
+        elif _is_token(_cookie(scope), self._token):
             await self._app(scope, receive, send)
         else:
             await respond(send, 403, "This console needs its token: open the address that `leyden console` printed")
-
-    def _is_right(self, given: str | None) -> bool:
-        return _is_token(given, self._token)
 
 
 async def respond(send: Send, status: int, text: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:

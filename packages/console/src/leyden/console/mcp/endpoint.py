@@ -11,12 +11,12 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from leyden.console.http.access import MCP_PATH
 from leyden.console.mcp.tools import TOOLS, WARNING, answer, schema_of
 from leyden.console.plain import one_line
 from leyden.console.run_view import RunViews
 from leyden.core.errors import LeydenError
 
-PATH = "/mcp"
 ABOUT = (
     "Training runs of Leyden, which trains the language model inside an agent. To find out why a run does not learn, "
     "call run_health, then why_not_trained, then rollouts and rollout."
@@ -37,7 +37,7 @@ class McpEndpoint:
 
     def route(self) -> Route:
         """Return the route; only POST requests exist, as no server-sent stream has anything to say."""
-        return Route(PATH, self, methods=["POST"])
+        return Route(MCP_PATH, self, methods=["POST"])
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

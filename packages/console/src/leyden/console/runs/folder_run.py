@@ -5,7 +5,6 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import yaml
 
 from leyden.console.runs.metrics_file import Line, MetricsFile, MetricsLines, last_lines
@@ -55,7 +54,7 @@ class FolderRun(Run):
         return self._item[1]
 
     def _read_item(self, key: str, *, in_use: bool) -> RunItem:
-        folder, config, report = self._folder, self._read_settings(_LISTED), self._read_report()
+        folder, config, report = self._folder, self._read_settings(_LISTED), self._folder.report()
         lines = last_lines(folder.metrics_file)
         steps = [line for line in lines if "reward" in line and "alert" not in line]
         last: Mapping[str, Any] = steps[-1] if steps else {}
@@ -113,26 +112,18 @@ class FolderRun(Run):
         except (OSError, yaml.YAMLError, ValueError) as error:  # ValueError: for instance, a date that does not exist
             raise RunError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
 
-    def _read_report(self) -> RunReport | None:
-        try:
-            return msgspec.json.decode(self._folder.report_file.read_bytes(), type=RunReport)
-        except FileNotFoundError:
-            return None
-        except msgspec.MsgspecError as error:
-            raise RunError(f"{self._folder.report_file} cannot be read: {error}") from None
-
     async def config(self) -> Mapping[str, Any]:
         """Return `config.yaml`, in which secrets are masked."""
         return self._read_config()
 
     async def report(self) -> Mapping[str, Any] | None:
         """Return `report.json`."""
-        report = self._read_report()
+        report = self._folder.report()
         return None if report is None else report.written()
 
     async def versions(self) -> Sequence[Version]:
         """Return the versions in `versions.jsonl`."""
-        report = self._read_report()
+        report = self._folder.report()
         kept = None if report is None else report.kept
         return [
             _version(one, why=kept.why if kept is not None and kept.version == one.version else None)

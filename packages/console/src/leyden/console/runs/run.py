@@ -143,7 +143,7 @@ class Run(ABC):
 
     @property
     def others(self) -> int:
-        """Number of other runs in the run's store, whose rollouts cannot be told from its own."""
+        """Number of other runs in the run's store, whose rollouts cannot be distinguished from its own."""
         return 0
 
     async def close(self) -> None:

@@ -7,7 +7,7 @@ runner stores what they emit.
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from typing import Any, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 
@@ -102,10 +102,6 @@ class Operation(emit.operation):
     def __init__(self, name: str, attributes: Mapping[str, Any] | None = None) -> None:
         self.name, self._given = name, dict(attributes or {})
         super().__init__(name, self._given)
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        return self
 
     def set_input(self, *args: Any, **kwargs: Any) -> None:
         """Record what the operation was given, as JSON."""

@@ -6,8 +6,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import msgspec
-
 from leyden.core.experiments.definition import Measure
 from leyden.core.experiments.plan import Job
 from leyden.core.experiments.record import Records, Session, State
@@ -79,9 +77,7 @@ def read_result(records: Records, job: Job, measure: Measure) -> RunResult:
     if not run.config_file.exists() or run.failure() is not None:
         error = None if last is None else last.error
         return RunResult(job=job, state=state, sessions=sessions, note=error or _described(state))
-    report = None
-    if run.report_file.exists():
-        report = msgspec.json.decode(run.report_file.read_bytes(), type=RunReport)
+    report = run.report()
     metrics = (
         [line for line in run.metrics() if not line.keys() & {"held_out", "alert"}] if run.metrics_file.exists() else []
     )

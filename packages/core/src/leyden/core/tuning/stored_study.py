@@ -1,6 +1,5 @@
 """A study as its folder holds it, wherever that was copied to: read without Optuna, a lock, or a write."""
 
-import fcntl
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from leyden.core.experiments.record import has_no_spread
 from leyden.core.masking import mask_values
 from leyden.core.trainer.config import EvaluationSet
 from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.run_lock import is_file_locked
 from leyden.core.tuning.plan import STUDY_FILE, StudyPlan, WrittenStudy
 from leyden.core.tuning.results import Confirmation, StudyResult, confirmation_of
 from leyden.core.tuning.settings import values_of
@@ -48,14 +48,9 @@ def read_plan(folder: Path) -> StudyPlan:
 def is_running(folder: Path) -> bool:
     """Whether a `leyden tune` works on the study in `folder` on this machine."""
     try:
-        with (folder / LOCK_FILE).open("r") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                return True
-    except OSError:
+        return is_file_locked(folder / LOCK_FILE)
+    except OSError:  # a file that may not be read
         return False
-    return False
 
 
 def stored_confirmation(plan: StudyPlan, result: StudyResult) -> tuple[int, Confirmation] | None:

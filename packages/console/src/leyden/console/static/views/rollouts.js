@@ -10,6 +10,7 @@ import { Histogram } from "../elements/histogram.js";
 import { choice, fold, problem, setOptions, smallTable } from "../elements/page.js";
 import { Table } from "../elements/table.js";
 import { counted, duration, moment, number, visible } from "../format.js";
+import { oneAtATime } from "../one_at_a_time.js";
 import { go, link } from "../router.js";
 import { inTheFolder, nothingYet, runFrame } from "./run_frame.js";
 
@@ -67,8 +68,7 @@ class RolloutsPage {
     this.grouped = page.query.get("view") === "groups";
     /** @type {Map<string, import("../columns.js").Group>} */
     this.known = new Map();
-    this.reading = false;
-    this.again = false;
+    this.read = oneAtATime(() => this.#request());
     /** @type {{rows: number[], groups: import("../columns.js").Group[]}} what the last filter left */
     this.shown = { rows: [], groups: [] };
     this.selects = {};
@@ -99,23 +99,15 @@ class RolloutsPage {
     this.#drawWhy();
   }
 
-  /** Reads what is new. A call while one is under way is answered by reading once more afterwards. */
-  async read() {
-    this.again = true;
-    if (this.reading) return;
-    this.reading = true;
+  /** Reads what is new. */
+  async #request() {
     try {
-      while (this.again) {
-        this.again = false;
-        await this.#readOnce();
-      }
+      await this.#readOnce();
       fill(this.failed, this.data?.problem && problem(this.data.problem, () => this.read()));
     } catch (error) {
       if (this.page.signal.aborted) return;
       const retry = problem(error.message, () => this.read());
       fill(this.failed, retry);
-    } finally {
-      this.reading = false;
     }
   }
 

@@ -11,6 +11,7 @@ import { Curve } from "../elements/curve.js";
 import { command, empty, facts, fold, longText, panel, problem } from "../elements/page.js";
 import { shares } from "../elements/shares.js";
 import { duration, moment, number, percent, plain, result, signed, visible } from "../format.js";
+import { oneAtATime } from "../one_at_a_time.js";
 import { link } from "../router.js";
 import { SMOOTHING, StepSeries } from "../series.js";
 import { inTheFolder, runFrame } from "./run_frame.js";
@@ -39,8 +40,7 @@ class RunPage {
     this.picked = page.query.has("step") ? Number(page.query.get("step")) : null;
     this.text = page.query.get("text") ?? "";
     this.numbersOpen = false;
-    this.busy = false;
-    this.again = false;
+    this.update = oneAtATime(() => this.#request());
     page.signal.addEventListener("abort", () => this.chartScope.abort(), { once: true });
     this.trend = element("p.note");
     this.tokens = element("p.note");
@@ -55,13 +55,8 @@ class RunPage {
     body.append(...summary, this.actions, this.failed, controls, this.stepPanel, this.grid, ...below);
   }
 
-  /** Requests what is new since the last answer; while a request is on its way, one more is noted. */
-  async update() {
-    if (this.busy) {
-      this.again = true;
-      return;
-    }
-    this.busy = true;
+  /** Requests what is new since the last answer. */
+  async #request() {
     try {
       const { lines, generation } = this.data;
       const query = generation ? { after: lines, generation } : {};
@@ -76,12 +71,6 @@ class RunPage {
         this.failed,
         problem(error.message, () => this.update()),
       );
-    } finally {
-      this.busy = false;
-    }
-    if (this.again) {
-      this.again = false;
-      await this.update();
     }
   }
 

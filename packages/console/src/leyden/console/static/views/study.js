@@ -10,6 +10,7 @@ import { badge, choice, command, fold, load, longText, panel, problem, smallTabl
 import { portions } from "../elements/shares.js";
 import { slice } from "../elements/slice.js";
 import { counted, moment, number, result, visible } from "../format.js";
+import { oneAtATime } from "../one_at_a_time.js";
 import { link } from "../router.js";
 
 /** @param {import("../app.js").Page} page */
@@ -31,8 +32,7 @@ class StudyPage {
     this.order = page.query.get("order") ?? "number";
     /** @type {Map<Element, string>} what each part was drawn from */
     this.drawn = new Map();
-    this.busy = false;
-    this.again = false;
+    this.update = oneAtATime(() => this.#renew());
     this.heading = element("div.heading");
     this.trouble = element("div.trouble");
     this.outcome = element("div");
@@ -55,13 +55,8 @@ class StudyPage {
     watchStudy(study.key, page.signal, () => this.update(), (message) => fill(this.trouble, problem(message, null)));
   }
 
-  /** Requests the study anew; while a request is on its way, one more is noted. */
-  async update() {
-    if (this.busy) {
-      this.again = true;
-      return;
-    }
-    this.busy = true;
+  /** Requests the study anew. */
+  async #renew() {
     try {
       const before = this.study;
       this.study = await this.request();
@@ -72,12 +67,6 @@ class StudyPage {
     } catch (error) {
       if (this.page.signal.aborted) return;
       fill(this.trouble, problem(error.message, () => this.update()));
-    } finally {
-      this.busy = false;
-    }
-    if (this.again) {
-      this.again = false;
-      await this.update();
     }
   }
 

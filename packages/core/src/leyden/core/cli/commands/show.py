@@ -39,15 +39,12 @@ def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
 
     from leyden.core.trainer.monitoring.as_it_is import as_it_is
     from leyden.core.trainer.monitoring.curve import terminal_curve
-    from leyden.core.trainer.run_folder.report import RunReport, closing_prompts, closing_table, combination_tables
+    from leyden.core.trainer.run_folder.report import closing_prompts, closing_table, combination_tables
 
     console = Console()
     console.print(_steps_table(folder.path.name, experiment, metrics))
     console.print(terminal_curve(metrics), highlight=False, markup=False)
-    if folder.report_file.exists():
-        import msgspec
-
-        report = msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)
+    if (report := folder.report()) is not None:
         console.print(closing_table(report))
         for line in closing_prompts(report):
             console.print(as_it_is(line), soft_wrap=True)

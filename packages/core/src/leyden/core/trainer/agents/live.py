@@ -37,7 +37,9 @@ def train_with_live_agent(
     `keys` are sent to the learner process as environment variables.
     """
     _run_child("train", folder, config, agent, shown, keys)
-    return msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)
+    report = folder.report()
+    assert report is not None
+    return report
 
 
 def check_with_live_agent(

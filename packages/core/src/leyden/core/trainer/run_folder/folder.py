@@ -141,25 +141,19 @@ class RunFolder:
 
         Its folder stays for inspection, and its name is free again.
         """
-        failure = {"error": type(error).__name__, "message": str(error), "time": time.time()}
-        replace_file(self.failed_file, _readable(failure))
+        _write_error(self.failed_file, error)
 
     def failure(self) -> str | None:
         """Return why the run ended before its first step; None if it did not."""
-        if not self.failed_file.exists():
-            return None
-        return str(msgspec.json.decode(self.failed_file.read_bytes())["message"])
+        return _error_in(self.failed_file)
 
     def note_session_error(self, error: Exception) -> None:
         """Record the error that ended a session. The run can be resumed, which removes the record."""
-        failure = {"error": type(error).__name__, "message": str(error), "time": time.time()}
-        replace_file(self.session_error_file, _readable(failure))
+        _write_error(self.session_error_file, error)
 
     def session_error(self) -> str | None:
         """Return the error that ended the last session; None if none did."""
-        if not self.session_error_file.exists():
-            return None
-        return str(msgspec.json.decode(self.session_error_file.read_bytes())["message"])
+        return _error_in(self.session_error_file)
 
     def written_config(self) -> dict[str, Any]:
         """Return the configuration as stored in the folder, with credentials masked; empty if there is none."""
@@ -267,9 +261,28 @@ class RunFolder:
             replace_file(self.learned_file, b"".join(learned))
         self.token_records.rewind(step)
 
+    def report(self) -> RunReport | None:
+        """Return the report; None while the run is not finished. Raises RunError if the file cannot be read."""
+        try:
+            return msgspec.json.decode(self.report_file.read_bytes(), type=RunReport)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as error:
+            raise RunError(f"{self.report_file} cannot be read: {error}") from None
+
     def write_report(self, report: RunReport) -> None:
         """Write `report.json`."""
         replace_file(self.report_file, _readable(report.written()))
+
+
+def _write_error(path: Path, error: Exception) -> None:
+    failure = {"error": type(error).__name__, "message": str(error), "time": time.time()}
+    replace_file(path, _readable(failure))
+
+
+def _error_in(path: Path) -> str | None:
+    """Return the message in a file that `_write_error` wrote; None without the file."""
+    return str(msgspec.json.decode(path.read_bytes())["message"]) if path.exists() else None
 
 
 def _readable(value: Any) -> bytes:

@@ -16,7 +16,6 @@ from leyden.core.trainer.config import NAME, RunConfig
 from leyden.core.trainer.run_folder.comparison import PairedComparison, compare
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.prompts.files import export_prompts
-from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile, prompt_texts
 from leyden.core.trainer.run_folder.weights import export_policies, weights_of, with_version
 
@@ -49,8 +48,7 @@ class Models:
     @property
     def kept(self) -> int:
         """Number of the version in `policy/` or `prompts/`; while the run is not finished, of the newest version."""
-        file = self.folder.report_file
-        report = msgspec.json.decode(file.read_bytes(), type=RunReport) if file.exists() else None
+        report = self.folder.report()
         return self.last if report is None or report.kept is None else report.kept.version
 
     def find(self, which: str) -> ModelVersion:
@@ -229,6 +227,8 @@ def load_version(models: Models, version: ModelVersion, name: str) -> "PolicyMod
     from leyden.core.algorithm.registry import make_algorithm
     from leyden.core.policy.model import PolicyModel
 
+    if version.version:
+        weights_of(models.file, version)  # raises before the model is loaded, which takes long
     config = models.config
     algorithm = make_algorithm(config.algorithm, config.algorithm_config)
     lora: Any = getattr(algorithm.options_of(name), "lora", None) if version.version > 0 else None

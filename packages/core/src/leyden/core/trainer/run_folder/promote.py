@@ -5,12 +5,11 @@ import shutil
 import msgspec
 
 from leyden.core.errors import RunError
-from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.models import Models, policies_of
 from leyden.core.trainer.run_folder.prompts.files import export_prompts
 from leyden.core.trainer.run_folder.report import HeldOutResult, KeptVersion, RunReport
 from leyden.core.trainer.run_folder.versions import ModelVersion
-from leyden.core.trainer.run_folder.weights import export_policies, weights_of
+from leyden.core.trainer.run_folder.weights import export_policies
 
 
 class Promoted(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +31,9 @@ def promote(models: Models, version: ModelVersion) -> Promoted:
     if models.config.sides:
         raise RunError(f"run {name!r} trains {' and '.join(models.config.sides)}: only a run with one side is promoted")
     with folder.locked():
-        report = _report(folder)
+        report = folder.report()
+        if report is None:
+            raise RunError(f"run {name!r} is not finished: it keeps no version yet")
         if version.version == before:
             raise RunError(f"version {before} is already the one that run {name!r} keeps")
         if models.config.policies:
@@ -42,17 +43,8 @@ def promote(models: Models, version: ModelVersion) -> Promoted:
     return Promoted(run=name, version=version.version, before=before)
 
 
-def _report(folder: RunFolder) -> RunReport:
-    try:
-        return msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)
-    except FileNotFoundError:
-        raise RunError(f"run {folder.path.name!r} is not finished: it keeps no version yet") from None
-
-
 def _write_policies(models: Models, version: ModelVersion) -> None:
     folder = models.folder
-    if version.version:
-        weights_of(models.file, version)
     export_policies(policies_of(models, version), models.config, folder.policy)
     shutil.rmtree(folder.last_policy, ignore_errors=True)
     last = models.versions[models.last]

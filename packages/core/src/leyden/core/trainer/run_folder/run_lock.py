@@ -46,10 +46,14 @@ def run_lock(folder: Path) -> Generator[None]:
 
 def is_locked(folder: Path) -> bool:
     """Whether a process has the lock."""
-    lock = folder / LOCK
-    if not lock.exists():
+    return is_file_locked(folder / LOCK)
+
+
+def is_file_locked(path: Path) -> bool:
+    """Whether a process has locked a file, which need not exist."""
+    if not path.exists():
         return False
-    with lock.open("r") as handle:
+    with path.open("r") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:

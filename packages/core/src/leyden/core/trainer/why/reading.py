@@ -5,10 +5,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
 from leyden.core.data.rollout import Rollout
-from leyden.core.errors import LeydenError, RunError, UsageError
+from leyden.core.errors import RunError, UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.trainer.config import RunConfig, endpoint_name, load_config
@@ -66,7 +64,7 @@ class RunRecord:
             folder=folder,
             config=config,
             facts=_run_facts(folder, config),
-            report=_report(folder),
+            report=folder.report(),
             sources=tuple(sources),
             unreadable=tuple(unreadable),
         )
@@ -123,15 +121,6 @@ def _run_facts(folder: RunFolder, config: RunConfig) -> RunFacts:
         ended=" ".join((folder.failure() or "").split()),
         endpoint=endpoint_name(config),
     )
-
-
-def _report(folder: RunFolder) -> RunReport | None:
-    if not folder.report_file.exists():
-        return None
-    try:
-        return msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)
-    except msgspec.MsgspecError as error:
-        raise LeydenError(f"{folder.report_file} cannot be read: {error}") from None
 
 
 @asynccontextmanager

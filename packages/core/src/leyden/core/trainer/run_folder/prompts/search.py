@@ -114,8 +114,7 @@ def search_progress(folder: RunFolder, config: RunConfig, search: PromptSearch) 
     step = max((int(line["step"]) for line in folder.metrics()), default=0)
     if folder.is_in_use():
         state, why = "under way", f"{config.steps} steps are planned"
-    elif folder.report_file.exists():
-        report = msgspec.json.decode(folder.report_file.read_bytes(), type=RunReport)
+    elif (report := folder.report()) is not None:
         state, why = "finished", _why_ended(search, report)
     else:
         state, why = "stopped", f"continue with: {folder.command('train --resume')}"
