@@ -60,6 +60,19 @@ def test_what_does_not_answer_is_no_sign(caplog: pytest.LogCaptureFixture) -> No
     assert caplog.messages[0] == "could not check VERL's queue: busy"
 
 
+def test_after_an_error_a_loss_is_found_that_ray_reports_late() -> None:
+    with watch_parts(Looks(BOTH, BOTH, ONE), lambda gone: None, every=60, error_wait=5) as gone:
+        assert gone() == ["controller"]
+
+
+def test_after_an_error_that_no_loss_caused_nothing_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    with watch_parts(Looks(BOTH), lambda gone: None, every=60, error_wait=0.01) as gone:
+        assert gone() == []
+    with watch_parts(Looks(BOTH, OSError("busy")), lambda gone: None, every=60, error_wait=0.01) as gone:
+        assert gone() == []
+    assert caplog.messages == ["could not check VERL's queue: busy"]
+
+
 def test_what_is_waited_for_for_long_is_told_of_once_and_what_changes_again() -> None:
     told: list[str] = []
     seen = [None, "one GPU", "two GPUs", "two GPUs", "two GPUs", None, "two GPUs", "two GPUs", "a CPU", "a CPU"]

@@ -78,3 +78,16 @@ def test_rollouts_of_a_training_that_has_failed_do_not_hide_why(failing: tuple[A
         raise RuntimeError("an actor died")
     asyncio.run(made._prompt(dict(PROMPT), "train"))
     assert not said
+
+
+def test_a_queue_whose_loss_verl_or_a_rollout_meets_first_is_still_the_reason(
+    failing: tuple[Any, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, said = failing
+    live = {"TransferQueueController", "TransferQueueStorage_0"}
+    monkeypatch.setattr(verl_queue, "queue_parts", lambda: set(live))
+    with pytest.raises(RuntimeError, match="an actor died"), made.watch_queue():
+        live.remove("TransferQueueController")
+        asyncio.run(made._prompt(dict(PROMPT), "train"))
+        raise RuntimeError("an actor died")
+    assert said == ["VERL's queue is lost because TransferQueueController died"] * 2

@@ -5,6 +5,7 @@ These are lost parts of its queue, and missing capacity in Ray. The checks thems
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
@@ -15,32 +16,54 @@ EVERY = 5.0
 """Seconds between two checks of the queue."""
 ENOUGH = 2
 """Consecutive checks at which a part must be missing, because a single check may happen during a change."""
+ERROR_WAIT = 2.0
+"""Longest time, in seconds, from an error because of a lost part until Ray reports the loss."""
 EVERY_GROUP = 20.0
 """Seconds between two checks for missing capacity; a problem is reported if both find it."""
+QUEUE = "VERL's queue"
 Resources = Mapping[str, float]
 COUNTED = ("CPU", "GPU")
 """Resources whose numbers in the cluster are reported."""
 
 
+@contextmanager
 def watch_parts(
-    live_parts: Callable[[], Set[str]], on_lost: Callable[[list[str]], None], every: float = EVERY
-) -> AbstractContextManager[None]:
+    live_parts: Callable[[], Set[str]],
+    on_lost: Callable[[list[str]], None],
+    every: float = EVERY,
+    error_wait: float = ERROR_WAIT,
+) -> Generator[Callable[[], list[str]]]:
     """Inside the block, call `on_lost` once, in a thread, with the names in `live_parts()` that disappeared.
 
     The names to watch are those that `live_parts` returns at the beginning. An exception in `live_parts` does not count
-    as a loss.
+    as a loss. The block gets a function for use after an error that a loss may have caused: it checks for up to
+    `error_wait` seconds, since the error may arrive before the loss is known, and returns the names that disappeared.
     """
     missing = dict.fromkeys(live_parts(), 0)
 
-    def check() -> bool:
-        found = live_parts()
-        for name in missing:
-            missing[name] = 0 if name in found else missing[name] + 1
-        if gone := sorted(name for name, count in missing.items() if count >= ENOUGH):
-            on_lost(gone)
-        return bool(gone)
+    def gone_now() -> list[str]:
+        return sorted(missing.keys() - live_parts())
 
-    return _repeated(check, every, "VERL's queue")
+    def check() -> bool:
+        gone = gone_now()
+        for name in missing:
+            missing[name] = missing[name] + 1 if name in gone else 0
+        if lost := sorted(name for name, count in missing.items() if count >= ENOUGH):
+            on_lost(lost)
+        return bool(lost)
+
+    def gone_after_error() -> list[str]:
+        deadline = time.monotonic() + error_wait
+        try:
+            while not (gone := gone_now()) and time.monotonic() < deadline:
+                time.sleep(error_wait / 10)
+        except Exception as error:
+            log.warning("could not check %s: %s", QUEUE, error)
+            return []
+        return gone
+
+    with _repeated(check, every, QUEUE):
+        yield gone_after_error
 
 
 def report_repeated(

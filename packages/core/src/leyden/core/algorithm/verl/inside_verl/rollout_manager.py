@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -74,6 +74,8 @@ class RolloutManager:
         """Requests for training prompts from which no step has learned; used only if VERL begins batches ahead."""
         self._has_ended = False
         """Whether VERL has ended its training, successfully or not."""
+        self._lost_parts: Callable[[], list[str]] = list
+        """Returns the parts of VERL's queue that died; known inside `watch_queue`."""
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="leyden rollouts", daemon=True).start()
         self._client = RunClient(RunEndpoint(url=os.environ[URL], token=os.environ[TOKEN]))
@@ -133,22 +135,26 @@ class RolloutManager:
 
     @contextmanager
     def watch_queue(self) -> Generator[None]:
-        """End the run if a part of VERL's queue dies inside the block, because VERL would wait for it silently.
+        """End the run if a part of VERL's queue dies inside the block, because VERL often waits for it silently.
+
+        VERL raises an error if it just uses that part; the run reports the loss in this case, too.
 
         After the block VERL closes its queue. Rollouts that still run cannot be stored then, but they do not end the
         run: VERL itself reports why it ended.
         """
         try:
-            with watch_parts(verl_queue.queue_parts, self._queue_lost):
-                yield
+            with watch_parts(verl_queue.queue_parts, self._queue_lost) as self._lost_parts:
+                try:
+                    yield
+                except Exception:
+                    if parts := self._lost_parts():
+                        self._queue_lost(parts)
+                    raise
         finally:
             self._has_ended = True
 
     def _queue_lost(self, parts: list[str]) -> None:
-        reason = (
-            f"VERL's queue is lost because {' and '.join(parts)} died; VERL itself would wait for it without a message"
-        )
-        self._wait(self._report_failure(FailedPrompts(reason)))
+        self._wait(self._report_failure(FailedPrompts(queue_lost_message(parts))))
 
     def _wait(self, coroutine: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
@@ -196,7 +202,9 @@ class RolloutManager:
     async def _give_up(self, what: str, error: Exception) -> None:
         """End the run, and VERL with it, because VERL would take a step without the prompts that failed."""
         log.error("%s", what, exc_info=error)
-        await self._report_failure(FailedPrompts(f"{what}: {type(error).__name__}: {verl_config.one_line(error)}"))
+        parts = await asyncio.to_thread(self._lost_parts)
+        reason = f"{what}: {type(error).__name__}: {verl_config.one_line(error)}"
+        await self._report_failure(FailedPrompts(queue_lost_message(parts) if parts else reason))
 
     async def _report_failure(self, failed: FailedPrompts) -> None:
         try:
@@ -250,6 +258,11 @@ class RolloutManager:
         masks = {name: fields[name] * 0 for name in ("response_mask", "loss_mask")}
         tag = {**padding.tag(step), MISSING_TAG: msgspec.json.encode(empty_prompt).decode()}
         return [(f"{prompt['uid']}_{PADDING_SUFFIX}", {**prompt, **fields, **masks}, tag)]
+
+
+def queue_lost_message(parts: Sequence[str]) -> str:
+    """Return why a run ends whose queue lost the actors `parts`."""
+    return f"VERL's queue is lost because {' and '.join(parts)} died"
 
 
 def _policy(path: str) -> tuple[str, int]:
