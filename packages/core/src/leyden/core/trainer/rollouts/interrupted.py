@@ -12,8 +12,8 @@ from leyden.core.data.failure import Failure
 from leyden.core.data.rollout import FINISHED_ROLLOUT, AttemptedRollout, Rollout, RolloutConfig
 from leyden.core.errors import LeydenError, RewardError, TaskError, UnknownAgent
 from leyden.core.store.base import LightningStore
-from leyden.core.store.open import open_store
 from leyden.core.store.state_and_retry_rules import OPEN_ATTEMPT
+from leyden.core.trainer.run_folder.store_location import StoreLocation
 
 FATAL: dict[str, type[LeydenError]] = {"reward": RewardError, "input": TaskError}
 """Kinds of attempt errors that the user must fix. They stop the run; the resumed run repeats the rollout."""
@@ -38,14 +38,16 @@ def is_tried_again(rollout: Rollout) -> bool:
     return rollout.status == "failed" and bool(rollout.metadata.get(ABANDONED) or fatal_error(rollout))
 
 
-async def set_aside(store_uri: str) -> None:
-    """Take the unfinished rollouts of a store out of its queue. No other process may use the store.
+async def set_aside(location: StoreLocation) -> None:
+    """Take the unfinished rollouts of a run out of its queue. No other process may train the run.
 
     Each rollout changes in one transaction, together with its maximum number of attempts: a stop is not a failure and
     uses up no attempt. After a kill at any moment, this function can be called again.
     """
+    if not location.exists:
+        return
     # The clock stands still: the store must not time out attempts for the time in which no process ran.
-    store = await open_store(store_uri, clock=lambda: 0.0)
+    store = await location.open(clock=lambda: 0.0)
     try:
         left = [rollout for rollout in await store.query_rollouts() if _is_unfinished(rollout)]
         for rollout in left:
@@ -58,7 +60,7 @@ async def set_aside(store_uri: str) -> None:
     finally:
         await store.close()
     if left:
-        await _close_attempts(store_uri, [rollout for rollout in left if isinstance(rollout, AttemptedRollout)])
+        await _close_attempts(location, [rollout for rollout in left if isinstance(rollout, AttemptedRollout)])
 
 
 async def requeue(store: LightningStore, rollouts: Sequence[Rollout]) -> None:
@@ -69,9 +71,9 @@ async def requeue(store: LightningStore, rollouts: Sequence[Rollout]) -> None:
             await store.update_rollout(rollout.rollout_id, status="requeuing", metadata=metadata)
 
 
-async def _close_attempts(store_uri: str, rollouts: Sequence[AttemptedRollout]) -> None:
+async def _close_attempts(location: StoreLocation, rollouts: Sequence[AttemptedRollout]) -> None:
     """Mark the open attempts as failed. Their rollouts were set aside, so their status does not change."""
-    store = await open_store(store_uri)
+    store = await location.open()
     try:
         for rollout in rollouts:
             attempt = rollout.attempt
