@@ -27,7 +27,7 @@ from leyden.core.store.common.rows import (
 )
 from leyden.core.store.common.span_codec import whole_spans
 from leyden.core.store.query import Query, check, conditions
-from leyden.core.store.text import check_text
+from leyden.core.store.text import check_queue, check_text
 
 T = TypeVar("T")
 
@@ -96,9 +96,13 @@ class ReadingStore(ArgumentChecks, LightningStore):
         offset: int = 0,
         status: Sequence[RolloutStatus] | None = None,
         rollout_ids: Sequence[str] | None = None,
+        queue: str | None = None,
     ) -> Page[Rollout]:
         """Return rollouts with their latest attempts."""
+        if queue is not None:
+            check_queue(queue)
         query = Query(
+            within={} if queue is None else {"queue": queue},
             conditions=conditions(
                 one_of={
                     "status": status if status_in is None else status_in,

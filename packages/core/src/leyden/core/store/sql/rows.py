@@ -172,17 +172,18 @@ class SqlRows(Rows):
         """Select by the partial index of deadlines."""
         return self._run_compiled(sql.NEXT_DEADLINE).fetchone()[0]
 
-    def push(self, rollout_ids: Sequence[str]) -> None:
+    def push(self, rows: Sequence[RolloutRow]) -> None:
         """Insert into the queue; the position is an automatic key."""
-        self._insert_all(schema.queue, ("rollout_id",), [{"rollout_id": name} for name in rollout_ids])
+        names = ("rollout_id", "queue")
+        self._insert_all(schema.queue, names, [{name: getattr(row, name) for name in names} for row in rows])
 
-    def drop(self, rollout_id: str) -> None:
+    def drop(self, row: RolloutRow) -> None:
         """Delete from the queue."""
-        self._run_compiled(sql.DROP_FROM_QUEUE, key=rollout_id)
+        self._run_compiled(sql.DROP_FROM_QUEUE, key=row.rollout_id)
 
-    def head(self, limit: int) -> list[str]:
+    def head(self, queue: str, limit: int) -> list[str]:
         """Select by position."""
-        return [rollout_id for (rollout_id,) in self._run_compiled(sql.HEAD_OF_QUEUE, limit=limit)]
+        return [rollout_id for (rollout_id,) in self._run_compiled(sql.HEAD_OF_QUEUE, key=queue, limit=limit)]
 
     # --- Attempts
 

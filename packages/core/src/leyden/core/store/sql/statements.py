@@ -62,7 +62,12 @@ OVERDUE = (
     .order_by(_rollouts.deadline, schema.rollouts.c.id)
 )
 DROP_FROM_QUEUE = delete(schema.queue).where(_queue.rollout_id == _KEY)
-HEAD_OF_QUEUE = select(_queue.rollout_id).order_by(_queue.position).limit(bindparam("limit", type_=Integer))
+HEAD_OF_QUEUE = (
+    select(_queue.rollout_id)
+    .where(_queue.queue == _KEY)
+    .order_by(_queue.position)
+    .limit(bindparam("limit", type_=Integer))
+)
 ATTEMPTS_OF = select(*ATTEMPT).where(among(_attempts.rollout_id, _KEYS)).order_by(_attempts.sequence_id)
 OPEN_ATTEMPT_OF = (
     select(*ATTEMPT).where((_attempts.worker_id == _KEY) & schema.OPEN).order_by(_attempts.id.desc()).limit(1)
