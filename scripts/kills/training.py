@@ -15,7 +15,6 @@ from random import Random
 
 from kills.processes import ENVIRONMENT, kill, wait_until, workers
 from leyden.core.data.rollout import FINISHED_ROLLOUT, AttemptedRollout
-from leyden.core.store.open import open_store
 from leyden.core.trainer.rollouts.interrupted import ABANDONED
 from leyden.core.trainer.run_folder.folder import RunFolder
 
@@ -202,7 +201,7 @@ async def acknowledged(run: RunFolder) -> Acknowledged:
     """What the store holds as finished, read without changing anything."""
     if not (run.path / "store.db").exists():
         return {}
-    store = await open_store(run.store_uri, clock=lambda: 0.0)
+    store = await run.store_location.open(clock=lambda: 0.0)
     try:
         return {
             rollout.rollout_id: (rollout.attempt.attempt_id, rollout.status)

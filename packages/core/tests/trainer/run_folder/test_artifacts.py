@@ -177,16 +177,16 @@ def test_a_folder_of_another_run_stays(folder: Path, url: str, tmp_path: Path) -
     other = tmp_path / "there/calc"
     other.mkdir(parents=True)
     (other / "run_id").write_text("calc-9999\n")
-    with pytest.raises(RunError, match="is another run than calc-1a2b, .*: give another --runs"):
+    with pytest.raises(RunError, match=r"is another run than calc-1a2b, .*: give another --runs"):
         Artifacts(url).get_below(tmp_path / "there")
-    with pytest.raises(RunError, match="there are no artifacts of a run at"):
+    with pytest.raises(RunError, match=r"there are no artifacts of a run at"):
         Artifacts(f"{url}-none").get_below(tmp_path / "elsewhere")
 
 
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("postgresql://u@h/db", "not a store"),
+        ("postgresql://h/db", "not a store"),
         ("nothing://x", "cannot be reached: Protocol not known: nothing"),
         ("s3://key:secretsecret@bucket/x", "holds a secret"),
     ],
