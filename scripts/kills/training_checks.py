@@ -159,7 +159,7 @@ def _steps(lines: Iterable[Mapping[str, Any]]) -> Iterable[int]:
 
 def _place(rollout: AttemptedRollout) -> tuple[int, int]:
     """Version and batch, which a training rollout is called after."""
-    _, version, batch, _, _ = rollout.rollout_id.split("-")
+    _, version, batch, _, _ = rollout.rollout_id.rpartition(".")[2].split("-")
     return int(version[1:]), int(batch[1:])
 
 
