@@ -363,10 +363,17 @@ def _spans_in_order(rollout_id: str) -> Query:
 
 def _filters(table: Any, query: Query) -> list[ColumnElement[bool]]:
     tests = [_test(table.c[condition.field], condition) for condition in query.conditions]
-    within: list[ColumnElement[bool]] = [table.c[name] == value for name, value in query.within.items()]
+    within = [_is(table.c[name], value, query) for name, value in query.within.items()]
     if tests:
         within.append(or_(*tests) if query.logic == "or" else and_(*tests))
     return within
+
+
+def _is(column: Column[Any], value: str, query: Query) -> ColumnElement[bool]:
+    """Return a condition that uses an index, but for the queue of rollouts that are named; these are found by id."""
+    joined = query.logic == "and" or len(query.conditions) == 1
+    named = any(condition.field == "rollout_id" and condition.test == "one of" for condition in query.conditions)
+    return column.concat("") == value if column.name == "queue" and joined and named else column == value
 
 
 def _test(column: Column[Any], condition: Condition) -> ColumnElement[bool]:
