@@ -70,7 +70,7 @@ class TrainingCampaign:
         more: Sequence[str] = (),
         shared: Backend | None = None,
     ) -> None:
-        """With `shared`, the run keeps its rollouts there, and goes on on another machine when its driver was killed."""
+        """With `shared`, rollouts are kept there, and the run goes on on another machine when its driver was killed."""
         self.folder, self.run = folder, RunFolder(folder / NAME)
         self._shared = shared
         if shared is not None:
@@ -146,7 +146,8 @@ class TrainingCampaign:
 
     @property
     def _name(self) -> str:
-        return NAME if self._shared is None else f"{self._shared.uri}#{NAME}"
+        # a run that was killed before its first record is known to its folder alone
+        return f"{self._shared.uri}#{NAME}" if self._shared is not None and self._is_stored() else NAME
 
     def _has_begun(self) -> bool:
         return self.run.config_file.exists() or (self._sittings > 1 and self._shared is not None and self._is_stored())

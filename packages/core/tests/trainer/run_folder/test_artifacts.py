@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 from leyden.core.errors import RunError, UsageError
@@ -13,6 +13,7 @@ from leyden.core.trainer.run_folder.artifacts import LIST, Artifacts, read_stamp
 from leyden.core.trainer.run_folder.snapshot import snapshot
 
 RUN = "calc-1a2b"
+FSSPEC: Any = import_module("fsspec")
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where copies go: a local folder, or an object store, for which fsspec's own in memory stands."""
     if request.param == "folder":
         return url_of_run(str(tmp_path / "artifacts"), RUN) or ""
-    fsspec.filesystem("memory").store.clear()
+    FSSPEC.filesystem("memory").store.clear()
     return f"memory2://artifacts/{RUN}"
 
 
@@ -46,7 +47,7 @@ def another_name_of_memory() -> None:
     kind: Any = type(
         "Memory2", (MemoryFileSystem,), {"protocol": ("memory2", "memory"), "store": {}, "pseudo_dirs": [""]}
     )
-    fsspec.register_implementation("memory2", kind, clobber=True)
+    FSSPEC.register_implementation("memory2", kind, clobber=True)
 
 
 def put(url: str, folder: Path) -> str:
@@ -79,7 +80,7 @@ def test_another_machine_gets_the_folder_without_what_belongs_to_one_machine(
 
 def test_only_what_changed_is_written_and_what_is_gone_is_removed(folder: Path, url: str) -> None:
     put(url, folder)
-    fs, root = fsspec.url_to_fs(url)
+    fs, root = FSSPEC.core.url_to_fs(url)
     before = {path: fs.info(path) for path in fs.find(root)}
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2}\n')
@@ -113,7 +114,7 @@ def test_a_writer_that_is_stopped_at_any_file_leaves_the_copy_of_before(
         (folder / name).write_text(name)
     (folder / "metrics.jsonl").write_text('{"step": 7}\n')
     for stop_at in range(5):  # four files and the list
-        monkeypatch.setattr(Artifacts, "_whole", stopped(Artifacts._whole, stop_at))
+        monkeypatch.setattr(Artifacts, "whole_file", stopped(Artifacts.whole_file, stop_at))
         with pytest.raises(OSError, match="killed"):
             put(url, folder)
         monkeypatch.undo()

@@ -37,7 +37,7 @@ from leyden.core.trainer.run_folder.prompts.search import (
     result_of,
 )
 from leyden.core.trainer.run_folder.report import RunReport
-from leyden.core.trainer.run_folder.run_owner import check_free
+from leyden.core.trainer.run_folder.run_owner import owned
 from leyden.core.trainer.run_folder.timing import TimeUsage
 from leyden.core.trainer.run_folder.weights import export_policies, with_version
 from leyden.core.trainer.serving.external import serve_external
@@ -68,7 +68,11 @@ async def train(
     trackers = open_trackers(config.tracker, folder.trackers, config.name, folder.written_config())
     failed = True
     try:
-        async with _open_context(folder, config, algorithm, agents, display, resources, trackers, began) as context:
+        await asyncio.to_thread(check_continuing, folder, config.artifacts)
+        async with (
+            owned(folder, config),
+            _open_context(folder, config, algorithm, agents, display, resources, trackers, began) as context,
+        ):
             if before is not None and isinstance(context, RunContext):
                 conclude(await preflight(context, before), context)
             async with context.journal.recorded():
@@ -146,8 +150,6 @@ async def _open_context(
             f"{len(tasks)} tasks for the {config.tasks_per_step} of each step: a step runs tasks several times"
         )
     location = folder.store_location
-    await asyncio.to_thread(check_continuing, folder, config.artifacts)
-    await check_free(location, folder.path)
     await set_aside(location)
     example = tasks[0] if tasks else EXAMPLE
     initial: NamedResources = {**config.prompts, **config.prompt_edits, **(resources or {})}

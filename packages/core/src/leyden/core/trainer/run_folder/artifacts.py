@@ -109,16 +109,16 @@ class Artifacts:
     def _write(self, sha256: str, file: SnapshotFile) -> None:
         path = self._object(sha256)
         self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-        with self._whole(path) as target:
+        with self.whole_file(path) as target:
             for part in file.parts():
                 target.write(part)
 
     def _write_list(self, listing: Listing) -> None:
-        with self._whole(f"{self._root}/{LIST}") as target:
+        with self.whole_file(f"{self._root}/{LIST}") as target:
             target.write(msgspec.json.format(msgspec.json.encode(listing), indent=1) + b"\n")
 
     @contextmanager
-    def _whole(self, path: str) -> Generator[BinaryIO]:
+    def whole_file(self, path: str) -> Generator[BinaryIO]:
         """Open a file to write. It has all of its content under its name, or does not exist there.
 
         Object stores work this way. In other file systems, a file is renamed once it is complete.

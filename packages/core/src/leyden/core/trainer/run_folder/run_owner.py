@@ -8,13 +8,19 @@ import asyncio
 import logging
 import socket
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from leyden.core.data.run import Run
 from leyden.core.errors import RunError, StoreError
 from leyden.core.store.base import LightningStore
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.rollouts.interrupted import set_aside
+from leyden.core.trainer.run_folder.artifacts import url_of_run
+from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.run_lock import is_locked
-from leyden.core.trainer.run_folder.shared_runs import FOLDER, HOST
+from leyden.core.trainer.run_folder.shared_runs import FOLDER, HOST, place_of_run
 from leyden.core.trainer.run_folder.store_location import StoreLocation
 
 BEAT_SECONDS = 10.0
@@ -24,17 +30,51 @@ GONE_SECONDS = 60.0
 log = logging.getLogger(__name__)
 
 
-async def check_free(location: StoreLocation, folder: Path) -> None:
-    """Raise RunError if another process trains the run of a shared store; `folder` is the run's folder here."""
-    if not location.queue or not location.exists:
+@asynccontextmanager
+async def owned(folder: RunFolder, config: RunConfig) -> AsyncGenerator[None]:
+    """Context manager: makes this process the owner of a run of a shared store; other runs are left alone.
+
+    Raises RunError if another process trains the run.
+    """
+    location = folder.store_location
+    if not location.queue or not location.is_kept:
+        yield
         return
-    store = await location.open(clock=lambda: 0.0)
+    before = await _record(location)
+    if before is not None and before.status == "running":
+        _check_owner(before, folder.path)
+    # with a real clock, what was left would time out
+    await set_aside(location, None if before is None else before.update_time)
+    store = await location.open()
     try:
-        record = await store.get_run_by_id(location.queue)
+        await _begin(store, location, folder, config)
+        beating = asyncio.create_task(_beat(store, location.queue))
+        try:
+            yield
+        except BaseException as error:
+            await _end_badly(store, location.queue, error)
+            raise
+        finally:
+            beating.cancel()
+            await asyncio.wait([beating])
     finally:
         await store.close()
-    if record is not None and record.status == "running":
-        _check_owner(record, folder)
+
+
+async def _record(location: StoreLocation) -> Run | None:
+    if not location.exists:
+        return None
+    store = await location.open(clock=lambda: 0.0)
+    try:
+        return await store.get_run_by_id(location.queue)
+    finally:
+        await store.close()
+
+
+async def _begin(store: LightningStore, location: StoreLocation, folder: RunFolder, config: RunConfig) -> None:
+    place = place_of_run(folder.path, url_of_run(config.artifacts, location.queue))
+    await store.add_run(Run(run_id=location.queue, name=config.name, experiment=config.experiment, metadata=place))
+    await store.update_run(location.queue, status="running", metadata=place)
 
 
 def _check_owner(record: Run, folder: Path) -> None:
@@ -51,7 +91,16 @@ def _check_owner(record: Run, folder: Path) -> None:
         )
 
 
-async def beat(store: LightningStore, run_id: str) -> None:
+async def _end_badly(store: LightningStore, run_id: str, error: BaseException) -> None:
+    """Record that the session has ended, in case it ended before it recorded this itself."""
+    is_stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
+    try:
+        await store.update_run(run_id, status="stopped" if is_stopped else "failed")
+    except (StoreError, OSError) as second:
+        log.info("the end of run %s could not be recorded: %s", run_id, second)
+
+
+async def _beat(store: LightningStore, run_id: str) -> None:
     """Write to the run's record until cancelled. An error of the store is logged: the training meets it, too."""
     while True:
         await asyncio.sleep(BEAT_SECONDS)

@@ -4,7 +4,6 @@ A run is resumed from its folder; the store follows the folder step by step. Sto
 folder are removed when the next session begins.
 """
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +19,6 @@ from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.monitoring.trackers import numbers
 from leyden.core.trainer.run_folder.artifacts import url_of_run
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.run_owner import beat
 from leyden.core.trainer.run_folder.shared_runs import place_of_run
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile, is_checkpoint
 
@@ -34,7 +32,6 @@ class StoreSync:
         self._store, self._folder, self._config = store, folder, config
         self._run_id = ""
         self._metrics, self._versions = _Tail(folder.metrics_file), _Tail(VersionFile(folder.path).path)
-        self._beating: asyncio.Task[None] | None = None
         self._kept: dict[int, Path] = {}
         """Checkpoints by version, for versions whose weights are kept."""
 
@@ -54,8 +51,6 @@ class StoreSync:
             tail.rewind()
         self._kept.clear()
         await self.catch_up()
-        if self._folder.store_location.queue:
-            self._beating = asyncio.create_task(beat(self._store, self._run_id))
 
     async def catch_up(self) -> None:
         """Write new lines of the folder into the store; does nothing before `begin`."""
@@ -114,25 +109,18 @@ class StoreSync:
 
     async def end(self) -> None:
         """Record that the run succeeded."""
-        await self._stop_beating()
         await self.catch_up()
         if self._run_id:
             await self._store.update_run(self._run_id, status="succeeded")
 
     async def end_badly(self, status: RunStatus) -> None:
         """Record that the run failed or was stopped. Errors of the store are logged: another error came first."""
-        await self._stop_beating()
         try:
             await self.catch_up()
             if self._run_id:
                 await self._store.update_run(self._run_id, status=status)
         except (StoreError, OSError) as error:
             logger.warning("run %s: its status %s could not be stored: %s", self._run_id, status, error)
-
-    async def _stop_beating(self) -> None:
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.wait([self._beating])
 
 
 def step_metrics(line: Mapping[str, Any]) -> StepMetrics:
