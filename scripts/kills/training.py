@@ -123,9 +123,10 @@ class TrainingCampaign:
             *("--workers", "2", "--concurrency", "6", "--name", NAME),
             *("--checkpoint-every", "2"),  # so that steps are lost, and taken again from the same rollouts
         ]
+        stored = [] if self._shared is None else ["--store", self._shared.uri]
         if self._shared is not None:
-            begin += ["--store", self._shared.uri, "--artifacts", str(self.folder / "copies")]
-        arguments = ["--resume", self._name] if self._has_begun() else [*begin, *self._more]
+            begin += ["--artifacts", str(self.folder / "copies")]
+        arguments = [*(["--resume", self._name] if self._has_begun() else [*begin, *self._more]), *stored]
         plan = ["--steps", str(self.found.steps), "--runs", str(self.run.path.parent), "--quiet"]
         with self._log(self._sittings).open("wb") as log:
             return subprocess.Popen(

@@ -47,8 +47,11 @@ async def owned(folder: RunFolder, config: RunConfig) -> AsyncGenerator[None]:
     await set_aside(location, None if before is None else before.update_time)
     store = await location.open()
     try:
-        await _begin(store, location, folder, config)
-        beating = asyncio.create_task(_beat(store, location.queue))
+        place = place_of_run(folder.path, url_of_run(config.artifacts, location.queue))
+        record = Run(run_id=location.queue, name=config.name, experiment=config.experiment, metadata=place)
+        await store.add_run(record)
+        await store.update_run(location.queue, status="running", metadata=place)
+        beating = asyncio.create_task(_beat(store, record))
         try:
             yield
         except BaseException as error:
@@ -69,12 +72,6 @@ async def _record(location: StoreLocation) -> Run | None:
         return await store.get_run_by_id(location.queue)
     finally:
         await store.close()
-
-
-async def _begin(store: LightningStore, location: StoreLocation, folder: RunFolder, config: RunConfig) -> None:
-    place = place_of_run(folder.path, url_of_run(config.artifacts, location.queue))
-    await store.add_run(Run(run_id=location.queue, name=config.name, experiment=config.experiment, metadata=place))
-    await store.update_run(location.queue, status="running", metadata=place)
 
 
 def _check_owner(record: Run, folder: Path) -> None:
@@ -100,11 +97,11 @@ async def _end_badly(store: LightningStore, run_id: str, error: BaseException) -
         log.info("the end of run %s could not be recorded: %s", run_id, second)
 
 
-async def _beat(store: LightningStore, run_id: str) -> None:
+async def _beat(store: LightningStore, record: Run) -> None:
     """Write to the run's record until cancelled. An error of the store is logged: the training meets it, too."""
     while True:
         await asyncio.sleep(BEAT_SECONDS)
         try:
-            await store.update_run(run_id, status="running")
+            await store.update_run(record.run_id, metadata=record.metadata)
         except (StoreError, OSError) as error:
-            log.info("the record of run %s could not be written: %s", run_id, error)
+            log.info("the record of run %s could not be written: %s", record.run_id, error)
