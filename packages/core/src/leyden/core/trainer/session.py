@@ -171,8 +171,7 @@ async def _open_context(
             agents_output=agents_output(config, folder),
         )
         collector.resources_id = versions.resources_id
-        if location.queue:
-            collector.prefix = f"{location.queue}."
+        collector.prefix = location.prefix
         journal = RunJournal(folder, config, display, trackers, began)
         if isinstance(algorithm, ExternalLoopAlgorithm):
             context = ExternalLoopRun(config, journal, serving, collector)

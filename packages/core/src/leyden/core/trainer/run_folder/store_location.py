@@ -29,6 +29,11 @@ class StoreLocation:
     """Queue of the run in a store that several runs share, which is the run's id; empty for all of a store."""
 
     @property
+    def prefix(self) -> str:
+        """Beginning of the ids of the run's rollouts in a shared store; empty in a store of the run's own."""
+        return f"{self.queue}." if self.queue else ""
+
+    @property
     def is_kept(self) -> bool:
         """Whether another process can read what this one stores."""
         return not self.uri.startswith("memory:")

@@ -251,7 +251,7 @@ async def _serve_all(
     from leyden.core.gateway.calls.seeds import CallSeeds
 
     decoding = engine_config(config)
-    call_seeds = CallSeeds(config.seed) if config.deterministic else None
+    call_seeds = CallSeeds(config.seed, folder.store_location.prefix) if config.deterministic else None
     served: dict[str, ServedPolicy] = {}
     for name, source in {**config.policies, **config.frozen}.items():
         trained = name in config.policies
