@@ -24,6 +24,8 @@ Start = Callable[..., Running]
 Leyden = Callable[..., "CompletedProcess[str]"]
 Arguments = Callable[..., list[str]]
 
+REWARD = "examples/calculator_langgraph/reward.py:score"
+
 pytestmark = [pytest.mark.timeout(600)]
 SHARED = [
     pytest.param(name, marks=[pytest.mark.long] * (name != "sqlite") + [needs])
@@ -115,7 +117,7 @@ def test_a_run_goes_on_and_is_looked_at_from_the_uri_alone_on_another_machine(
     assert "train-v3" in rollout.stdout + rollout.stderr
     models = leyden("models", "list", address, *runs)
     assert models.returncode == 0, models.stderr
-    rescored = leyden("rescore", address, *runs)
+    rescored = leyden("rescore", address, "--reward", REWARD, *runs)
     assert rescored.returncode == 0, rescored.stderr
     exported = leyden("export", address, "--to", str(tmp_path / "tables"), *runs)
     assert exported.returncode == 0, exported.stderr
@@ -146,7 +148,11 @@ def test_a_run_in_memory_learns_and_cannot_go_on(leyden: Leyden, train_arguments
     done = leyden(*train_arguments(tmp_path, "calc", "--steps", "1", "--quiet", "--store", "memory://"))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "calc/policy/model.safetensors").exists() and not (tmp_path / "calc/store.db").exists()
-    for command in (["train", "--resume", "calc", "--steps", "2"], ["why", "calc"], ["rescore", "calc"]):
+    for command in (
+        ["train", "--resume", "calc", "--steps", "2"],
+        ["why", "calc"],
+        ["rescore", "calc", "--reward", REWARD],
+    ):
         refused = leyden(*command, "--runs", str(tmp_path))
         assert refused.returncode == 2 and "Traceback" not in refused.stderr, refused.stderr
         assert "memory" in refused.stderr, refused.stderr
@@ -174,7 +180,7 @@ def test_a_live_agent_learns_in_a_store_object_of_its_own_process(tmp_path: Path
     trainer = agl.Trainer(
         policy="examples/calculator_langgraph/policy", steps=0, store=store, runs=tmp_path, name="calc", quiet=True
     )
-    report = trainer.fit(agent, val_dataset=["1 + 1"], reward=lambda task, result: 1.0)
+    report = trainer.fit(agent, ["1 + 1"], val_dataset=["1 + 1"], reward=lambda task, result: 1.0)
     assert report.steps == 0
     queues, runs = asyncio.run(_of(store))
     assert len(queues) == 1 and set(runs.values()) == {"succeeded"}

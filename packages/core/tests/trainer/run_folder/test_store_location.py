@@ -59,7 +59,7 @@ def test_the_password_comes_from_the_variable_or_from_what_was_given(monkeypatch
 
 
 def test_a_store_that_was_an_object_cannot_be_opened_by_its_name() -> None:
-    with pytest.raises(RunError, match="in a store that was given in Python: leyden.core.store.memory.MemoryStore"):
+    with pytest.raises(RunError, match=r"in a store that was given in Python: leyden.core.store.memory.MemoryStore"):
         usable_uri("<leyden.core.store.memory.MemoryStore>", "calc")
     remember_store("http://token@127.0.0.1:1", "<leyden.core.store.memory.MemoryStore>")
     assert usable_uri("<leyden.core.store.memory.MemoryStore>", "calc") == "http://token@127.0.0.1:1"
@@ -75,7 +75,7 @@ def test_a_file_is_the_same_from_every_working_folder(tmp_path: Path, monkeypatc
 
 def test_a_run_does_not_move_to_another_store() -> None:
     check_same_store(KEPT, FULL, "calc")
-    with pytest.raises(UsageError, match="began with the store .*, and cannot move to redis://cache/0"):
+    with pytest.raises(UsageError, match=r"began with the store .*, and cannot move to redis://cache/0"):
         check_same_store(KEPT, "redis://cache/0", "calc")
     with pytest.raises(UsageError, match="keeps its rollouts in its own folder: leave --store out"):
         check_same_store(None, FULL, "calc")

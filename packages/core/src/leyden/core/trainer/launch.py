@@ -103,8 +103,11 @@ def _has_evidence(folder: RunFolder) -> bool:
     """Whether an agent printed something, or an attempt of a rollout was started."""
     if folder.worker_log.exists() and folder.worker_log.stat().st_size:
         return True
-    location = folder.store_location
-    return location.exists and run_loop(_started_rollouts(location)) > 0
+    try:
+        location = folder.store_location
+        return location.exists and run_loop(_started_rollouts(location)) > 0
+    except (LeydenError, OSError):  # a store that cannot be opened, which is perhaps why the run ended
+        return False
 
 
 async def _started_rollouts(location: StoreLocation) -> int:

@@ -8,7 +8,6 @@ import typer
 
 from leyden.core.cli.options import RUNS, JsonOption, RunsOption
 from leyden.core.data.encoding.json_line import json_line
-from leyden.core.errors import RunError
 from leyden.core.trainer.monitoring.display import is_search_step, search_spending
 
 
@@ -114,11 +113,8 @@ def _largest(line: dict[str, Any], key: str) -> float:
 async def _show_rollout(folder: Any, wanted: str, *, json: bool) -> None:
     from leyden.core.trainer.rollouts.recorded import find_rollout, no_rollout, read_rollout
 
-    location = folder.store_location
-    if not location.exists:
-        raise RunError(f"run {folder.path.name!r} has no store yet")
     # Time stands still: to look at a run must not end what is under way in it.
-    store = await location.open(clock=lambda: 0.0)
+    store = await folder.kept_rollouts().open(clock=lambda: 0.0)
     try:
         found = await find_rollout(store, wanted)
         if found is None:

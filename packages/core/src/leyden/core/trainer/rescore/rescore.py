@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from leyden.core.data.similar_messages import Tally
-from leyden.core.errors import RunError, UsageError
+from leyden.core.errors import UsageError
 from leyden.core.policy.checkpoints.atomic import replace_file
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.rescore.advantages import AdvantageComparison, compare_advantages
@@ -61,8 +61,7 @@ def rescore(runs: Path, name: str, options: RescoreOptions, progress: Progress |
     that cannot be loaded or if no rollout can be scored.
     """
     folder, config = RunFolder.open(runs, name)
-    if not folder.store_location.exists:
-        raise RunError(f"run {folder.path.name!r} has no rollouts: {folder.failure() or 'it has not started'}")
+    folder.kept_rollouts()
     rollouts = asyncio.run(_read(folder, config, options))
     if not rollouts:
         raise UsageError(f"run {folder.path.name!r} has no finished rollouts of the kind {options.which!r}")

@@ -83,6 +83,15 @@ class RunFolder:
             return StoreLocation(f"sqlite:///{self.store_file}")
         return StoreLocation(usable_uri(recorded, self.path.name), self.run_id(self.path.name))
 
+    def kept_rollouts(self) -> StoreLocation:
+        """Return where the run's rollouts are; raises RunError where there are none to read."""
+        location = self.store_location
+        if not location.is_kept:
+            raise RunError(f"run {self.path.name!r} kept its rollouts in memory, which ended with its process")
+        if not location.exists:
+            raise RunError(f"run {self.path.name!r} has no rollouts: {self.failure() or 'it has not started'}")
+        return location
+
     @classmethod
     def create(cls, runs: Path, config: RunConfig, tasks: list[Task], held_out: dict[str, list[Task]]) -> "RunFolder":
         """Create the folder of a new run, completely or not at all; raises RunError when the name is taken.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from leyden.core.data.rollout import Rollout
-from leyden.core.errors import RunError, UsageError
+from leyden.core.errors import UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import RunConfig, endpoint_name, load_config
 from leyden.core.trainer.rollouts.offline import locate, objection
@@ -50,11 +50,9 @@ class RunRecord:
     def open(cls, runs: Path, name: str) -> "RunRecord":
         """Open a run. Raises RunError when there is none, or when it has no store yet."""
         folder, config = RunFolder.open(runs, name)
-        if not folder.store_location.exists:
-            ended = folder.failure()
-            raise RunError(f"run {folder.path.name!r} has no rollouts: {ended or 'it has not started'}")
+        location = folder.kept_rollouts()
         found = [(source, folder.read_rollouts(source) or []) for source in folder.sources()]
-        sources, unreadable = [RolloutSource(location=folder.store_location)], list[str]()
+        sources, unreadable = [RolloutSource(location=location)], list[str]()
         for source, only in found:
             try:
                 sources.append(
