@@ -16,7 +16,7 @@ MOST = 100
 """Rows that a part of a plan reads; there are thousands. The longest attempt here has 34 spans."""
 
 
-@pytest.mark.parametrize("looked", ["when there is nothing", "when there is little", "when there is much"])
+@pytest.mark.parametrize("looked", ["when there is nothing", "when there is little", "when there is much", "never"])
 async def test_hot_paths_read_what_they_are_about(postgres: PostgresServer, looked: str) -> None:
     """Whenever the server looked at the tables last."""
     database = postgres.create()

@@ -18,6 +18,11 @@ from leyden.core.testing.store_contract.shared import span_of, taken
 RETRY = RolloutConfig(max_attempts=2, retry_condition=("failed",))
 BEFORE = "8"
 """Version of the schema before rollouts had queues."""
+OLDER_QUEUE = """
+CREATE TABLE older (
+    position INTEGER NOT NULL, rollout_id TEXT NOT NULL, PRIMARY KEY (position), UNIQUE (rollout_id)
+)
+"""
 
 
 async def fill(uri: str) -> None:
@@ -37,9 +42,12 @@ async def older_file(folder: Path) -> str:
     path = folder / "store.db"
     await fill(f"sqlite:///{path}")
     with sqlite3.connect(path) as connection:
-        for table, index in schema.QUEUE_COLUMNS.items():
-            connection.execute(f"DROP INDEX {index.name}")
-            connection.execute(f"ALTER TABLE {table} DROP COLUMN queue")
+        connection.execute(f"DROP INDEX {schema.ROLLOUTS_OF_QUEUE.name}")
+        connection.execute("ALTER TABLE rollouts DROP COLUMN queue")
+        connection.execute(OLDER_QUEUE)
+        connection.execute("INSERT INTO older (position, rollout_id) SELECT position, rollout_id FROM queue")
+        connection.execute("DROP TABLE queue")
+        connection.execute("ALTER TABLE older RENAME TO queue")
         connection.execute(f"PRAGMA user_version={BEFORE}")
     connection.close()
     return f"sqlite:///{path}"
@@ -66,7 +74,8 @@ async def older_database(server: PostgresServer) -> str:
             )
             for row in rows:
                 target.execute(insert, dict(zip(names, row, strict=True)))
-            target.execute("SELECT setval(pg_get_serial_sequence(%s, %s), 100)", [table, names[0]])
+            key = "position" if table == "queue" else "id"
+            target.execute("SELECT setval(pg_get_serial_sequence(%s, %s), 100)", [table, key])
     return server.uri_of(older)
 
 

@@ -339,7 +339,7 @@ async def test_one_queue_among_others_is_read_by_its_index(tmp_path: Path) -> No
     assert first == "SEARCH rollouts USING INDEX rollouts_of_queue (queue=?)"
     assert by_status.startswith("SEARCH rollouts USING INDEX rollouts_of_queue (queue=?)")
     assert "sqlite_autoindex_rollouts_1 (rollout_id=?)" in by_id
-    assert of_head == "SEARCH queue USING INDEX queue_in_order (queue=?)"
+    assert of_head == "SEARCH queue USING PRIMARY KEY (queue=?)"
 
 
 async def test_attempts_that_end_together_leave_their_worker_idle(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class PostgresRows(SqlRows):
     """Rows in PostgreSQL, over a psycopg connection that is in autocommit mode outside of `begin` and `commit`."""
 
     _dialect = postgres.DIALECT
+    _head_of_queue = postgres.HEAD_OF_QUEUE
 
     def __init__(self, connection: Connection, driver: Any, now: float, *, writes: bool) -> None:
         super().__init__(connection, driver, now)

@@ -20,6 +20,7 @@ from sqlalchemy import (
     insert,
     literal_column,
     select,
+    tuple_,
     type_coerce,
     update,
 )
@@ -66,14 +67,22 @@ _IS_QUEUED = " ".join(f"WHEN '{status}' THEN true" for status in sorted(QUEUED))
 # is tested in a form that no index supports and that the planner estimates as true for half of the rows. With
 # statistics from an empty queue, the planner would otherwise start from the few queued rollouts that it expects, and
 # read and sort all of them.
+#
+# The rollouts of one queue are selected as a range of the primary key. For a test whether the name is equal, a planner
+# without statistics expects few rows, and would read and sort the whole queue.
+_PLACE = tuple_(_queue.queue, _queue.position)
+_LAST = literal_column(str((1 << 63) - 1), BigInteger)
+_IN_QUEUE = (tuple_(_KEY, literal_column("0", BigInteger)) <= _PLACE) & (tuple_(_KEY, _LAST) >= _PLACE)
+_LIMIT = bindparam("limit", type_=Integer)
 HEAD = _locked(
     select(*sql.ROLLOUT)
     .join_from(schema.queue, schema.rollouts, _queue.rollout_id == _rollouts.rollout_id)
-    .where(_queue.queue == _KEY, literal_column(f"CASE rollouts.status {_IS_QUEUED} END"))
-    .order_by(_queue.position)
-    .limit(bindparam("limit", type_=Integer)),
+    .where(_IN_QUEUE, literal_column(f"CASE rollouts.status {_IS_QUEUED} END"))
+    .order_by(_queue.queue, _queue.position)
+    .limit(_LIMIT),
     skip=True,
 )
+HEAD_OF_QUEUE = select(_queue.rollout_id).where(_IN_QUEUE).order_by(_queue.queue, _queue.position).limit(_LIMIT)
 _run, _runs = BY_KEY[RunRow]
 RECORD_BY_KEY = {
     **BY_KEY,

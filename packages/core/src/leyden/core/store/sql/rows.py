@@ -71,6 +71,7 @@ class SqlRows(Rows):
     """Rows in SQL tables. Table rows are inserted in the order of creation, so `id` gives that order."""
 
     _dialect = sql.SQLITE
+    _head_of_queue: Select[str] = sql.HEAD_OF_QUEUE
     _record_by_key = run_records.BY_KEY
 
     def __init__(self, connection: Connection, driver: Any, now: float, *, assumes_new_spans: bool = False) -> None:
@@ -173,9 +174,10 @@ class SqlRows(Rows):
         return self._run_compiled(sql.NEXT_DEADLINE).fetchone()[0]
 
     def push(self, rows: Sequence[RolloutRow]) -> None:
-        """Insert into the queue; the position is an automatic key."""
-        names = ("rollout_id", "queue")
-        self._insert_all(schema.queue, names, [{name: getattr(row, name) for name in names} for row in rows])
+        """Insert after the last of each queue."""
+        text, wanted = sql.compiled(sql.PUSH, self._dialect)
+        keys = ({"key": row.queue, "second_key": row.rollout_id} for row in rows)
+        self._driver.executemany(text, [[key.get(name, fixed) for name, fixed in wanted] for key in keys])
 
     def drop(self, row: RolloutRow) -> None:
         """Delete from the queue."""
@@ -183,7 +185,7 @@ class SqlRows(Rows):
 
     def head(self, queue: str, limit: int) -> list[str]:
         """Select by position."""
-        return [rollout_id for (rollout_id,) in self._run_compiled(sql.HEAD_OF_QUEUE, key=queue, limit=limit)]
+        return [rollout_id for (rollout_id,) in self._run_compiled(self._head_of_queue, key=queue, limit=limit)]
 
     # --- Attempts
 

@@ -57,7 +57,7 @@ rollouts = Table(
     Column("deadline", Float),
     Column("queue", Text, nullable=False, server_default=""),
 )
-_rollouts_of_queue = Index("rollouts_of_queue", rollouts.c.queue, rollouts.c.id)
+ROLLOUTS_OF_QUEUE = Index("rollouts_of_queue", rollouts.c.queue, rollouts.c.id)
 Index(
     "rollouts_by_deadline",
     rollouts.c.deadline,
@@ -68,15 +68,13 @@ Index(
 queue = Table(
     "queue",
     metadata,
-    Column("position", Big, primary_key=True),
+    Column("queue", Text, primary_key=True, server_default=""),
+    # PostgreSQL assigns positions from a sequence; in SQLite, a new position follows the last one of the queue.
+    Column("position", Big, primary_key=True, autoincrement=False),
     Column("rollout_id", Text, nullable=False, unique=True),
-    Column("queue", Text, nullable=False, server_default=""),
+    sqlite_with_rowid=False,
 )
-_queue_in_order = Index("queue_in_order", queue.c.queue, queue.c.position).ddl_if(dialect="sqlite")
-# PostgreSQL has this index as the primary key instead. Next to one of the position alone, a planner with old statistics
-# would scan that one, through all other queues.
-QUEUE_COLUMNS = {"rollouts": _rollouts_of_queue, "queue": _queue_in_order}
-"""Tables with the column `queue`, which version 9 added, each with its index by queue."""
+"""Rollouts that wait, by queue and position: each queue is read in order, without the others."""
 
 attempts = Table(
     "attempts",

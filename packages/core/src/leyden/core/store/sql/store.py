@@ -359,11 +359,19 @@ def _migrate(connection: Connection, path: Path) -> None:
     schema.metadata.create_all(connection)  # creates the tables that an older store lacks
     if _has_column(connection, "spans", "heartbeat_time"):
         connection.exec_driver_sql(schema.KEEP_HEARTBEATS)
-    for table, index in schema.QUEUE_COLUMNS.items():
-        if not _has_column(connection, table, "queue"):
-            connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN queue TEXT NOT NULL DEFAULT ''")
-            index.create(connection)
+    if not _has_column(connection, "rollouts", "queue"):
+        _add_queues(connection)
     connection.exec_driver_sql(f"PRAGMA user_version={schema.VERSION}")
+
+
+def _add_queues(connection: Connection) -> None:
+    """Put the rollouts of an older store in the usual queue, whose name is empty."""
+    connection.exec_driver_sql("ALTER TABLE rollouts ADD COLUMN queue TEXT NOT NULL DEFAULT ''")
+    schema.ROLLOUTS_OF_QUEUE.create(connection)
+    connection.exec_driver_sql("ALTER TABLE queue RENAME TO older_queue")
+    schema.queue.create(connection)
+    connection.exec_driver_sql("INSERT INTO queue (position, rollout_id) SELECT position, rollout_id FROM older_queue")
+    connection.exec_driver_sql("DROP TABLE older_queue")
 
 
 def _has_column(connection: Connection, table: str, name: str) -> bool:

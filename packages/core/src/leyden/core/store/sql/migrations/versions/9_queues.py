@@ -17,6 +17,5 @@ def upgrade() -> None:
     for table in ("rollouts", "queue"):
         op.add_column(table, sa.Column("queue", Text, nullable=False, server_default=""))
     op.create_index("rollouts_of_queue", "rollouts", ["queue", "id"])
-    # An index of the position alone would be scanned through the rollouts of all other queues.
     op.drop_constraint("queue_pkey", "queue")
     op.create_primary_key("queue_pkey", "queue", ["queue", "position"])
