@@ -124,7 +124,7 @@ def test_a_run_goes_on_and_is_looked_at_from_the_uri_alone_on_another_machine(
 
     back = leyden("models", "rollback", address, "3", *runs)
     assert back.returncode == 0, back.stderr
-    done = leyden("train", "--resume", address, "--quiet", *runs)
+    done = leyden("train", "--resume", address, "--steps", "4", "--quiet", *runs)
     assert done.returncode == 0, done.stderr
     report = RunFolder(there / "calc").report()
     assert report is not None and report.steps == 4
