@@ -18,7 +18,7 @@ from kills.store_backends import BACKENDS, MISSING
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.open import open_store
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.store_location import remember_store
+from leyden.core.trainer.run_folder.sharing.store_location import remember_store
 
 Start = Callable[..., Running]
 Leyden = Callable[..., "CompletedProcess[str]"]

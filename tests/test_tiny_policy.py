@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
 from leyden.core.trainer.rollouts.offline import read_store
-from leyden.core.trainer.run_folder.store_location import StoreLocation
+from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation
 from leyden.core.trajectory.select import Selector
 from make_tiny_policy import make, scaled
 from record_expert import record_expert

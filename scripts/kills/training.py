@@ -18,9 +18,9 @@ from kills.processes import ENVIRONMENT, kill, wait_until, workers
 from kills.store_backends import Backend
 from leyden.core.data.rollout import FINISHED_ROLLOUT, AttemptedRollout
 from leyden.core.trainer.rollouts.interrupted import ABANDONED
-from leyden.core.trainer.run_folder.artifacts import LIST
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.store_location import StoreLocation, remember_store
+from leyden.core.trainer.run_folder.sharing.artifacts import LIST
+from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation, remember_store
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "calculator_langgraph"

@@ -13,7 +13,7 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.testing.running import error_of, run_one
 from leyden.core.trainer.rollouts.interrupted import fatal_error, requeue, set_aside
-from leyden.core.trainer.run_folder.store_location import StoreLocation
+from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation
 
 CONFIG = RolloutConfig(
     timeout_seconds=10, unresponsive_seconds=5, max_attempts=2, retry_condition=("timeout", "unresponsive")

@@ -19,7 +19,7 @@ from leyden.core.testing.factories import span
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.rollouts.offline import locate, read_store
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.store_location import StoreLocation
+from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation
 from leyden.core.trajectory.select import Selector
 
 CODEC = ByteCodec()

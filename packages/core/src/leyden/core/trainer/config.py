@@ -24,7 +24,7 @@ from leyden.core.policy.device import check_device_name
 from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.trainer.agents.placement import RunnerPlacement
 from leyden.core.trainer.monitoring.trackers import tracker_names
-from leyden.core.trainer.run_folder.store_location import recorded_uri
+from leyden.core.trainer.run_folder.sharing.store_location import recorded_uri
 from leyden.core.trainer.serving.endpoint import ModelEndpoint
 from leyden.core.trainer.serving.provider import ProviderEndpoint
 from leyden.core.trajectory.select import Selector

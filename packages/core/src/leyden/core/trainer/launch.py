@@ -28,10 +28,10 @@ from leyden.core.trainer.event_loop import ended_by_sigterm, run_loop
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.preflight.rehearsal import ENOUGH_ROLLOUTS, MOST_BATCHES
 from leyden.core.trainer.preflight.report import CheckReport
-from leyden.core.trainer.run_folder.artifacts import settled_url
 from leyden.core.trainer.run_folder.folder import RunFolder, is_free
 from leyden.core.trainer.run_folder.report import RunReport
-from leyden.core.trainer.run_folder.store_location import (
+from leyden.core.trainer.run_folder.sharing.artifacts import settled_url
+from leyden.core.trainer.run_folder.sharing.store_location import (
     StoreLocation,
     check_same_store,
     remember_store,

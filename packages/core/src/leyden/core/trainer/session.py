@@ -27,7 +27,6 @@ from leyden.core.trainer.preflight.report import CheckReport, CheckResult, save_
 from leyden.core.trainer.preflight.run import before_loading, conclude, is_due, measure_memory, not_loaded, preflight
 from leyden.core.trainer.rollouts.collector import Collector
 from leyden.core.trainer.rollouts.interrupted import set_aside
-from leyden.core.trainer.run_folder.artifact_sync import check_continuing
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.prompts.files import export_prompts
 from leyden.core.trainer.run_folder.prompts.search import (
@@ -37,7 +36,8 @@ from leyden.core.trainer.run_folder.prompts.search import (
     result_of,
 )
 from leyden.core.trainer.run_folder.report import RunReport
-from leyden.core.trainer.run_folder.run_owner import owned
+from leyden.core.trainer.run_folder.sharing.artifact_sync import check_continuing
+from leyden.core.trainer.run_folder.sharing.run_owner import owned
 from leyden.core.trainer.run_folder.timing import TimeUsage
 from leyden.core.trainer.run_folder.weights import export_policies, with_version
 from leyden.core.trainer.serving.external import serve_external

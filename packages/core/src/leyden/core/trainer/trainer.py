@@ -38,7 +38,7 @@ from leyden.core.trainer.rollouts.selection import Selection, read_selection
 from leyden.core.trainer.rollouts.tasks import load_tasks
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
-from leyden.core.trainer.run_folder.store_location import VARIABLE, remember_store, settled_uri
+from leyden.core.trainer.run_folder.sharing.store_location import VARIABLE, remember_store, settled_uri
 from leyden.core.trainer.serving.endpoint import KEY, ModelEndpoint, openai_endpoint, untrained
 from leyden.core.trainer.serving.given_keys import give_keys
 from leyden.core.trainer.serving.provider import read_provider

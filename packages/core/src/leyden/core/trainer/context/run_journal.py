@@ -19,12 +19,12 @@ from leyden.core.trainer.monitoring.alerts import AlertDetector
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.monitoring.trackers import Trackers
 from leyden.core.trainer.rollouts.collector import Collected
-from leyden.core.trainer.run_folder.artifact_sync import ArtifactSync
-from leyden.core.trainer.run_folder.artifacts import Artifacts, url_of_run
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.model_selection import ModelSelection
 from leyden.core.trainer.run_folder.report import HeldOutResult, KeptVersion, PolicyTotals, RaisedAlert, RunReport
 from leyden.core.trainer.run_folder.run_sync import StoreSync
+from leyden.core.trainer.run_folder.sharing.artifact_sync import ArtifactSync
+from leyden.core.trainer.run_folder.sharing.artifacts import Artifacts, url_of_run
 from leyden.core.trainer.run_folder.timing import TimeUsage
 from leyden.core.trainer.run_folder.versions import Evaluation, reward_text
 

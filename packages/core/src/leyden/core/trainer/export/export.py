@@ -22,7 +22,7 @@ from leyden.core.trainer.export.rows import RECORDS, ROWS, RolloutOutcome, Table
 from leyden.core.trainer.export.table_files import FORMATS, Format, RowFile, check_installed, open_files
 from leyden.core.trainer.rollouts.offline import locate, run_of
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.store_location import StoreLocation
+from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation
 from leyden.core.trainer.why.reading import run_facts_of
 from leyden.core.trainer.why.trained_or_reason import RunFacts, explain
 

@@ -13,7 +13,7 @@ from leyden.core.data.rollout import FINISHED_ROLLOUT, AttemptedRollout, Rollout
 from leyden.core.errors import LeydenError, RewardError, TaskError, UnknownAgent
 from leyden.core.store.base import LightningStore
 from leyden.core.store.state_and_retry_rules import OPEN_ATTEMPT
-from leyden.core.trainer.run_folder.store_location import StoreLocation
+from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation
 
 FATAL: dict[str, type[LeydenError]] = {"reward": RewardError, "input": TaskError}
 """Kinds of attempt errors that the user must fix. They stop the run; the resumed run repeats the rollout."""

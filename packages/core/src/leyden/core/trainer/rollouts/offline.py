@@ -37,8 +37,8 @@ from leyden.core.trainer.rollouts.retokenise import CannotRetokenise, retokenise
 from leyden.core.trainer.rollouts.selection import make_selector
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import StoredResult
-from leyden.core.trainer.run_folder.shared_runs import is_address
-from leyden.core.trainer.run_folder.store_location import StoreLocation, sqlite_file
+from leyden.core.trainer.run_folder.sharing.shared_runs import is_address
+from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation, sqlite_file
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.calls import is_recorded_call
 from leyden.core.trajectory.choices import unused_choices

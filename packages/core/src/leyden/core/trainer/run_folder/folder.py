@@ -24,8 +24,8 @@ from leyden.core.trainer.rollouts.tasks import load_tasks, save_tasks, task_exam
 from leyden.core.trainer.run_folder.move_journal import end_moves, is_under_way
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.run_folder.run_lock import is_locked, run_lock
-from leyden.core.trainer.run_folder.shared_runs import folder_of, is_address
-from leyden.core.trainer.run_folder.store_location import StoreLocation, usable_uri
+from leyden.core.trainer.run_folder.sharing.shared_runs import folder_of, is_address
+from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation, usable_uri
 from leyden.core.trainer.run_folder.token_records import TokenRecords
 
 Metrics = dict[str, Any]

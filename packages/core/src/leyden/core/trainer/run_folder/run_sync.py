@@ -17,9 +17,9 @@ from leyden.core.errors import StoreError
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.monitoring.trackers import numbers
-from leyden.core.trainer.run_folder.artifacts import url_of_run
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.shared_runs import place_of_run
+from leyden.core.trainer.run_folder.sharing.artifacts import url_of_run
+from leyden.core.trainer.run_folder.sharing.shared_runs import place_of_run
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile, is_checkpoint
 
 logger = logging.getLogger(__name__)

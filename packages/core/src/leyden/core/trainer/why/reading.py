@@ -13,7 +13,7 @@ from leyden.core.trainer.rollouts.offline import locate, objection
 from leyden.core.trainer.rollouts.recorded import find_rollout, no_rollout
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
-from leyden.core.trainer.run_folder.store_location import StoreLocation
+from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation
 from leyden.core.trainer.why.learning import Learning
 from leyden.core.trainer.why.trained_or_reason import RolloutExplanation, RunFacts, explain
 from leyden.core.trajectory.select import Selector

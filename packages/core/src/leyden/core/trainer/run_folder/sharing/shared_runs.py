@@ -9,8 +9,8 @@ from typing import Any
 from leyden.core.data.run import Run
 from leyden.core.errors import RunError
 from leyden.core.masking import mask_text
-from leyden.core.trainer.run_folder.artifacts import Artifacts
-from leyden.core.trainer.run_folder.store_location import StoreLocation, remember_store, settled_uri
+from leyden.core.trainer.run_folder.sharing.artifacts import Artifacts
+from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation, remember_store, settled_uri
 
 FOLDER, HOST, ARTIFACTS = "folder", "host", "artifacts"
 """Keys of a run's metadata in its store: path of its folder, name of that machine, and URL of its artifacts."""

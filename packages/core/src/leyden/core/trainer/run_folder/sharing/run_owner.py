@@ -17,11 +17,11 @@ from leyden.core.errors import RunError, StoreError
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.rollouts.interrupted import set_aside
-from leyden.core.trainer.run_folder.artifacts import url_of_run
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.run_lock import is_locked
-from leyden.core.trainer.run_folder.shared_runs import FOLDER, HOST, place_of_run
-from leyden.core.trainer.run_folder.store_location import StoreLocation
+from leyden.core.trainer.run_folder.sharing.artifacts import url_of_run
+from leyden.core.trainer.run_folder.sharing.shared_runs import FOLDER, HOST, place_of_run
+from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation
 
 BEAT_SECONDS = 10.0
 """Seconds between two writes of the owner."""

@@ -11,10 +11,10 @@ from leyden.core.data.run import Run
 from leyden.core.errors import RunError
 from leyden.core.store.open import open_store
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.run_folder.artifacts import Artifacts, url_of_run, write_stamp
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.shared_runs import place_of_run, split_address
-from leyden.core.trainer.run_folder.snapshot import snapshot
+from leyden.core.trainer.run_folder.sharing.artifacts import Artifacts, url_of_run, write_stamp
+from leyden.core.trainer.run_folder.sharing.shared_runs import place_of_run, split_address
+from leyden.core.trainer.run_folder.sharing.snapshot import snapshot
 
 
 async def recorded(store: str, folder: RunFolder, name: str = "calc", **metadata: Any) -> str:

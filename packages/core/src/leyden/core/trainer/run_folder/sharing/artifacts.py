@@ -22,7 +22,7 @@ import msgspec
 from leyden.core.errors import RunError, UsageError
 from leyden.core.masking import mask_text
 from leyden.core.policy.checkpoints.atomic import replace_file, whole_folder
-from leyden.core.trainer.run_folder.snapshot import PART, STAMP, SnapshotFile
+from leyden.core.trainer.run_folder.sharing.snapshot import PART, STAMP, SnapshotFile
 
 LIST = "run.json"
 OBJECTS = "objects"

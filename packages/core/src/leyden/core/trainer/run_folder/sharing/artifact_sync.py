@@ -6,15 +6,15 @@ from contextlib import ExitStack
 
 from leyden.core.errors import RunError
 from leyden.core.masking import mask_text
-from leyden.core.trainer.run_folder.artifacts import (
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.sharing.artifacts import (
     Artifacts,
     check_stamp,
     read_stamp,
     url_of_run,
     write_stamp,
 )
-from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.snapshot import SnapshotFile, snapshot
+from leyden.core.trainer.run_folder.sharing.snapshot import SnapshotFile, snapshot
 
 log = logging.getLogger(__name__)
 

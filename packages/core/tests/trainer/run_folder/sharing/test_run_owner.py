@@ -13,10 +13,10 @@ from leyden.core.errors import RunError
 from leyden.core.store.open import open_store
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.rollouts.interrupted import ABANDONED, requeue
-from leyden.core.trainer.run_folder import run_owner
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.run_owner import owned
-from leyden.core.trainer.run_folder.shared_runs import FOLDER, HOST
+from leyden.core.trainer.run_folder.sharing import run_owner
+from leyden.core.trainer.run_folder.sharing.run_owner import owned
+from leyden.core.trainer.run_folder.sharing.shared_runs import FOLDER, HOST
 
 
 @pytest.fixture

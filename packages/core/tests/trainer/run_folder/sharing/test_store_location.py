@@ -6,9 +6,9 @@ import pytest
 
 from leyden.core.errors import RunError, UsageError
 from leyden.core.trainer.config import RunConfig, load_config, save_config
-from leyden.core.trainer.run_folder import store_location
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.store_location import (
+from leyden.core.trainer.run_folder.sharing import store_location
+from leyden.core.trainer.run_folder.sharing.store_location import (
     StoreLocation,
     check_same_store,
     recorded_uri,

@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 
 from leyden.core.errors import RunError, UsageError
-from leyden.core.trainer.run_folder.artifacts import LIST, Artifacts, read_stamp, settled_url, url_of_run, write_stamp
-from leyden.core.trainer.run_folder.snapshot import snapshot
+from leyden.core.trainer.run_folder.sharing.artifacts import (
+    LIST,
+    Artifacts,
+    read_stamp,
+    settled_url,
+    url_of_run,
+    write_stamp,
+)
+from leyden.core.trainer.run_folder.sharing.snapshot import snapshot
 
 RUN = "calc-1a2b"
 FSSPEC: Any = import_module("fsspec")

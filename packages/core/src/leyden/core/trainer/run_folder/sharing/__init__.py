@@ -1,0 +1,1 @@
+"""Shared runs: stores that several runs use, artifacts from which other machines continue, and who owns a run."""
