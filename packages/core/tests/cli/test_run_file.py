@@ -58,6 +58,8 @@ ALL = RunConfig(
     keep_checkpoints=6,
     threads=2,
     engine_precision="bfloat16",
+    store="sqlite:////data/runs.db",
+    artifacts="/data/copies",
     tracker=("tensorboard",),
     algorithm_config={"learning_rate": 0.25, "kl_loss": 0.5},
     routes=(Route(to="b", agent="judge"), Route(to="a")),
