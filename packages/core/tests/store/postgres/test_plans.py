@@ -2,13 +2,16 @@
 
 import asyncio
 import re
+from typing import Any
 
 import pytest
 from psycopg.sql import SQL, Identifier
 
 from leyden.core.data.rollout import EnqueueRollout
+from leyden.core.store.postgres import statements
 from leyden.core.store.postgres.database import PLANNED_SECONDS
 from leyden.core.store.postgres.store import PostgresStore
+from leyden.core.store.sql.statements import compiled
 from leyden.core.testing.servers.postgres_server import PostgresServer
 from leyden.core.testing.store_contract.shared import span_of, taken
 
@@ -100,3 +103,19 @@ async def walk(store: PostgresStore) -> None:
     await store.query_rollouts(queue="few", limit=5)
     await store.query_attempts(got.rollout_id)
     await store.update_worker("w0")
+
+
+async def test_a_claim_sorts_no_queue_of_which_the_server_knows_nothing(postgres: PostgresServer) -> None:
+    database = postgres.create()
+    store = await PostgresStore.open(postgres.uri_of(database))
+    await store.enqueue_many_rollouts([EnqueueRollout(input=n, queue="mine") for n in range(600)])
+    await store.close()
+    for statement in (statements.HEAD, statements.HEAD_OF_QUEUE):
+        text, wanted = compiled(statement, statements.DIALECT)
+        values: dict[str, Any] = {"key": "mine", "limit": 1}
+        with postgres.connect(database) as connection:
+            connection.execute("SET enable_seqscan = off")  # as in a store's own sessions
+            plan = connection.execute(f"EXPLAIN {text}".encode(), [values.get(name, fixed) for name, fixed in wanted])
+            lines = "\n".join(line for (line,) in plan)
+        assert "Index Scan using queue_pkey" in lines or "Index Only Scan using queue_pkey" in lines, lines
+        assert "Sort" not in lines, lines

@@ -57,6 +57,8 @@ def check_texts(what: str, texts: Sequence[str]) -> None:
 
 def check_queue(name: str) -> None:
     """Raise UsageError for an invalid name of a queue; the empty name is the usual queue."""
+    if not name:
+        return
     check_ids(queue=name)
     if not _QUEUE.fullmatch(name):
         raise UsageError(f"queue {name[:200]!a} is not a name; use only letters, digits, '.', '_' and '-'")

@@ -4,7 +4,8 @@ Applies `store.state_and_retry_rules` to rows. Every function checks its argumen
 error therefore leaves a backend without rollback unchanged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -27,6 +28,7 @@ from leyden.core.store.common.rows import (
     EMPTY,
     AttemptRow,
     Changes,
+    ResourcesRow,
     RolloutRow,
     Rows,
     WorkerRow,
@@ -56,21 +58,22 @@ def enqueue(rows: Rows, requests: Sequence[EnqueueRollout]) -> list[Rollout]:
     stored = rows.rollouts([request.rollout_id for request in requests if request.rollout_id is not None])
     new: dict[str, RolloutRow] = {}
     ids: list[str] = []
+    resources_of = cache(rows.resources)  # nearly always the same for all
     for request in requests:
         rollout_id = request.rollout_id or new_rollout_id()
         ids.append(rollout_id)
         if rollout_id not in stored and rollout_id not in new:
-            new[rollout_id] = _new_rollout(rows, rollout_id, request, "queuing")
+            new[rollout_id] = _new_rollout(rows, rollout_id, request, "queuing", resources_of)
     rows.insert_rollouts(list(new.values()))
     rows.push(list(new.values()))
-    rows.topics.update(queue_topic(row.queue) for row in new.values())
+    rows.topics.update(map(queue_topic, {row.queue for row in new.values()}))
     latest = rows.latest_attempts(list(stored.values()))
     return [to_rollout(stored.get(name) or new[name], latest.get(name)) for name in ids]
 
 
 def start(rows: Rows, request: EnqueueRollout, worker_id: str | None) -> AttemptedRollout:
     """Store a new rollout with its first attempt and return it."""
-    row = _new_rollout(rows, new_rollout_id(), request, "preparing")
+    row = _new_rollout(rows, new_rollout_id(), request, "preparing", rows.resources)
     rows.insert_rollouts([row])
     begun = _begin_attempt(rows, row, worker_id)
     if worker_id:
@@ -193,22 +196,27 @@ def record_heartbeat(rows: Rows, worker_id: str, stats: bytes | None) -> WorkerR
     return row
 
 
-def _new_rollout(rows: Rows, rollout_id: str, request: EnqueueRollout, status: RolloutStatus) -> RolloutRow:
+def _new_rollout(
+    rows: Rows,
+    rollout_id: str,
+    request: EnqueueRollout,
+    status: RolloutStatus,
+    resources_of: Callable[[str | None], ResourcesRow | None],
+) -> RolloutRow:
     config = request.config or RolloutConfig()
     state_and_retry_rules.check_config(config)
     state_and_retry_rules.check_mode(request.mode)
     resources_id = request.resources_id
-    if resources_id is None and (latest := rows.resources(None)) is not None:
-        resources_id = latest.resources_id
-    elif not resources_id:
-        resources_id = None
+    resources = None if resources_id == "" else resources_of(resources_id)
+    if not resources_id:
+        resources_id = None if resources is None else resources.resources_id
     return RolloutRow(
         rollout_id=rollout_id,
         input=encode(request.input, "the input of a rollout"),
         start_time=rows.now,
         mode=request.mode,
         resources_id=resources_id,
-        resources_version=_resources_version(rows, resources_id),
+        resources_version=None if resources is None else resources.version,
         status=status,
         config=encode(config, "the config of a rollout"),
         metadata=encode(request.metadata or {}, "the metadata of a rollout"),

@@ -152,22 +152,26 @@ class LocalStore(LocalRunRecords):
             rollout_id=rollout_id,
             queue=queue,
         )
-        return (await self.enqueue_many_rollouts([request]))[0]
+        return (await self._enqueue([request]))[0]
 
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRollout]) -> list[Rollout]:
         """Queue rollouts, all or none."""
+        return await self._enqueue(rollouts)
+
+    async def _enqueue(self, rollouts: Sequence[EnqueueRollout]) -> list[Rollout]:
         for request in rollouts:
-            check_text(resources_id=request.resources_id)
-            check_ids(rollout_id=request.rollout_id)
             check_queue(request.queue)
+            if request.resources_id is not None:
+                check_text(resources_id=request.resources_id)
+            if request.rollout_id is not None:
+                check_ids(rollout_id=request.rollout_id)
         return await self._write(lambda rows: lifecycle.enqueue(rows, rollouts), small=len(rollouts) <= _FEW)
 
     async def dequeue_rollout(
         self, worker_id: str | None = None, request_id: str | None = None, queue: str = ""
     ) -> AttemptedRollout | None:
         """Claim the oldest rollout of a queue."""
-        claimed = await self.dequeue_many_rollouts(worker_id=worker_id, request_id=request_id, queue=queue)
-        return next(iter(claimed), None)
+        return next(iter(await self._claim(queue, 1, worker_id, 0.0, request_id)), None)
 
     async def dequeue_many_rollouts(
         self,
@@ -179,6 +183,11 @@ class LocalStore(LocalRunRecords):
         queue: str = "",
     ) -> list[AttemptedRollout]:
         """Claim rollouts, waiting for the first one."""
+        return await self._claim(queue, limit, worker_id, timeout, request_id)
+
+    async def _claim(
+        self, queue: str, limit: int, worker_id: str | None, timeout: float, request_id: str | None
+    ) -> list[AttemptedRollout]:
         check_ids(worker_id=worker_id, request_id=request_id)
         check_queue(queue)
         small = limit <= _FEW

@@ -174,10 +174,17 @@ class SqlRows(Rows):
         return self._run_compiled(sql.NEXT_DEADLINE).fetchone()[0]
 
     def push(self, rows: Sequence[RolloutRow]) -> None:
-        """Insert after the last of each queue."""
-        text, wanted = sql.compiled(sql.PUSH, self._dialect)
-        keys = ({"key": row.queue, "second_key": row.rollout_id} for row in rows)
-        self._driver.executemany(text, [[key.get(name, fixed) for name, fixed in wanted] for key in keys])
+        """Insert after the last of each queue; a single rollout, the usual case, with one statement."""
+        if len(rows) == 1:
+            self._run_compiled(sql.PUSH, key=rows[0].queue, second_key=rows[0].rollout_id)
+            return
+        groups: dict[str, list[str]] = {}
+        for row in rows:
+            groups.setdefault(row.queue, []).append(row.rollout_id)
+        for queue, ids in groups.items():
+            (last,) = self._run_compiled(sql.END_OF_QUEUE, key=queue).fetchone()
+            places = [{"queue": queue, "position": n, "rollout_id": name} for n, name in enumerate(ids, last + 1)]
+            self._insert_all(schema.queue, ("queue", "position", "rollout_id"), places)
 
     def drop(self, row: RolloutRow) -> None:
         """Delete from the queue."""

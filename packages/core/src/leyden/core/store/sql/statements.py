@@ -68,15 +68,13 @@ HEAD_OF_QUEUE = (
     .order_by(_queue.position)
     .limit(bindparam("limit", type_=Integer))
 )
-_AFTER_LAST = func.coalesce(func.max(_queue.position), 0) + literal_column("1", Integer)
+END_OF_QUEUE = select(func.coalesce(func.max(_queue.position), 0)).where(_queue.queue == _KEY)
 PUSH = (
     insert(schema.queue)
     .inline()
-    .from_select(
-        ["queue", "position", "rollout_id"], select(_KEY, _AFTER_LAST, _SECOND_KEY).where(_queue.queue == _KEY)
-    )
+    .values(queue=_KEY, position=END_OF_QUEUE.scalar_subquery() + literal_column("1", Integer), rollout_id=_SECOND_KEY)
 )
-"""Puts the rollout `second_key` at the end of the queue `key`; for SQLite."""
+"""For SQLite: puts the rollout `second_key` at the end of the queue `key`."""
 ATTEMPTS_OF = select(*ATTEMPT).where(among(_attempts.rollout_id, _KEYS)).order_by(_attempts.sequence_id)
 OPEN_ATTEMPT_OF = (
     select(*ATTEMPT).where((_attempts.worker_id == _KEY) & schema.OPEN).order_by(_attempts.id.desc()).limit(1)
