@@ -46,12 +46,12 @@ def test_a_run_is_launched_stopped_continued_and_promoted_from_its_pages(
         "() => /step [1-9]\\d* of 400/.test(document.querySelector('main').textContent)", timeout=MINUTES
     )
     confirm(page, "Stop")
-    page.wait_for_selector("main >> text=not finished", timeout=MINUTES)
+    page.wait_for_selector("main >> text=stopped", timeout=MINUTES)
     go(page, "#/runs/again")
     page.get_by_role("button", name="Continue").click()
     page.wait_for_selector("main .crumbs >> text=running", timeout=MINUTES)
     confirm(page, "Stop")
-    page.wait_for_selector("main .crumbs >> text=not finished", timeout=MINUTES)
+    page.wait_for_selector("main .crumbs >> text=stopped", timeout=MINUTES)
 
     go(page, f"#/runs/{run.name}/versions?version=0")
     confirm(page, "Promote")

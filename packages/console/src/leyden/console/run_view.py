@@ -123,6 +123,7 @@ class RunView:
             "lines": len(metrics.lines),
             "generation": metrics.generation,
             "state": item.state,
+            "error": item.error,
             "step": item.step,
             "rollouts": self.index.total,
         }

@@ -19,12 +19,13 @@ from leyden.console.plain import one_line, plain
 from leyden.console.rollout_index import Row
 from leyden.console.run_view import RunView
 from leyden.console.runs.catalogue import Catalogue
-from leyden.console.runs.run import Run, RunItem, State
+from leyden.console.runs.run import Run, RunItem
 from leyden.console.runs.stored_run import StoredRun, StoreFolder
 from leyden.core.data.prompts.edits import PromptEdits
 from leyden.core.errors import LeydenError, RunError
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.prompt_file import read_prompts
+from leyden.core.trainer.run_state import RunState
 
 FIND, TRY = "prompts-find", "prompts-try"
 """Kinds of jobs."""
@@ -32,7 +33,12 @@ PROMPTS, STORE = "prompts.yaml", "trial.db"
 MOST_TASKS, MOST_REPEATS = 1000, 100
 INPUT_CHARACTERS = 400
 """Part of a task's input that is sent for the list."""
-_STATES: dict[str, State] = {"waiting": "running", "running": "running", "finished": "finished", "stopped": "stopped"}
+_STATES: dict[str, RunState] = {
+    "waiting": "running",
+    "running": "running",
+    "finished": "finished",
+    "stopped": "stopped",
+}
 
 
 class FindRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -11,9 +11,8 @@ from leyden.console.runs.metrics_file import Line, MetricsLines
 from leyden.core.policy.update.token_record import PolicyTokens
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.run_folder.report import RaisedAlert
+from leyden.core.trainer.run_state import RunState
 from leyden.core.trainer.why.trained_or_reason import RunFacts
-
-State = Literal["running", "finished", "not finished", "failed", "stopped", "ended before its first step"]
 
 
 class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +35,7 @@ class RunItem(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     experiment: str | None = None
     tags: list[str] = []
-    state: State
+    state: RunState
     algorithm: str | None = None
     policy: str | None = None
     endpoint: str | None = None
@@ -161,12 +160,3 @@ def held_out_of(lines: Iterable[Line]) -> list[HeldOut]:
         HeldOut(name=name, before=values[0], after=values[-1] if len(values) > 1 else None)
         for name, values in found.items()
     ]
-
-
-def run_state(*, in_use: bool, failed: bool, has_report: bool) -> State:
-    """Return the state of a run that has a folder."""
-    if in_use:
-        return "running"
-    if failed:
-        return "ended before its first step"
-    return "finished" if has_report else "not finished"

@@ -12,19 +12,20 @@ import msgspec
 from leyden.console.plain import one_line
 from leyden.console.runs.folder_run import policies_line
 from leyden.console.runs.metrics_file import Line, MetricsLines
-from leyden.console.runs.run import Run, RunItem, State, Version, held_out_of
+from leyden.console.runs.run import Run, RunItem, Version, held_out_of
 from leyden.core.data.run import Run as RunRecord
 from leyden.core.data.run import StepMetrics
 from leyden.core.errors import LeydenError, RunError, UsageError
 from leyden.core.masking import mask_text
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
+from leyden.core.trainer.run_state import RunState
 from leyden.core.trainer.why.reading import run_facts_of
 from leyden.core.trainer.why.trained_or_reason import RunFacts
 
 ROLLOUTS = "rollouts"
 """Key of what a store holds without a run, such as captures of agents in production."""
-_STATES: dict[str, State] = {"succeeded": "finished", "running": "running", "failed": "failed", "stopped": "stopped"}
+_STATES: dict[str, RunState] = {"succeeded": "finished", "running": "running", "failed": "failed", "stopped": "stopped"}
 _HELD_OUT = "held_out/"
 AT_ONCE = 0.05
 """Seconds that a list waits for a store that did not answer in time before."""

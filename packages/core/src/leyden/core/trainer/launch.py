@@ -25,12 +25,13 @@ from leyden.core.runner.user_code.agent_spec import agent_fields
 from leyden.core.store.open import open_store
 from leyden.core.trainer.agents.local import AgentPlan, AgentSide, no_agents, remote_agents, worker_agents
 from leyden.core.trainer.config import RunConfig, check_in_clear, save_config
-from leyden.core.trainer.event_loop import ended_by_sigterm, run_loop
+from leyden.core.trainer.event_loop import Terminated, ended_by_sigterm, run_loop
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.preflight.rehearsal import ENOUGH_ROLLOUTS, MOST_BATCHES
 from leyden.core.trainer.preflight.report import CheckReport
 from leyden.core.trainer.run_folder.folder import RunFolder, is_free
 from leyden.core.trainer.run_folder.report import RunReport
+from leyden.core.trainer.run_state import end_recorded, note_end
 from leyden.core.trainer.serving.endpoint import check_model
 from leyden.core.trainer.session import check, train
 
@@ -74,14 +75,14 @@ def begin(
 
 
 def _recorded(folder: RunFolder, config: RunConfig, run_session: SessionFunction) -> RunReport:
-    """Run a session; if an error ends it, the run's folder has the error until the next session begins."""
+    """Run a session; if an error or a request ends it, the run's folder has that until the next session begins."""
     if not folder.is_in_use():
-        folder.session_error_file.unlink(missing_ok=True)
+        folder.forget_session_end()
     try:
         return run_session(folder, config)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt, Terminated) as end:
         if folder.path.exists() and not folder.is_in_use():  # a second process is refused while the first one trains
-            folder.note_session_error(error)
+            note_end(folder, end)
         raise
 
 
@@ -245,7 +246,7 @@ def train_here(display: Display, resources: NamedResources | None = None) -> Ses
     """
 
     def run_session(folder: RunFolder, config: RunConfig) -> RunReport:
-        with folder.locked(), repeatable(config.deterministic):
+        with folder.locked(), end_recorded(folder), repeatable(config.deterministic):
             work = train(folder, config, _agents(folder, config), display, resources)
             return run_loop(ended_by_sigterm(work))
 

@@ -8,7 +8,7 @@ import { secondsLeft, trend } from "../convergence.js";
 import { element, fill, setText } from "../dom.js";
 import { action } from "../elements/action.js";
 import { Curve } from "../elements/curve.js";
-import { command, empty, facts, fold, longText, panel, problem } from "../elements/page.js";
+import { command, empty, facts, fold, longText, panel, problem, STATES } from "../elements/page.js";
 import { shares } from "../elements/shares.js";
 import { duration, moment, number, percent, plain, result, signed, visible } from "../format.js";
 import { oneAtATime } from "../one_at_a_time.js";
@@ -45,6 +45,8 @@ class RunPage {
     this.trend = element("p.note");
     this.tokens = element("p.note");
     this.failed = element("div");
+    this.ended = element("div.trouble", { role: "status" });
+    this.#drawEnd();
     this.actions = element("div.stack");
     this.state = run.state;
     this.rollouts = element("span", {}, run.rollouts ? number(run.rollouts) : "–");
@@ -75,7 +77,10 @@ class RunPage {
   }
 
   changed(change) {
-    if (change.state !== this.state) this.#actions(this.actions);
+    if (change.state !== this.state) {
+      this.#actions(this.actions);
+      this.#drawEnd();
+    }
     this.state = change.state;
     if (change.rollouts) setText(this.rollouts, number(change.rollouts));
     if (change.lines !== this.data.lines || change.generation !== this.data.generation) this.update();
@@ -100,12 +105,19 @@ class RunPage {
       .filter(([, value]) => value !== null && value !== "")
       .map(([name, value]) => [name, typeof value === "string" ? visible(value) : value]);
     return [
-      run.error && element("p.notice.bad", {}, visible(run.error)),
+      this.ended,
       ...run.alerts
         .filter((one) => one.until === null)
         .map((one) => element("p.notice.warn", {}, `Since step ${one.since}: ${visible(one.message)}`)),
       panel("Summary", facts(entries), this.trend, this.tokens),
     ].filter(Boolean);
+  }
+
+  /** Why the run ended early, if it did. */
+  #drawEnd() {
+    const { state, error } = this.run;
+    const tone = { bad: ".bad", warn: ".warn" }[STATES[state]] ?? "";
+    fill(this.ended, error && element(`p.notice${tone}`, {}, visible(`${state}: ${error}`)));
   }
 
   #controls() {
@@ -348,7 +360,7 @@ class RunPage {
         "div.bar",
         { role: "group", "aria-label": "Actions" },
         run.state === "running" && action("Stop", { path: () => ["runs", run.key, "stop"], question: stop, signal }),
-        ["stopped", "failed", "not finished"].includes(run.state) &&
+        ["stopped", "failed", "interrupted", "not finished"].includes(run.state) &&
           action("Continue", { path: () => ["runs", run.key, "resume"], signal }),
         again,
       ),

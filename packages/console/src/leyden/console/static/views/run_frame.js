@@ -52,7 +52,7 @@ export function runFrame(page, current, crumbs, draw) {
         fill(trouble);
         if (change.state !== run.state) page.say(`The run is now: ${change.state}.`);
         if (change.state !== run.state || change.step !== run.step) {
-          Object.assign(run, { state: change.state, step: change.step });
+          Object.assign(run, { state: change.state, step: change.step, error: change.error });
           drawHeading(heading, run, crumbs);
         }
         for (const listener of listeners) listener(change);

@@ -5,7 +5,7 @@
 
 import { get } from "../api.js";
 import { element, fill } from "../dom.js";
-import { choice, empty, load } from "../elements/page.js";
+import { choice, empty, load, STATES } from "../elements/page.js";
 import { Table } from "../elements/table.js";
 import { duration, moment, number, result, visible } from "../format.js";
 import { go, link } from "../router.js";
@@ -14,8 +14,6 @@ import { go, link } from "../router.js";
 const EVERY = 5;
 /** The most runs that can be compared. */
 const MOST = 8;
-
-const TONES = { running: "live", finished: "good", failed: "bad", "ended before its first step": "bad" };
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
@@ -183,7 +181,7 @@ function runColumns(chosen, check) {
       width: 110,
       text: (run) => run.state,
       value: (run) => run.state,
-      tone: (run) => TONES[run.state] ?? "",
+      tone: (run) => STATES[run.state] ?? "",
     },
     {
       key: "alerts",
