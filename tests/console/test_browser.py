@@ -15,6 +15,7 @@ from script_payloads import PAYLOADS
 
 from leyden.core.data import semconv
 from leyden.core.data.resources import PromptTemplate
+from leyden.core.errors import RunError
 from leyden.core.store.open import open_store
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile
@@ -155,6 +156,22 @@ def test_a_run_that_is_read_from_its_store_alone_names_no_command_that_continues
         assert page.locator("main").get_by_text("leyden train").count() == 0, route
     visit(page, f"{run}/absent")
     assert page.title() == "No such page · Leyden"
+    assert errors == []
+
+
+def test_why_a_run_ended_is_seen_without_scrolling(browser: Browser, serve: Any, tmp_path: Path) -> None:
+    made_run(tmp_path, "lost", finished=False).note_session_error(RunError("the disk is full"))
+    page, _, errors = new_page(browser)
+    page.goto(serve("--runs", str(tmp_path)))
+
+    cell = page.locator("td[title='the disk is full']")
+    cell.wait_for()
+
+    box = cell.bounding_box()
+    assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= PAGE["width"]
+    assert page.locator("[data-list]").evaluate("list => list.scrollWidth - list.clientWidth") == 0
+    page.get_by_role("link", name="lost").click()
+    page.locator("main .notice.bad").get_by_text("failed: the disk is full").wait_for()
     assert errors == []
 
 

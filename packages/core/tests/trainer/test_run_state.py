@@ -17,7 +17,7 @@ from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.run_folder.run_lock import LOCK, Holder
 from leyden.core.trainer.run_state import end_recorded, state_and_reason
 
-KILLED = "its process is gone, and has recorded no reason: it was killed, or the machine went down"
+KILLED = "killed, or its machine went down: no process trains it, and none recorded why it ended"
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ RunState = Literal[
 the process of the last session is gone, and has recorded neither a report nor a reason. `not finished`: as far as this
 machine knows, since the process belonged to another one, or none has begun. All four can be resumed."""
 
-KILLED = "its process is gone, and has recorded no reason: it was killed, or the machine went down"
+KILLED = "killed, or its machine went down: no process trains it, and none recorded why it ended"
 ELSEWHERE = "process {pid} of {host} trained it last; whether that still does is not known on this machine"
 
 

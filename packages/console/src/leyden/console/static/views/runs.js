@@ -170,7 +170,7 @@ function runColumns(chosen, check) {
     {
       key: "name",
       title: "Run",
-      width: 150,
+      width: 126,
       text: (run) => visible(run.name),
       value: (run) => run.name,
       href: (run) => link(["runs", run.key]),
@@ -178,26 +178,36 @@ function runColumns(chosen, check) {
     {
       key: "state",
       title: "State",
-      width: 110,
+      width: 96,
       text: (run) => run.state,
       value: (run) => run.state,
       tone: (run) => STATES[run.state] ?? "",
     },
     {
+      key: "error",
+      title: "Why it ended",
+      width: 183,
+      wide: true,
+      full: true,
+      text: (run) => visible(run.error ?? ""),
+      tone: (run) => STATES[run.state] ?? "",
+    },
+    {
       key: "alerts",
       title: "Alarms",
-      width: 130,
+      width: 83,
       text: (run) =>
         raised(run)
           .map((alert) => `⚠ ${visible(alert.name)}`)
           .join(", "),
+      full: true,
       value: (run) => raised(run).length,
       tone: () => "warn",
     },
     {
       key: "step",
       title: "Step",
-      width: 95,
+      width: 80,
       number: true,
       wide: true,
       text: (run) => (run.steps ? `${number(run.step)} / ${number(run.steps)}` : number(run.step)),
@@ -206,7 +216,7 @@ function runColumns(chosen, check) {
     {
       key: "reward",
       title: "Reward",
-      width: 85,
+      width: 75,
       number: true,
       text: (run) => number(run.reward),
       value: (run) => run.reward,
@@ -214,7 +224,7 @@ function runColumns(chosen, check) {
     {
       key: "before",
       title: "Before",
-      width: 80,
+      width: 75,
       number: true,
       wide: true,
       text: (run) => result(heldOut(run, "before"), run.held_out[0]?.is_share),
@@ -223,7 +233,7 @@ function runColumns(chosen, check) {
     {
       key: "after",
       title: "After",
-      width: 80,
+      width: 78,
       number: true,
       text: (run) => result(heldOut(run, "after"), run.held_out[0]?.is_share ?? false),
       value: (run) => heldOut(run, "after"),
@@ -231,7 +241,7 @@ function runColumns(chosen, check) {
     {
       key: "experiment",
       title: "Experiment",
-      width: 130,
+      width: 98,
       wide: true,
       text: (run) => visible(run.experiment ?? ""),
       value: (run) => run.experiment,
@@ -239,7 +249,7 @@ function runColumns(chosen, check) {
     {
       key: "algorithm",
       title: "Algorithm",
-      width: 105,
+      width: 95,
       wide: true,
       text: (run) => visible(run.algorithm ?? ""),
       value: (run) => run.algorithm,
@@ -247,7 +257,7 @@ function runColumns(chosen, check) {
     {
       key: "seconds",
       title: "Duration",
-      width: 105,
+      width: 80,
       number: true,
       wide: true,
       text: (run) => duration(run.seconds),
@@ -256,18 +266,10 @@ function runColumns(chosen, check) {
     {
       key: "updated",
       title: "Last written",
-      width: 130,
+      width: 135,
       wide: true,
       text: (run) => moment(run.updated),
       value: (run) => run.updated,
-    },
-    {
-      key: "error",
-      title: "Why it ended",
-      width: 220,
-      wide: true,
-      text: (run) => visible(run.error ?? ""),
-      tone: () => "bad",
     },
   ];
 }
