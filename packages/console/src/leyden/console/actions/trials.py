@@ -80,6 +80,11 @@ class TrialRun(StoredRun):
         """Return the store; None before it exists."""
         return await super().store() if self.file.exists() else None
 
+    @property
+    def is_process_gone(self) -> bool:
+        """Whether the job has ended."""
+        return self.job.ended is not None
+
     async def policy_folders(self) -> list[Path]:
         """Return the folders of the policies of the run that is tried."""
         return list(await self._tried.policy_folders())

@@ -17,7 +17,7 @@ from leyden.core.store.open import open_store
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile, prompt_texts
-from leyden.core.trainer.run_state import state_and_reason
+from leyden.core.trainer.run_state import is_process_gone, state_and_reason
 from leyden.core.trainer.why.reading import run_facts_of
 from leyden.core.trainer.why.trained_or_reason import RunFacts
 
@@ -44,6 +44,11 @@ class FolderRun(Run):
     def path(self) -> Path | None:
         """The run's folder."""
         return self._folder.path
+
+    @property
+    def is_process_gone(self) -> bool:
+        """Whether the process that trained the run last was one of this machine, and is gone, or recorded its end."""
+        return is_process_gone(self._folder)
 
     async def item(self, key: str) -> RunItem:
         """Return the run as one line. The files are read only if they have changed."""

@@ -141,6 +141,11 @@ class Run(ABC):
         return None
 
     @property
+    def is_process_gone(self) -> bool:
+        """Whether the process that ran the rollouts is known to be gone, so that none of them is still running."""
+        return False
+
+    @property
     def others(self) -> int:
         """Number of other runs in the run's store, whose rollouts cannot be distinguished from its own."""
         return 0

@@ -19,6 +19,16 @@ KILLED = "killed, or its machine went down: no process trains it, and none recor
 ELSEWHERE = "process {pid} of {host} trained it last; whether that still does is not known on this machine"
 
 
+def is_process_gone(folder: RunFolder) -> bool:
+    """Whether the process that trained the run last is known to be gone; False for one of another machine."""
+    if folder.is_in_use():
+        return False
+    if folder.session_stop() is not None or folder.session_error() is not None:
+        return True
+    holder = last_holder(folder.path)
+    return holder is not None and holder.is_here()
+
+
 @contextmanager
 def end_recorded(folder: RunFolder) -> Generator[None]:
     """Context manager: if an error or a request ends the session, the run's folder has that until the next one begins.
