@@ -190,6 +190,35 @@ def test_runs_are_chosen_and_compared_with_keys_alone(browser: Browser, serve: A
     assert errors == []
 
 
+def test_series_that_are_seldom_needed_are_opened_with_keys_and_kept_in_the_address(
+    browser: Browser, serve: Any, small_run: Path
+) -> None:
+    page, _, errors = new_page(browser)
+    page.goto(f"{serve('--runs', str(small_run.parent))}/#/runs/small")
+    heading = page.locator("summary", has_text="Other series")
+    heading.wait_for()
+    important = page.locator(".charts h3").all_inner_texts()
+
+    assert not heading.locator("..").get_attribute("open")
+    assert {"Reward", "Held-out tasks", "Update"} <= set(important)
+    assert len(important) < 12
+    assert page.get_by_text("ratio_p01").count() == 0
+    heading.focus()
+    page.keyboard.press("Enter")
+    page.get_by_text("mismatch_ratio_p01").first.wait_for()
+    page.wait_for_function("() => location.hash.endsWith('?others=open')")
+    assert violations_of(page) == []
+
+    page.reload()
+    page.get_by_text("mismatch_ratio_p01").first.wait_for()
+    heading.click()
+    page.wait_for_function("() => location.hash.endsWith('#/runs/small')")
+    assert page.get_by_text("mismatch_ratio_p01").count() == 0
+    page.get_by_label("Search series").fill("ratio_p01")
+    page.get_by_text("mismatch_ratio_p01").first.wait_for()
+    assert errors == []
+
+
 def test_a_link_with_an_attack_runs_nothing(browser: Browser, serve: Any, small_run: Path) -> None:
     page, hosts, errors = new_page(browser)
     page.goto(serve("--runs", str(small_run.parent)))

@@ -146,6 +146,28 @@ test("a group has mean, spread and the staleness of its oldest rollout", () => {
   assert.equal(group.trained, 2);
 });
 
+test("series without a group are charts of their own, folded at first", () => {
+  const data = new StepSeries();
+  data.add({
+    generation: "g",
+    lines: 1,
+    steps: [1],
+    series: { sequences: [3], reward: [0.5], ratio_p01: [0.9] },
+    held_out: [],
+    alerts: [],
+    groups: [
+      { title: "Reward", series: ["reward", "reward_std"], folded: false },
+      { title: "Ratio", series: ["ratio_p01"], folded: true },
+      { title: "Critic", series: ["value_loss"], folded: false },
+    ],
+  });
+  assert.deepEqual(data.charts(), [
+    { title: "Reward", series: ["reward"], folded: false },
+    { title: "Ratio", series: ["ratio_p01"], folded: true },
+    { title: "sequences", series: ["sequences"], folded: true },
+  ]);
+});
+
 test("a diff, applied, gives both texts", () => {
   const [before, after] = ["a\nb\nc\nd", "a\nx\nc\nd\ne"];
   const lines = lineDiff(before, after);
