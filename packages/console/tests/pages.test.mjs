@@ -88,6 +88,12 @@ test("a route survives any name", () => {
   assert.equal(router.match(["runs", ":key"], path), null);
 });
 
+test("an address without a view is that of the runs, with its filters", () => {
+  for (const hash of ["", "#", "#/", "#/runs"]) assert.deepEqual(router.parse(hash).path, ["runs"]);
+  const { path, query } = router.parse("#/?state=stopped");
+  assert.equal(router.link(path, Object.fromEntries(query)), "#/runs?state=stopped");
+});
+
 test("later steps are added, and another generation replaces all", () => {
   const data = new StepSeries();
   const part = (generation, steps, series) => ({

@@ -36,9 +36,10 @@ function draw(page, body, answer) {
     state: page.query.get("state") ?? "",
   };
   let { runs } = answer;
-  /** @type {Set<string>} */
-  const chosen = new Set();
-  const open = () => go(link(["compare"], { runs: [...chosen].join(",") }));
+  /** Keys of the chosen runs. One that is not in the list, such as that of a store that does not answer, stays. */
+  const chosen = new Set((page.query.get("chosen") ?? "").split(",").filter(Boolean).slice(0, MOST));
+  const listed = () => runs.map((run) => run.key).filter((key) => chosen.has(key));
+  const open = () => go(link(["compare"], { runs: [...chosen].filter((key) => listed().includes(key)).join(",") }));
   const compare = element(
     "button",
     { type: "button", "data-compare": true, disabled: true, onclick: open },
@@ -47,9 +48,14 @@ function draw(page, body, answer) {
   const check = (run, checked) => {
     if (checked && chosen.size < MOST) chosen.add(run.key);
     else chosen.delete(run.key);
-    compare.disabled = chosen.size < 2;
-    compare.textContent = chosen.size ? `Compare ${chosen.size}` : "Compare";
+    page.remember({ chosen: [...chosen].join(",") });
+    drawChosen();
     table.draw();
+  };
+  const drawChosen = () => {
+    const count = listed().length;
+    compare.disabled = count < 2;
+    compare.textContent = count ? `Compare ${count}` : "Compare";
   };
   const columns = runColumns(chosen, check);
   const table = new Table("Runs", columns, {
@@ -62,6 +68,7 @@ function draw(page, body, answer) {
   const problems = element("div.stack");
   const apply = () => {
     page.remember(filters);
+    drawChosen();
     const kept = runs.filter((run) => matches(run, filters));
     table.setRows(kept);
     count.textContent =
