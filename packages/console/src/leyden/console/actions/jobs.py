@@ -60,6 +60,8 @@ class Job(msgspec.Struct, kw_only=True):
     done: int | None = None
     """Finished parts of the work, out of `total`; None if the command does not report them."""
     total: int | None = None
+    phase: str = ""
+    """Phase of the work of which they are parts; empty for work of one phase."""
     output: list[str] = []
     """The last lines that it printed for a person."""
     result: Any = None
@@ -279,7 +281,7 @@ def _is_progress(job: Job, line: bytes) -> bool:
         return False
     with suppress(msgspec.MsgspecError, KeyError, TypeError):
         found = msgspec.json.decode(line)["progress"]
-        job.done, job.total = int(found["done"]), int(found["total"])
+        job.done, job.total, job.phase = int(found["done"]), int(found["total"]), str(found.get("phase", ""))
         return True
     return False
 
