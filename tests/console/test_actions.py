@@ -37,7 +37,15 @@ def test_a_run_is_launched_stopped_continued_and_promoted_from_its_pages(
 
     go(page, f"#/runs/{run.name}/launch")
     text = page.get_by_label("Run file (YAML)")
-    text.fill(f"{text.input_value()}steps: 400\n".replace("steps: 3\n", "", 1))
+    whole = f"{text.input_value()}steps: 400\n".replace("steps: 3\n", "", 1)
+    text.fill(whole.replace("steps: 400", "steps: many"))
+    page.get_by_label("Name").fill("again")
+    page.get_by_role("button", name="Start the run").click()
+    page.get_by_text("the run file: steps: must be a whole number, not text").wait_for(timeout=MINUTES)
+    assert text.evaluate("field => field.value.slice(field.selectionStart, field.selectionEnd)") == "steps: many"
+    assert violations_of(page) == []
+    text.fill(whole)
+    assert page.locator("main [role=alert]").count() == 0
     page.get_by_label("Name").fill("again")
     page.get_by_label("Check on the first batch").uncheck()
     page.get_by_role("button", name="Start the run").click()

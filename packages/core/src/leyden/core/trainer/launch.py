@@ -61,10 +61,7 @@ def begin(
     replaces it. After NothingToLearn the folder always stays and the run can be resumed, so that its rollouts are not
     paid for twice.
     """
-    prepare_masking(config)
-    check_needed(config, tasks)
-    check_machine(config)
-    config = with_recorded_settings(with_sides(config))
+    config = validated(config, tasks)
     folder = RunFolder.create(runs, config, tasks, dict(held_out))
     try:
         return _recorded(folder, config, run_session)
@@ -72,6 +69,23 @@ def begin(
         if not isinstance(error, NothingToLearn) and not folder.checkpoints.exists():
             _keep_evidence(folder, error)
         raise
+
+
+def validated(config: RunConfig, tasks: list[Task]) -> RunConfig:
+    """Return the configuration with which a run begins, with the settings that the algorithm records.
+
+    Raises UsageError for settings that cannot work.
+    """
+    prepare_masking(config)
+    check_needed(config, tasks)
+    check_machine(config)
+    return with_recorded_settings(with_sides(config))
+
+
+def check_free(runs: Path, name: str) -> None:
+    """Raise RunError if there is a run of this name."""
+    if not is_free(runs / name):
+        raise RunError(f"run {name!r} exists in {runs}; choose another --name")
 
 
 def _recorded(folder: RunFolder, config: RunConfig, run_session: SessionFunction) -> RunReport:
