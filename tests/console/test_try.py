@@ -71,6 +71,10 @@ def test_two_prompts_are_compared_and_watched(browser: Browser, serve: Any, smal
     page.locator(".tree-line").filter(has_text="chat").first.click()
     page.get_by_role("link", name="Open the call, token by token").first.click()
     expect(page.locator(".crumbs")).to_contain_text("two variants on")
+    assert page.get_by_role("navigation", name="Pages of the run").get_by_role("link").all_inner_texts() == [
+        "Overview",
+        "Rollouts",
+    ]
     assert (hosts, errors) == ({"127.0.0.1"}, [])
 
 

@@ -99,6 +99,7 @@ class RunView:
             "phases": (report or {}).get("seconds_by_phase", {}),
             "commands": msgspec.to_builtins(list(self.run.commands())),
             "several_policies": list(policy) if isinstance(policy, dict) else [],
+            "pages": list(self.run.pages(config)),
             "rollouts": self.index.total,
             "others": self.run.others,
         }

@@ -4,7 +4,7 @@ The job records its rollouts into a store in its folder. The console reads that 
 of its own, so that the pages of rollouts and calls show them, too.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,11 @@ class TrialRun(StoredRun):
     async def store(self) -> LightningStore | None:
         """Return the store; None before it exists."""
         return await super().store() if self.file.exists() else None
+
+    def pages(self, config: Mapping[str, Any]) -> Sequence[str]:
+        """Return the page of the rollouts: a trial has no steps, versions, prompts or reward of its own."""
+        del config
+        return ("rollouts",)
 
     @property
     def is_process_gone(self) -> bool:

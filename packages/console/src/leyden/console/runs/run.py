@@ -15,6 +15,10 @@ from leyden.core.trainer.run_state import RunState
 from leyden.core.trainer.why.trained_or_reason import RunFacts
 
 
+PAGES = ("rollouts", "versions", "chat", "prompts", "reward", "try", "health", "bottlenecks")
+"""Pages of a run beside its overview, in the order of their tabs."""
+
+
 class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
     """Mean reward on one held-out set, with the agent's own sampling."""
 
@@ -139,6 +143,10 @@ class Run(ABC):
     def path(self) -> Path | None:
         """The run's folder; None for a run that is read from a store alone."""
         return None
+
+    def pages(self, config: Mapping[str, Any]) -> Sequence[str]:
+        """Return the pages that have something to show for a run with this configuration, or say how to get it."""
+        return PAGES if config.get("policy") else [name for name in PAGES if name != "chat"]
 
     @property
     def is_process_gone(self) -> bool:

@@ -26,6 +26,8 @@ from leyden.core.trainer.why.trained_or_reason import RunFacts
 ROLLOUTS = "rollouts"
 """Key of what a store holds without a run, such as captures of agents in production."""
 _STATES: dict[str, RunState] = {"succeeded": "finished", "running": "running", "failed": "failed", "stopped": "stopped"}
+OF_ROLLOUTS = ("rollouts", "health", "bottlenecks")
+"""Pages of a store that knows no run."""
 _HELD_OUT = "held_out/"
 AT_ONCE = 0.05
 """Seconds that a list waits for a store that did not answer in time before."""
@@ -182,6 +184,10 @@ class StoredRun(Run):
         """Return the configuration that the store keeps."""
         record = await self._record()
         return {} if record is None else record.config
+
+    def pages(self, config: Mapping[str, Any]) -> Sequence[str]:
+        """Return the pages of a run; of a store without a run, those of its rollouts."""
+        return super().pages(config) if self._run_id else OF_ROLLOUTS
 
     async def report(self) -> Mapping[str, Any] | None:
         """Return None: a store keeps no report."""
