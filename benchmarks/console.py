@@ -11,6 +11,8 @@ It needs Chromium (`--chromium`, or one on the PATH) and the package playwright.
 - runs: a folder of `--runs` small runs. First contentful paint and seconds until the list is there, with a server that
   has just started; then the server's CPU milliseconds for a listing while nothing changes, milliseconds from a key in
   the filter and from a click that sorts to the next frame, seconds until eight runs are compared, and memory.
+- store: `--runs` runs of 25 steps in one PostgreSQL store, which the benchmark starts. Runs in the first list, seconds
+  until the numbers of all have been read, and the CPU seconds of that.
 - memory: a run gets a step and a finished rollout each second for `--minutes`, while one tab shows its curves and
   another its rollouts. JavaScript heap of both tabs after a garbage collection, once a minute, and the server's memory.
 - training: seconds of a training step, of the calculator example, without a console, and with a console whose `--tabs`
@@ -40,13 +42,17 @@ from urllib.request import urlopen
 import msgspec
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from leyden.console.runs.catalogue import Catalogue
 from leyden.core.algorithm.account import Account
 from leyden.core.data import semconv
 from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.rollout import EnqueueRollout
+from leyden.core.data.run import PolicyVersion, Run, StepMetrics
 from leyden.core.data.span import Span
 from leyden.core.errors import RunError
 from leyden.core.store.base import LightningStore
+from leyden.core.store.open import open_store
+from leyden.core.testing.servers.postgres_server import PostgresServer
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
@@ -65,7 +71,7 @@ BYTES = 1 << 20
 def main() -> None:
     """Measure what the arguments name, and print it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("scale", "runs", "memory", "training"), action="append")
+    parser.add_argument("--only", choices=("scale", "runs", "store", "memory", "training"), action="append")
     parser.add_argument("--rollouts", type=int, default=10_000)
     parser.add_argument("--runs", type=int, default=1_000)
     parser.add_argument("--minutes", type=float, default=30.0)
@@ -79,7 +85,7 @@ def main() -> None:
         parser.error("there is no Chromium on the PATH: give --chromium")
     found: dict[str, Any] = {"load": os.getloadavg()[0], "cores": os.cpu_count()}
     with tempfile.TemporaryDirectory() as temporary:
-        for name in given.only or ("scale", "runs", "training", "memory"):
+        for name in given.only or ("scale", "runs", "store", "training", "memory"):
             found[name] = MEASURES[name](given, Path(temporary))
             print(name, json.dumps(found[name], indent=1), flush=True)
     if given.json is not None:
@@ -219,6 +225,44 @@ def many_runs(folder: Path, count: int) -> list[str]:
         elif number % 2:
             run.note_failure(RunError("the agent could not be loaded"))
     return names
+
+
+# --- Store
+
+
+def store(given: argparse.Namespace, _: Path) -> dict[str, Any]:
+    """Measure the list of many runs that are in one store alone."""
+    with PostgresServer() as server:
+        uri = server.uri_of(server.create())
+        asyncio.run(many_stored_runs(uri, given.runs))
+        return asyncio.run(listed(uri, given.runs))
+
+
+async def many_stored_runs(uri: str, count: int) -> None:
+    """Record runs of 25 steps with 45 numbers each, and their versions."""
+    store = await open_store(uri)
+    numbers = {f"number_{number}": number / 7 for number in range(45)}
+    values = [{"held_out/val/success": 0.25}, *({**numbers, "reward": step / 25} for step in range(1, 26))]
+    for number in range(count):
+        name = f"run-{number:04}"
+        await store.add_run(Run(run_id=name, name=name, config={"steps": 25, "policy": "policy"}))
+        await store.add_metrics(name, [StepMetrics(step=step, values=own) for step, own in enumerate(values)])
+        versions = [PolicyVersion(run_id=name, version=step, metrics=own) for step, own in enumerate(values)]
+        await store.add_policy_versions(versions)
+        await store.update_run(name, status="succeeded")
+    await store.close()
+
+
+async def listed(uri: str, count: int) -> dict[str, Any]:
+    """Request the list as a page does, until it is complete."""
+    catalogue, began, cpu = Catalogue([], [uri]), time.monotonic(), time.process_time()
+    found = await catalogue.listing()
+    first = {"runs": len(found.runs), "seconds": time.monotonic() - began}
+    while found.problems or len(found.runs) < count:
+        await asyncio.sleep(0.1)
+        found = await catalogue.listing()
+    await catalogue.close()
+    return {"first": first, "seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
 
 
 # --- Memory
@@ -442,7 +486,7 @@ def opened(chromium: str) -> Generator[Browser]:
             browser.close()
 
 
-MEASURES = {"scale": scale, "runs": runs, "memory": memory, "training": training}
+MEASURES = {"scale": scale, "runs": runs, "store": store, "memory": memory, "training": training}
 
 if __name__ == "__main__":
     main()

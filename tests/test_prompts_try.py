@@ -1,5 +1,6 @@
 """`leyden prompts try` with an agent of LangGraph and the policy that knows only the agent's own prompts."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import pytest
 
 from leyden.core.cli.main import run
+from leyden.core.store.open import open_store
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.models import Models
 from leyden.core.trainer.run_folder.versions import VersionFile
+from leyden.core.trajectory.calls import is_recorded_call, newest_version
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples/calculator_langgraph"
@@ -55,10 +58,11 @@ def test_a_text_that_the_agent_does_not_send_is_named(tmp_path: Path, capsys: py
 
 
 def test_the_first_version_of_a_run_and_a_trained_one_answer_a_variant_each(
-    small_run: Path, capsys: pytest.CaptureFixture[str]
+    small_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The versions of the run, of which the last one is kept, answer as their own evaluations say."""
-    named = ("--policy-a", "small:0", "--policy-b", "small", "--runs", str(small_run.parent))
+    uri = f"sqlite:///{tmp_path}/trial.db"
+    named = ("--policy-a", "small:0", "--policy-b", "small", "--runs", str(small_run.parent), "--store", uri)
     versions = VersionFile(small_run).read()
     (held_out,) = versions[0].held_out
     trial, err = trial_of(capsys, *named, "--tasks", str(RunFolder(small_run).tasks_file(held_out)))
@@ -68,3 +72,13 @@ def test_the_first_version_of_a_run_and_a_trained_one_answer_a_variant_each(
         assert [pair[variant] for pair in trial["pairs"]] == [rewards[str(pair["row"])] for pair in trial["pairs"]], (
             f"version {number}"
         )
+        assert asyncio.run(recorded_versions(uri, variant)) == {number}
+
+
+async def recorded_versions(uri: str, variant: str) -> set[int]:
+    """The versions with which the calls of a variant's rollouts are recorded."""
+    store = await open_store(uri)
+    found = [one.rollout_id for one in await store.query_rollouts() if one.metadata["variant"] == variant]
+    spans = [span for rollout_id in found for span in await store.query_spans(rollout_id)]
+    await store.close()
+    return {newest_version(span) for span in spans if is_recorded_call(span)}

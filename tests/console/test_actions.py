@@ -37,7 +37,15 @@ def test_a_run_is_launched_stopped_continued_and_promoted_from_its_pages(
 
     go(page, f"#/runs/{run.name}/launch")
     text = page.get_by_label("Run file (YAML)")
-    text.fill(f"{text.input_value()}steps: 400\n".replace("steps: 3\n", "", 1))
+    whole = f"{text.input_value()}steps: 400\n".replace("steps: 3\n", "", 1)
+    text.fill(whole.replace("steps: 400", "steps: many"))
+    page.get_by_label("Name").fill("again")
+    page.get_by_role("button", name="Start the run").click()
+    page.get_by_text("the run file: steps: must be a whole number, not text").wait_for(timeout=MINUTES)
+    assert text.evaluate("field => field.value.slice(field.selectionStart, field.selectionEnd)") == "steps: many"
+    assert violations_of(page) == []
+    text.fill(whole)
+    assert page.locator("main [role=alert]").count() == 0
     page.get_by_label("Name").fill("again")
     page.get_by_label("Check on the first batch").uncheck()
     page.get_by_role("button", name="Start the run").click()
@@ -46,12 +54,12 @@ def test_a_run_is_launched_stopped_continued_and_promoted_from_its_pages(
         "() => /step [1-9]\\d* of 400/.test(document.querySelector('main').textContent)", timeout=MINUTES
     )
     confirm(page, "Stop")
-    page.wait_for_selector("main >> text=not finished", timeout=MINUTES)
+    page.wait_for_selector("main >> text=stopped", timeout=MINUTES)
     go(page, "#/runs/again")
     page.get_by_role("button", name="Continue").click()
     page.wait_for_selector("main .crumbs >> text=running", timeout=MINUTES)
     confirm(page, "Stop")
-    page.wait_for_selector("main .crumbs >> text=not finished", timeout=MINUTES)
+    page.wait_for_selector("main .crumbs >> text=stopped", timeout=MINUTES)
 
     go(page, f"#/runs/{run.name}/versions?version=0")
     confirm(page, "Promote")

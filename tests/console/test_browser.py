@@ -15,6 +15,7 @@ from script_payloads import PAYLOADS
 
 from leyden.core.data import semconv
 from leyden.core.data.resources import PromptTemplate
+from leyden.core.errors import RunError
 from leyden.core.store.open import open_store
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile
@@ -158,6 +159,22 @@ def test_a_run_that_is_read_from_its_store_alone_names_no_command_that_continues
     assert errors == []
 
 
+def test_why_a_run_ended_is_seen_without_scrolling(browser: Browser, serve: Any, tmp_path: Path) -> None:
+    made_run(tmp_path, "lost", finished=False).note_session_error(RunError("the disk is full"))
+    page, _, errors = new_page(browser)
+    page.goto(serve("--runs", str(tmp_path)))
+
+    cell = page.locator("td[title='the disk is full']")
+    cell.wait_for()
+
+    box = cell.bounding_box()
+    assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= PAGE["width"]
+    assert page.locator("[data-list]").evaluate("list => list.scrollWidth - list.clientWidth") == 0
+    page.get_by_role("link", name="lost").click()
+    page.locator("main .notice.bad").get_by_text("failed: the disk is full").wait_for()
+    assert errors == []
+
+
 def test_runs_are_chosen_and_compared_with_keys_alone(browser: Browser, serve: Any, tmp_path: Path) -> None:
     for name in ("one", "two"):
         made_run(tmp_path, name)
@@ -165,11 +182,50 @@ def test_runs_are_chosen_and_compared_with_keys_alone(browser: Browser, serve: A
     page.goto(serve("--runs", str(tmp_path)))
     page.locator("tbody a").first.wait_for()
 
-    for key in ("j", "x", "j", "x", "g", "c"):
+    for key in ("j", "x", "j", "x"):
+        page.keyboard.press(key)
+    page.get_by_role("button", name="Compare 2").wait_for()
+    address = page.url
+    page.reload()
+    page.get_by_role("button", name="Compare 2").wait_for()
+    assert page.url == address
+    assert page.get_by_role("checkbox", checked=True).count() == 2
+    for key in ("j", "x", "x", "g", "c"):
         page.keyboard.press(key)
     page.wait_for_function("() => location.hash.startsWith('#/compare?runs=')")
 
     page.locator("main").get_by_role("link", name="two").first.wait_for()
+    page.go_back()
+    page.get_by_role("button", name="Compare 2").wait_for()
+    assert errors == []
+
+
+def test_series_that_are_seldom_needed_are_opened_with_keys_and_kept_in_the_address(
+    browser: Browser, serve: Any, small_run: Path
+) -> None:
+    page, _, errors = new_page(browser)
+    page.goto(f"{serve('--runs', str(small_run.parent))}/#/runs/small")
+    heading = page.locator("summary", has_text="Other series")
+    heading.wait_for()
+    important = page.locator(".charts h3").all_inner_texts()
+
+    assert not heading.locator("..").get_attribute("open")
+    assert {"Reward", "Held-out tasks", "Update"} <= set(important)
+    assert len(important) < 12
+    assert page.get_by_text("ratio_p01").count() == 0
+    heading.focus()
+    page.keyboard.press("Enter")
+    page.get_by_text("mismatch_ratio_p01").first.wait_for()
+    page.wait_for_function("() => location.hash.endsWith('?others=open')")
+    assert violations_of(page) == []
+
+    page.reload()
+    page.get_by_text("mismatch_ratio_p01").first.wait_for()
+    heading.click()
+    page.wait_for_function("() => location.hash.endsWith('#/runs/small')")
+    assert page.get_by_text("mismatch_ratio_p01").count() == 0
+    page.get_by_label("Search series").fill("ratio_p01")
+    page.get_by_text("mismatch_ratio_p01").first.wait_for()
     assert errors == []
 
 

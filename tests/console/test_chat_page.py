@@ -45,7 +45,10 @@ def test_two_versions_answer_side_by_side(browser: Browser, serve: Any, small_ru
     send(page, "What is 3 plus 4?")
 
     expect(page.get_by_text("tokens a second")).to_have_count(2)
-    page.get_by_text("Tokens (").first.click()
+    heading = page.get_by_text("Tokens (").first
+    counted = page.locator(".answers section > p.note").first.inner_text().partition(" token")[0]
+    assert heading.inner_text().startswith(f"Tokens ({counted}")
+    heading.click()
     page.get_by_role("option").filter(visible=True).last.click()
     expect(page.get_by_text("log-probability −").first).to_be_visible()
     if pictured:

@@ -37,8 +37,9 @@ def test_a_run_that_was_killed_at_ten_moments_opens_the_same(start: Any, train_a
         assert found["problems"] == []
         states = {run["key"]: run["state"] for run in found["runs"]}
         assert states.pop("whole") == "finished"
-        assert set(states.values()) <= {"not finished", "finished"}
-        assert "not finished" in states.values()
+        # killed before it had locked its folder, "not finished"
+        assert set(states.values()) <= {"interrupted", "not finished", "finished"}
+        assert "interrupted" in states.values()
         for key in ("whole", *states):
             check(client, key, tmp_path / key)
 

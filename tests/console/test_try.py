@@ -71,6 +71,10 @@ def test_two_prompts_are_compared_and_watched(browser: Browser, serve: Any, smal
     page.locator(".tree-line").filter(has_text="chat").first.click()
     page.get_by_role("link", name="Open the call, token by token").first.click()
     expect(page.locator(".crumbs")).to_contain_text("two variants on")
+    assert page.get_by_role("navigation", name="Pages of the run").get_by_role("link").all_inner_texts() == [
+        "Overview",
+        "Rollouts",
+    ]
     assert (hosts, errors) == ({"127.0.0.1"}, [])
 
 
@@ -113,6 +117,9 @@ def test_two_versions_answer_the_same_prompts(browser: Browser, serve: Any, smal
     expect(page.get_by_role("region", name="Result")).to_be_visible(timeout=WAIT)
     expect(page.locator("main")).to_contain_text("answered by version 3")
     assert "--policy-a small:0 --policy-b small:3" in page.locator("main").inner_text()
+    columns = page.evaluate("() => fetch('api/runs/trial:1/rollouts').then(answer => answer.json())")["columns"]
+    recorded = {(name.split("-")[2], version) for name, version in zip(columns["id"], columns["version"], strict=True)}
+    assert recorded == {("a", 0), ("b", 3)}
     assert errors == []
 
 

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-const { keep, messagesFor, newAnswer, newConversation, restore } = await import(
+const { keep, messagesFor, newAnswer, newConversation, restore, tokenCounts } = await import(
   "../src/leyden/console/static/conversation.js"
 );
 
@@ -54,4 +54,14 @@ test("what the tab has kept and is no conversation is left out", () => {
     tab.setItem("leyden-chat:a", broken);
     assert.deepEqual(restore(tab, "a"), newConversation());
   }
+});
+
+test("the token that ends an answer counts, as in the record of a call, also if it has no text", () => {
+  const tokens = [
+    ["a", -0.5],
+    ["b", -0.5],
+  ];
+  assert.deepEqual(tokenCounts({ ...newAnswer(), tokens, end: { tokens: 3 } }), { all: 3, shown: 2 });
+  assert.deepEqual(tokenCounts({ ...newAnswer(), tokens, end: { tokens: 2 } }), { all: 2, shown: 2 });
+  assert.deepEqual(tokenCounts({ ...newAnswer(), tokens, end: null }), { all: 2, shown: 2 }, "it broke off");
 });

@@ -88,6 +88,12 @@ test("a route survives any name", () => {
   assert.equal(router.match(["runs", ":key"], path), null);
 });
 
+test("an address without a view is that of the runs, with its filters", () => {
+  for (const hash of ["", "#", "#/", "#/runs"]) assert.deepEqual(router.parse(hash).path, ["runs"]);
+  const { path, query } = router.parse("#/?state=stopped");
+  assert.equal(router.link(path, Object.fromEntries(query)), "#/runs?state=stopped");
+});
+
 test("later steps are added, and another generation replaces all", () => {
   const data = new StepSeries();
   const part = (generation, steps, series) => ({
@@ -144,6 +150,28 @@ test("a group has mean, spread and the staleness of its oldest rollout", () => {
   assert.equal(group.spread, 0.5);
   assert.equal(group.staleness, 2);
   assert.equal(group.trained, 2);
+});
+
+test("series without a group are charts of their own, folded at first", () => {
+  const data = new StepSeries();
+  data.add({
+    generation: "g",
+    lines: 1,
+    steps: [1],
+    series: { sequences: [3], reward: [0.5], ratio_p01: [0.9] },
+    held_out: [],
+    alerts: [],
+    groups: [
+      { title: "Reward", series: ["reward", "reward_std"], folded: false },
+      { title: "Ratio", series: ["ratio_p01"], folded: true },
+      { title: "Critic", series: ["value_loss"], folded: false },
+    ],
+  });
+  assert.deepEqual(data.charts(), [
+    { title: "Reward", series: ["reward"], folded: false },
+    { title: "Ratio", series: ["ratio_p01"], folded: true },
+    { title: "sequences", series: ["sequences"], folded: true },
+  ]);
 });
 
 test("a diff, applied, gives both texts", () => {

@@ -30,6 +30,17 @@ def start(jobs: Jobs, program: str, *, detached: bool = False) -> Job:
     return jobs.start("test", "a test", [program], detached=detached)
 
 
+async def test_a_job_of_several_phases_names_the_one_of_its_progress(jobs: Jobs) -> None:
+    program = (
+        "import sys, json\n"
+        "for at in ({'done': 8, 'total': 8, 'phase': 'first'}, {'done': 1, 'total': 9, 'phase': 'second'}):\n"
+        "    print(json.dumps({'progress': at}), file=sys.stderr)"
+    )
+    ended = await jobs.ended(start(jobs, program).id)
+
+    assert (ended.done, ended.total, ended.phase, ended.output) == (1, 9, "second", [])
+
+
 async def test_a_job_has_progress_output_and_a_result(jobs: Jobs) -> None:
     job = start(
         jobs,

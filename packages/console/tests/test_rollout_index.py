@@ -1,12 +1,21 @@
 """The index of a run's rollouts while the run is stopped and continued."""
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
+import pytest
 from console_runs import made_run
 
 from leyden.console.rollout_index import RolloutIndex
+from leyden.console.run_view import RunView
 from leyden.console.runs.folder_run import FolderRun
+from leyden.console.runs.stored_run import StoredRun, StoreFolder
 from leyden.core.trainer.rollouts.interrupted import requeue, set_aside
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.run_lock import LOCK, Holder
 
 ROLLOUT = "train-v2-b2-0-0"
 
@@ -56,3 +65,60 @@ async def test_an_error_that_is_recorded_after_the_rollout_has_failed_is_read(tm
     await run.close()
 
     assert (before, index.rows[ROLLOUT].error) == ("", "the run was stopped")
+
+
+async def begun(runs: Path) -> RunFolder:
+    """A run that has a rollout under way and one that waits."""
+    folder = made_run(runs, finished=False)
+    store = await folder.store_location.open()
+    await store.enqueue_rollout({"question": "What is 1 + 1?"}, mode="train", rollout_id=ROLLOUT)
+    assert await store.dequeue_rollout("worker-1") is not None
+    await store.enqueue_rollout({"question": "What is 1 + 2?"}, mode="train", rollout_id=f"{ROLLOUT}-next")
+    await store.close()
+    return folder
+
+
+@pytest.mark.integration
+async def test_a_rollout_of_a_killed_run_is_interrupted_and_not_running(tmp_path: Path) -> None:
+    folder = await begun(tmp_path)
+    code = (
+        "import sys, time; from pathlib import Path; from leyden.core.trainer.run_folder.run_lock import run_lock\n"
+        "with run_lock(Path(sys.argv[1])): print('locked', flush=True); time.sleep(600)"
+    )
+    view = RunView("small", FolderRun(folder.path))
+    with subprocess.Popen([sys.executable, "-c", code, str(folder.path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        await view.index.look()
+        before = view.index.rows[ROLLOUT].status
+        process.send_signal(signal.SIGKILL)
+    await view.index.look()
+    shown = await view.rollout(ROLLOUT)
+    changed, _ = view.index.since(6)
+    with folder.locked():  # it is continued
+        await view.index.look()
+        continued = view.index.rows[ROLLOUT].status
+    await view.run.close()
+
+    assert (before, view.index.rows[f"{ROLLOUT}-next"].status, continued) == ("preparing", "queuing", "preparing")
+    assert [(row.id, row.status) for row in changed if row.id == ROLLOUT] == [(ROLLOUT, "interrupted")]
+    assert (shown["rollout"]["status"], shown["attempts"][0].status) == ("interrupted", "interrupted")
+    assert shown["outcome"].reason == "interrupted"
+
+
+async def test_a_rollout_that_may_run_on_another_machine_is_not_called_interrupted(tmp_path: Path) -> None:
+    folder = await begun(tmp_path)
+    (folder.path / LOCK).write_bytes(msgspec.json.encode(Holder(12, "elsewhere")))
+    source = StoreFolder(folder.store_location.uri)
+    run, stored = FolderRun(folder.path), StoredRun(source, "")
+    indexes = [RolloutIndex(run), RolloutIndex(stored)]
+
+    for index in indexes:
+        await index.look()
+
+    assert [index.rows[ROLLOUT].status for index in indexes] == ["preparing", "preparing"]
+    folder.note_session_stop("requested by SIGTERM")  # copied again, now with its end
+    await indexes[0].look()
+    assert indexes[0].rows[ROLLOUT].status == "interrupted"
+    await run.close()
+    await source.close()

@@ -88,6 +88,48 @@ async def test_a_run_like_another_is_launched(http: httpx.AsyncClient, folder: R
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("steps: 2", "steps: two", 3, "the run file: steps: must be a whole number, not text"),
+        ("steps: 2", "stps: 2", 3, "the run file: there is no setting stps; did you mean steps?"),
+        ("steps: 2", "steps: : 2", 3, "the run file is not YAML: mapping values are not allowed here"),
+        ("steps: 2", "steps: -2", 3, "steps must not be negative, got -2"),
+        ("learning_rate", "learning_rat", 5, "unknown field `learning_rat`; did you mean learning_rate?"),
+        ("tasks: tasks.jsonl\n", "", None, "missing --tasks"),
+    ],
+)
+async def test_a_run_file_that_cannot_work_is_refused_with_its_line_before_a_job_begins(
+    folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, line: int, words: str
+) -> None:
+    """By `leyden train` itself, so that the form refuses what the command refuses."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tasks.jsonl").write_text('{"question": "?"}\n')
+    text = "policy: policy\nagent: agent.py:agent\nsteps: 2\nalgorithm_config:\n  learning_rate: 1e-4\n"
+    text += "tasks: tasks.jsonl\n"
+    jobs = Jobs()
+    app = Console(Catalogue([folder.path.parent]), jobs).application()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://console") as client:
+        body = {"name": "next", "text": text.replace(old, new)}
+        answer = await client.post("/api/runs/small/launch", json=body)
+        assert await jobs.refusal(["train", "--config", str(written(tmp_path, text)), "--validate"]) is None
+        listed = (await client.get("/api/jobs")).json()
+    await jobs.close()
+
+    assert answer.status_code == 422, answer.text
+    assert words in answer.json()["error"]
+    assert (answer.json().get("line"), listed) == (line, [])
+    assert str(tmp_path) not in answer.json()["error"]
+
+
+def written(folder: Path, text: str) -> Path:
+    """Write a run file."""
+    path = folder / "run.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
     ("path", "body", "words"),
     [
         ("launch", {"name": "../x", "text": ""}, "may have letters"),

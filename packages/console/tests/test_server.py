@@ -11,7 +11,9 @@ from starlette.testclient import TestClient
 from leyden.console.runs.catalogue import Catalogue
 from leyden.console.server import Console
 from leyden.core.errors import RunError
+from leyden.core.trainer.event_loop import Terminated
 from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_state import KILLED, note_end
 
 
 def get(client: TestClient, path: str, status: int = 200) -> Any:
@@ -147,8 +149,24 @@ def test_a_run_that_an_error_ended_says_why(tmp_path: Path) -> None:
         (run,) = get(client, "runs")["runs"]
         (process, *_) = get(client, "runs/small/health")["liveness"]
 
-    assert (run["state"], run["error"]) == ("not finished", "reward score raised ValueError")
-    assert process["message"] == "the run is not finished: reward score raised ValueError"
+    assert (run["state"], run["error"]) == ("failed", "reward score raised ValueError")
+    assert process["message"] == "the run has failed: reward score raised ValueError"
+
+
+def test_runs_that_were_stopped_killed_or_failed_are_told_apart(tmp_path: Path) -> None:
+    reasons = {"stopped": "requested by SIGTERM", "failed": "the disk is full", "interrupted": KILLED}
+    for state in reasons:
+        folder = made_run(tmp_path, state, finished=False)
+        with folder.locked():
+            if state != "interrupted":
+                note_end(folder, Terminated() if state == "stopped" else RunError(reasons[state]))
+
+    with TestClient(Console(Catalogue([tmp_path])).application()) as client:
+        runs = {run["key"]: (run["state"], run["error"]) for run in get(client, "runs")["runs"]}
+        levels = {key: get(client, f"runs/{key}/health")["liveness"][0]["level"] for key in reasons}
+
+    assert runs == {state: (state, reason) for state, reason in reasons.items()}
+    assert levels == {"stopped": "warning", "failed": "alarm", "interrupted": "alarm"}
 
 
 def test_a_rollout_that_failed_says_why(console: TestClient) -> None:

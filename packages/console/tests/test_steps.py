@@ -35,6 +35,16 @@ def test_every_step_has_a_number_or_none_in_each_column() -> None:
     }
 
 
+def test_series_that_are_seldom_needed_are_told_apart_from_those_that_are_shown() -> None:
+    lines = [{"step": 1, "reward": 0.5, "ratio_p01": 0.9, "ratio_p99": 1.1, "ratio_max": 9.0, "side/transitions": 3}]
+
+    assert {group.title: (group.series, group.folded) for group in steps_of(MetricsLines(lines, "g")).groups} == {
+        "Reward": (["reward"], False),
+        "Ratio to the policy before the update": (["ratio_p01", "ratio_p99"], True),
+        "Model calls": (["side/transitions"], True),
+    }
+
+
 def test_a_page_that_has_read_some_lines_gets_the_others() -> None:
     assert steps_of(MetricsLines(LINES, "g"), 2, "g").steps == [2]
     assert steps_of(MetricsLines(LINES, "g"), 5, "g").steps == []

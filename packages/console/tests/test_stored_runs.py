@@ -15,7 +15,8 @@ from stored_runs import NAMES, record_runs
 
 from leyden.console.runs import catalogue
 from leyden.console.runs.catalogue import Catalogue
-from leyden.console.runs.stored_run import StoreFolder
+from leyden.console.runs.run import PAGES
+from leyden.console.runs.stored_run import StoredRun, StoreFolder
 from leyden.console.server import Console
 
 
@@ -134,3 +135,12 @@ def test_callers_of_a_store_that_does_not_open_wait_for_one_attempt(tmp_path: Pa
         return {str(one) for one in found}
 
     assert asyncio.run(look()) == {f"there is no file {tmp_path}/nothing/shared.db"}
+
+
+def test_a_run_has_the_pages_that_can_show_something(tmp_path: Path) -> None:
+    source = StoreFolder(f"sqlite:///{tmp_path}/shared.db")
+    trained, of_endpoint = {"policy": "policy"}, {"endpoint": {"model": "m"}}
+
+    assert list(StoredRun(source, "a").pages(trained)) == list(PAGES)
+    assert set(PAGES) - {*StoredRun(source, "a").pages(of_endpoint)} == {"chat"}
+    assert list(StoredRun(source, "").pages({})) == ["rollouts", "health", "bottlenecks"]

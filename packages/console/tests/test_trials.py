@@ -292,6 +292,7 @@ def test_a_trial_that_fails_says_why_and_has_no_rollouts(tried: TestClient) -> N
     assert "give the prompts of one variant" in done["output"][0]
     answer = get(tried, f"jobs/{job['id']}/trial")
     assert (answer["rollouts"], answer["ended"], answer["problem"]) == ([], True, None)
+    assert get(tried, f"runs/{answer['key']}")["pages"] == ["rollouts"]
 
 
 @pytest.mark.integration

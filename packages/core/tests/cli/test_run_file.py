@@ -223,6 +223,25 @@ def test_what_cannot_be_read_is_one_line(
     assert not begun
 
 
+def test_settings_are_validated_and_nothing_is_started(
+    files: Path, begun: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "policy: ./policy\ntasks: train.jsonl\nagent: agent.py:agent\nsteps: 3\n"
+    Path("run.yaml").write_text(text)
+    command = ["train", "--config", "run.yaml", "--name", "new", "--validate"]
+
+    assert cli.run(command) == 0
+    assert capsys.readouterr().out == "run new can begin: its settings and tasks are valid\n"
+    Path("run.yaml").write_text(text.replace("3", "-3"))
+    assert cli.run(command) == 2
+    assert "steps must not be negative, got -3" in capsys.readouterr().err
+    Path("run.yaml").write_text(text)
+    Path("runs/new").mkdir(parents=True)
+    assert cli.run(command) == 2
+    assert "run 'new' exists in runs; choose another --name" in capsys.readouterr().err
+    assert (begun, list(Path("runs").rglob("*.*"))) == ([], [])
+
+
 def test_resuming_takes_no_file(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("run.yaml").write_text(yaml.safe_dump({"steps": 3}))
     assert cli.run(["train", "--resume", "x", "--config", "run.yaml"]) == 2

@@ -70,8 +70,10 @@ def _process(item: RunItem) -> Sign:
         return Sign(name=name, level="ok", message="a process trains the run")
     if item.state == "finished":
         return Sign(name=name, level="ok", message="the run has finished" + (f": {item.error}" if item.error else ""))
-    why = f": {item.error}" if item.error else "; no process trains it now"
-    return Sign(name=name, level="alarm", message=f"the run is {item.state}{why}", since=item.updated)
+    why = f": {item.error}" if item.error else ": no process trains it now"
+    state = {"failed": "has failed", "ended before its first step": item.state}.get(item.state, f"is {item.state}")
+    level: Level = "warning" if item.state == "stopped" else "alarm"
+    return Sign(name=name, level=level, message=f"the run {state}{why}", since=item.updated)
 
 
 def _progress(item: RunItem, steps: Sequence[Line], now: float) -> Sign:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from leyden.console.plain import plain
+from leyden.console.rollout_index import shown_status
 from leyden.core.data import semconv
 from leyden.core.data.failure import failure_of
 from leyden.core.data.reasons import reason_of
@@ -160,17 +161,17 @@ def outcome_of(found: RolloutExplanation) -> Outcome:
     )
 
 
-def attempts_of(recorded: RecordedRollout, found: RolloutExplanation) -> list[AttemptView]:
-    """Return the attempts of a rollout with their spans."""
+def attempts_of(recorded: RecordedRollout, found: RolloutExplanation, *, is_gone: bool) -> list[AttemptView]:
+    """Return the attempts of a rollout with their spans; `is_gone` is whether the process that ran them is."""
     outcomes = {call.span_id: call for call in found.calls}
-    return [_attempt(attempt, spans, outcomes) for attempt, spans in recorded.attempts]
+    return [_attempt(attempt, spans, outcomes, is_gone=is_gone) for attempt, spans in recorded.attempts]
 
 
-def rollout_view(rollout: Rollout) -> dict[str, Any]:
+def rollout_view(rollout: Rollout, *, is_gone: bool) -> dict[str, Any]:
     """Return the rollout itself."""
     return {
         "id": rollout.rollout_id,
-        "status": rollout.status,
+        "status": shown_status(rollout.status, is_gone=is_gone),
         "mode": rollout.mode,
         "input": plain(rollout.input),
         "started": rollout.start_time,
@@ -179,12 +180,14 @@ def rollout_view(rollout: Rollout) -> dict[str, Any]:
     }
 
 
-def _attempt(attempt: Attempt, spans: Sequence[Span], outcomes: Mapping[str, CallExplanation]) -> AttemptView:
+def _attempt(
+    attempt: Attempt, spans: Sequence[Span], outcomes: Mapping[str, CallExplanation], *, is_gone: bool
+) -> AttemptView:
     failure = failure_of(attempt)
     return AttemptView(
         id=attempt.attempt_id,
         number=attempt.sequence_id,
-        status=attempt.status,
+        status=shown_status(attempt.status, is_gone=is_gone),
         started=attempt.start_time,
         ended=attempt.end_time,
         worker=attempt.worker_id,

@@ -35,6 +35,9 @@ MOST = 100_000
 """Most rollouts that are kept; of more, the newest."""
 PAUSE = 0.5
 """Seconds between two looks at rollouts that have not ended, and for new ones."""
+OPEN = frozenset({"preparing", "running"})
+INTERRUPTED = "interrupted"
+"""Status of what was under way when the process of its run ended."""
 NAMES = 6
 """Most names of agents in a row."""
 
@@ -91,6 +94,8 @@ class RolloutIndex:
     _open: set[str] = field(default_factory=set[str])
     _offset: int = 0
     _learning: Learning | None = None
+    _is_gone: bool = False
+    """Whether the process that ran the rollouts was gone at the last look."""
 
     async def follow(self) -> None:
         """Read new rollouts, and again those that have not ended; errors are noted, and tried again."""
@@ -101,6 +106,7 @@ class RolloutIndex:
     async def look(self) -> None:
         """Read what is new once; an error is noted as `problem`."""
         try:
+            self._is_gone = self.run.is_process_gone  # before the store, in which that process may still write
             store = await self.run.store()
             await self._read_outcomes()
             if store is not None:
@@ -131,8 +137,12 @@ class RolloutIndex:
         for at in range(0, len(waiting), PAGE):
             for rollout in await store.query_rollouts(rollout_id_in=waiting[at : at + PAGE]):
                 known = self.rows.get(rollout.rollout_id)
-                if known is None or rollout.status in ("running", "preparing") or _has_changed(known, rollout):
+                is_growing = rollout.status in OPEN and not self._is_gone
+                if known is None or is_growing or self._has_changed(known, rollout):
                     await self._read(store, rollout)
+
+    def _has_changed(self, known: Row, rollout: Rollout) -> bool:
+        return (known.status, known.error) != (shown_status(rollout.status, is_gone=self._is_gone), _error(rollout))
 
     async def _read_outcomes(self) -> None:
         """Note what the run's steps have learned from since the last look."""
@@ -150,7 +160,7 @@ class RolloutIndex:
         spans: Sequence[Span] = ()
         if isinstance(rollout, AttemptedRollout):
             spans = (await store.query_spans(rollout.rollout_id)).items
-        row = with_outcome(row_of(rollout, spans), self._learning)
+        row = with_outcome(row_of(rollout, spans, is_gone=self._is_gone), self._learning)
         known = self.rows.get(row.id)
         if known != row:
             self.rows[row.id] = row
@@ -179,8 +189,13 @@ class RolloutIndex:
         return [self.rows[name] for name in dict.fromkeys(self._order[start:end])], end
 
 
-def row_of(rollout: Rollout, spans: Sequence[Span]) -> Row:
-    """Return the row of a rollout; `spans` are those of all its attempts."""
+def shown_status(status: str, *, is_gone: bool) -> str:
+    """Return the status of a rollout or an attempt as pages show it. The store does not notice that a run is killed."""
+    return INTERRUPTED if is_gone and status in OPEN else status
+
+
+def row_of(rollout: Rollout, spans: Sequence[Span], *, is_gone: bool = False) -> Row:
+    """Return the row of a rollout; `spans` are those of all its attempts, `is_gone` is whether its process is."""
     attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
     own = [span for span in spans if attempt is not None and span.attempt_id == attempt.attempt_id]
     calls = [span for span in own if is_recorded_call(span)]
@@ -192,7 +207,7 @@ def row_of(rollout: Rollout, spans: Sequence[Span]) -> Row:
         set=set_of(rollout),
         group=training_group(rollout),
         task=task_of(rollout),
-        status=rollout.status,
+        status=shown_status(rollout.status, is_gone=is_gone),
         version=newest_of(calls),
         reward=reward,
         calls=len(calls),
@@ -208,10 +223,6 @@ def row_of(rollout: Rollout, spans: Sequence[Span]) -> Row:
 def _error(rollout: Rollout) -> str:
     failure = failure_of(rollout.attempt) if isinstance(rollout, AttemptedRollout) else None
     return "" if failure is None else mask_text(failure.text)[:400]
-
-
-def _has_changed(known: Row, rollout: Rollout) -> bool:
-    return (known.status, known.error) != (rollout.status, _error(rollout))
 
 
 def newest_of(calls: Sequence[Span]) -> int | None:

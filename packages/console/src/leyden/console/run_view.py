@@ -99,6 +99,7 @@ class RunView:
             "phases": (report or {}).get("seconds_by_phase", {}),
             "commands": msgspec.to_builtins(list(self.run.commands())),
             "several_policies": list(policy) if isinstance(policy, dict) else [],
+            "pages": list(self.run.pages(config)),
             "rollouts": self.index.total,
             "others": self.run.others,
         }
@@ -123,6 +124,7 @@ class RunView:
             "lines": len(metrics.lines),
             "generation": metrics.generation,
             "state": item.state,
+            "error": item.error,
             "step": item.step,
             "rollouts": self.index.total,
         }
@@ -206,9 +208,10 @@ class RunView:
         """Return one rollout with its spans, what became of it, and its group. Raises RunError if there is none."""
         recorded, found = await self._recorded(rollout_id)
         latest = recorded.attempts[-1][1] if recorded.attempts else []
+        is_gone = self.run.is_process_gone
         return {
             "rollout": {
-                **rollout_view(recorded.rollout),
+                **rollout_view(recorded.rollout, is_gone=is_gone),
                 "set": set_of(recorded.rollout),
                 "task": task_of(recorded.rollout),
                 "version": newest_of([span for span in latest if is_recorded_call(span)]),
@@ -217,7 +220,7 @@ class RunView:
             "reward": found.reward,
             "outcome": outcome_of(found),
             "siblings": await self._siblings(recorded.rollout),
-            "attempts": attempts_of(recorded, found),
+            "attempts": attempts_of(recorded, found, is_gone=is_gone),
         }
 
     async def call(self, rollout_id: str, span_id: str, attempt: str | None) -> dict[str, Any]:
@@ -281,7 +284,7 @@ class RunView:
         if rollout is None:
             return None
         spans = (await store.query_spans(rollout_id)).items
-        return with_outcome(row_of(rollout, spans), (await self.run.facts()).learning)
+        return with_outcome(row_of(rollout, spans, is_gone=self.run.is_process_gone), (await self.run.facts()).learning)
 
     async def _store(self) -> LightningStore:
         store = await self.run.store()

@@ -8,6 +8,8 @@ import msgspec
 
 from leyden.console.runs.metrics_file import Line, MetricsLines
 
+RATIO = ("mean", "p01", "p50", "p99", "effective_share")
+"""Parts of the distribution of a ratio; its maximum, which hides them on a common axis, has a curve of its own."""
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Reward", ("reward", "reward_std")),
     ("Groups", ("groups", "groups_with_spread")),
@@ -19,7 +21,17 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Critic", ("value_loss", "value_explained_variance", "value_mean", "value_target_mean")),
     ("Seconds", ("seconds", "seconds_rollouts", "seconds_trainer_idle", "seconds_engine_idle")),
 )
-"""Metrics that belong on one curve, by title. Others are listed one by one."""
+"""Metrics that belong on one curve, by title; these curves come first."""
+OTHERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Ratio to the policy before the update", tuple(f"ratio_{name}" for name in RATIO)),
+    ("Ratio to the policy that sampled", tuple(f"mismatch_ratio_{name}" for name in RATIO)),
+    (
+        "Model calls",
+        ("transitions", *(f"transitions_{name}" for name in ("trained", "skipped", "uncredited", "unvalued"))),
+    ),
+    ("Optimizer steps", ("optimizer_steps", "optimizer_steps_masked")),
+)
+"""Metrics that belong on one curve, but are seldom needed. All others have a curve each, beside these."""
 
 
 class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +58,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
     title: str
     series: list[str]
+    folded: bool = False
+    """Whether it is seldom needed, so that a page shows it when the reader opens the other series."""
 
 
 class Steps(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,13 +100,17 @@ def steps_of(metrics: MetricsLines, after: int = 0, generation: str | None = Non
 def grouped(names: Iterable[str]) -> list[Group]:
     """Return which of the series belong on one curve; those of several policies are told apart by their prefix."""
     known = list(names)
-    found: list[Group] = []
-    for title, members in GROUPS:
-        own = [name for name in known if name in members or name.rpartition("/")[2] in members]
-        if own:
-            found.append(Group(title=title, series=own))
     left_out = [name for name in known if name.startswith(("rollouts_left_out/", "calls_left_out/"))]
-    return [*found, Group(title="Left out", series=left_out)] if left_out else found
+    found = [
+        *(Group(title=title, series=_members(known, members)) for title, members in GROUPS),
+        Group(title="Left out", series=left_out),
+        *(Group(title=title, series=_members(known, members), folded=True) for title, members in OTHERS),
+    ]
+    return [group for group in found if group.series]
+
+
+def _members(known: Sequence[str], members: Sequence[str]) -> list[str]:
+    return [name for name in known if name in members or name.rpartition("/")[2] in members]
 
 
 def _evaluated(line: Line) -> Sequence[Evaluated]:

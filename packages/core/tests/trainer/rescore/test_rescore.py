@@ -91,14 +91,19 @@ def options(runs: Path, name: str, **given: Any) -> RescoreOptions:
 
 
 def test_the_own_reward_reproduces_and_the_other_is_compared(runs: Path) -> None:
-    done: list[tuple[int, int]] = []
-    found = rescore(runs, "mine", options(runs, "other.py:near"), lambda so_far, total: done.append((so_far, total)))
+    done: list[tuple[int, int, str]] = []
+
+    def report(so_far: int, total: int, phase: str) -> None:
+        done.append((so_far, total, phase))
+
+    found = rescore(runs, "mine", options(runs, "other.py:near"), report)
     assert (found.control.reproduced, found.control.stored, found.control.remark) == (8, 8, "")
     assert (found.read, found.scored) == (9, 8)
     assert [(one.count, one.text, one.example) for one in found.errors] == [
         (1, "not stored: the agent returned no result", "train-v0-b0-1-2")
     ]
-    assert done[-1][0] == done[-1][1]
+    control = [(number, 8, "1 of 2, control: the run's own reward") for number in range(1, 9)]
+    assert done == [*control, *((number, 9, "2 of 2: the other reward") for number in range(1, 10))]
     assert found.distribution is not None
     assert found.distribution.mean_before == pytest.approx((5 * 1.25 + 3 * 0.25) / 8)
     changes = {one.group: (one.rollouts, one.before, one.after, one.change) for one in found.groups.groups}
@@ -122,7 +127,10 @@ def test_groups_lose_their_spread_and_incomplete_ones_are_not_compared(runs: Pat
 
 
 def test_the_own_reward_is_called_once_with_the_runs_weights(runs: Path) -> None:
-    found = rescore(runs, "mine", options(runs, "own.py:score", which="all"))
+    phases: list[str] = []
+    given = options(runs, "own.py:score", which="all")
+    found = rescore(runs, "mine", given, lambda done, total, phase: phases.append(phase))
+    assert set(phases) == {""}
     assert (found.control.reproduced, found.read) == (9, 10)
     assert found.reward_weights == {"right": 1.0, "short": 0.5}
     assert found.ranks is not None

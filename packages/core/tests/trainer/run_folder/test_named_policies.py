@@ -15,7 +15,7 @@ from leyden.core.testing.policies import TinyShape, synthetic_rollouts, tiny_pol
 from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.named_policies import policy_sources
+from leyden.core.trainer.run_folder.named_policies import NamedPolicy, policy_sources
 from leyden.core.trainer.run_folder.report import KeptVersion, RunReport
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile
 
@@ -58,10 +58,10 @@ def test_the_weights_of_a_version_are_in_a_folder_that_is_removed_afterwards(
 ) -> None:
     runs, base, logprobs = trained
     with policy_sources({"--policy-a": "small:0", "--policy-b": "small:1", "--other": None}, runs) as (a, b, other):
-        assert (a, other) == (str(base), None)
-        assert b is not None and Path(b).name == "small-1"
-        assert score(PolicyModel.load(b), IDS) == pytest.approx(logprobs, abs=1e-6)
-    assert not Path(b).exists()
+        assert (a, other) == (NamedPolicy(str(base), 0), None)
+        assert b is not None and (Path(b.source).name, b.version) == ("small-1", 1)
+        assert score(PolicyModel.load(b.source), IDS) == pytest.approx(logprobs, abs=1e-6)
+    assert not Path(b.source).exists()
 
 
 def test_one_version_for_both_is_written_once(trained: tuple[Path, Path, list[float]]) -> None:
@@ -78,10 +78,10 @@ def test_the_kept_version_of_a_finished_run_is_its_folder(trained: tuple[Path, P
     kept = KeptVersion(version=1, success=0.5, why="the last one")
     run.write_report(RunReport(name="small", seed=0, steps=1, seconds=1.0, held_out={}, kept=kept, seconds_by_phase={}))
     with policy_sources({"--policy-a": "small", "--policy-b": "small:1"}, runs) as found:
-        assert found == [str(run.policy)] * 2
+        assert found == [NamedPolicy(str(run.policy), 1)] * 2
 
 
 def test_other_names_are_those_of_models(tmp_path: Path) -> None:
     named = {"--policy-a": "owner/model", "--policy-b": str(tmp_path)}
     with policy_sources(named, tmp_path) as found:
-        assert found == ["owner/model", str(tmp_path)]
+        assert found == [NamedPolicy("owner/model"), NamedPolicy(str(tmp_path))]

@@ -18,6 +18,7 @@ from leyden.core.trainer.run_folder.models import Models
 from leyden.core.trainer.run_folder.rollback import roll_back
 from leyden.core.trainer.run_folder.run_sync import StoreSync
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile
+from leyden.core.trainer.run_state import state_and_reason
 
 CONFIG = RunConfig(name="r", agent="a", policy="p")
 
@@ -81,6 +82,7 @@ def test_the_store_knows_of_a_rollback_at_once(folder: RunFolder) -> None:
     before, steps, versions = asyncio.run(looked_at(folder))
     assert (before.status, steps, versions) == ("succeeded", [1, 2, 3, 4], [0, 1, 2, 3, 4])
     assert taken_back(folder) is None
+    assert state_and_reason(folder) == ("stopped", "rolled back to version 2")
 
     async def gone_on_with() -> None:
         store = await folder.store_location.open()

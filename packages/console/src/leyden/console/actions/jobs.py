@@ -21,7 +21,7 @@ from typing import Any, Literal
 import msgspec
 
 from leyden.core.cli.progress import PROGRESS
-from leyden.core.errors import RunError
+from leyden.core.errors import LeydenError, RunError
 from leyden.core.masking import mask_text, without_own_tokens
 
 State = Literal["waiting", "running", "finished", "failed", "stopped"]
@@ -36,6 +36,8 @@ LINES, CHARACTERS = 200, 2_000
 POLL_SECONDS = 0.25
 STOP_SECONDS = 10.0
 """Time that a job has to end after SIGTERM."""
+REFUSAL_SECONDS = 60.0
+"""Time that a command has to validate what it is given."""
 STDOUT = "stdout"
 
 
@@ -60,6 +62,8 @@ class Job(msgspec.Struct, kw_only=True):
     done: int | None = None
     """Finished parts of the work, out of `total`; None if the command does not report them."""
     total: int | None = None
+    phase: str = ""
+    """Phase of the work of which they are parts; empty for work of one phase."""
     output: list[str] = []
     """The last lines that it printed for a person."""
     result: Any = None
@@ -143,6 +147,34 @@ class Jobs:
         self._works[job.id] = work
         work.task = asyncio.create_task(self._run(work), name=f"job {job.id}")
         return job
+
+    async def refusal(self, arguments: Sequence[str]) -> str | None:
+        """Run `leyden ARGUMENTS`, which is short and no job; return the line with which it fails, None if it does not.
+
+        Raises LeydenError if it takes longer than `REFUSAL_SECONDS`.
+        """
+        process = await asyncio.create_subprocess_exec(
+            *self._program,
+            *arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=without_own_tokens(os.environ),
+        )
+        try:
+            async with asyncio.timeout(REFUSAL_SECONDS):
+                _, said = await process.communicate()
+        except TimeoutError:
+            words = shlex.join(["leyden", *arguments])
+            raise LeydenError(f"{words} has not ended after {REFUSAL_SECONDS:g} s; try it in a terminal") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode == 0:
+            return None
+        lines = said.decode("utf-8", "replace").strip().splitlines() or [f"exit code {process.returncode}"]
+        return mask_text(lines[-1].removeprefix("leyden: "))
 
     def printed(self, job_id: str) -> Path:
         """Return the file with what a job has printed on its standard output; it may not exist yet."""
@@ -279,7 +311,7 @@ def _is_progress(job: Job, line: bytes) -> bool:
         return False
     with suppress(msgspec.MsgspecError, KeyError, TypeError):
         found = msgspec.json.decode(line)["progress"]
-        job.done, job.total = int(found["done"]), int(found["total"])
+        job.done, job.total, job.phase = int(found["done"]), int(found["total"]), str(found.get("phase", ""))
         return True
     return False
 

@@ -9,7 +9,8 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
 from leyden.console.actions.jobs import Job, Jobs
-from leyden.console.http.answers import as_json, body_of
+from leyden.console.actions.run_file_error import line_of
+from leyden.console.http.answers import InputError, as_json, body_of
 from leyden.console.runs.run import Run
 from leyden.core.errors import RunError
 from leyden.core.masking import MASK
@@ -88,11 +89,16 @@ class RunActions:
         job_folder = self._jobs.new_folder()
         file = job_folder / RUN_FILE
         file.write_text(given.text, encoding="utf-8")
-        arguments = ["train", "--config", str(file), "--name", given.name, "--runs", str(folder.parent), "--json"]
+        arguments = ["train", "--config", str(file), "--name", given.name, "--runs", str(folder.parent)]
+        refusal = await self._jobs.refusal([*arguments, "--validate", "--quiet"])
+        if refusal is not None:
+            message = refusal.replace(f'"{file}"', "the run file").replace(str(file), "the run file")
+            message = message.replace(' in "<unicode string>",', " at")
+            raise InputError(message, line_of(given.text, message))
         return self._jobs.start(
             "train",
             f"train {given.name}",
-            [*arguments, "--check" if given.check else "--no-check"],
+            [*arguments, "--json", "--check" if given.check else "--no-check"],
             folder=job_folder,
             subject={"run": given.name},
             detached=True,

@@ -4,7 +4,7 @@ The job records its rollouts into a store in its folder. The console reads that 
 of its own, so that the pages of rollouts and calls show them, too.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ from leyden.console.plain import one_line, plain
 from leyden.console.rollout_index import Row
 from leyden.console.run_view import RunView
 from leyden.console.runs.catalogue import Catalogue
-from leyden.console.runs.run import Run, RunItem, State
+from leyden.console.runs.run import Run, RunItem
 from leyden.console.runs.stored_run import StoredRun, StoreFolder
 from leyden.core.data.prompts.edits import PromptEdits
 from leyden.core.errors import LeydenError, RunError
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.prompt_file import read_prompts
+from leyden.core.trainer.run_state import RunState
 
 FIND, TRY = "prompts-find", "prompts-try"
 """Kinds of jobs."""
@@ -32,7 +33,12 @@ PROMPTS, STORE = "prompts.yaml", "trial.db"
 MOST_TASKS, MOST_REPEATS = 1000, 100
 INPUT_CHARACTERS = 400
 """Part of a task's input that is sent for the list."""
-_STATES: dict[str, State] = {"waiting": "running", "running": "running", "finished": "finished", "stopped": "stopped"}
+_STATES: dict[str, RunState] = {
+    "waiting": "running",
+    "running": "running",
+    "finished": "finished",
+    "stopped": "stopped",
+}
 
 
 class FindRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,6 +79,16 @@ class TrialRun(StoredRun):
     async def store(self) -> LightningStore | None:
         """Return the store; None before it exists."""
         return await super().store() if self.file.exists() else None
+
+    def pages(self, config: Mapping[str, Any]) -> Sequence[str]:
+        """Return the page of the rollouts: a trial has no steps, versions, prompts or reward of its own."""
+        del config
+        return ("rollouts",)
+
+    @property
+    def is_process_gone(self) -> bool:
+        """Whether the job has ended."""
+        return self.job.ended is not None
 
     async def policy_folders(self) -> list[Path]:
         """Return the folders of the policies of the run that is tried."""

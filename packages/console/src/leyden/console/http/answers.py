@@ -20,6 +20,14 @@ MOST_BYTES = 4 << 20
 log = logging.getLogger(__name__)
 
 
+class InputError(ValueError):
+    """A field of a form has a value that cannot work. `line` is that of its text, from 1, if it is known."""
+
+    def __init__(self, message: str, line: int | None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
 def as_json(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     """Return an endpoint that sends what `handler` returns as JSON, and an error as one sentence."""
 
@@ -42,8 +50,9 @@ def as_json(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
 
 
 def error_answer(status: int, error: Exception) -> Response:
-    """Return an error as one sentence."""
-    body = msgspec.json.encode({"error": one_line(error)})
+    """Return an error as one sentence, with the line of the text that it is about if that is known."""
+    line = {"line": error.line} if isinstance(error, InputError) and error.line is not None else {}
+    body = msgspec.json.encode({"error": one_line(error), **line})
     return Response(body, status, media_type="application/json", headers={"cache-control": "no-store"})
 
 

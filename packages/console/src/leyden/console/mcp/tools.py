@@ -253,7 +253,11 @@ async def _indexed(views: RunViews, key: str) -> tuple[RunView, dict[str, Any]]:
 
 
 TOOLS: Mapping[str, Tool] = {
-    "list_runs": Tool("The training runs, the newest first, with state, step, reward and alerts.", Listing, list_runs),
+    "list_runs": Tool(
+        "The training runs, the newest first, with state, why they ended early, step, reward and alerts.",
+        Listing,
+        list_runs,
+    ),
     "run_status": Tool(
         "State of a run, its held-out results, alerts, and its curves (reward, loss, entropy and others) at ten steps.",
         OfRun,

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from leyden.console.runs.metrics_file import Line, MetricsFile, MetricsLines, last_lines
-from leyden.console.runs.run import Command, HeldOut, Run, RunItem, Version, held_out_of, run_state
+from leyden.console.runs.run import Command, HeldOut, Run, RunItem, Version, held_out_of
 from leyden.core.errors import RunError
 from leyden.core.masking import mask_text
 from leyden.core.policy.update.token_record import PolicyTokens
@@ -17,6 +17,7 @@ from leyden.core.store.open import open_store
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile, prompt_texts
+from leyden.core.trainer.run_state import is_process_gone, state_and_reason
 from leyden.core.trainer.why.reading import run_facts_of
 from leyden.core.trainer.why.trained_or_reason import RunFacts
 
@@ -31,6 +32,8 @@ class FolderRun(Run):
     def __init__(self, path: Path) -> None:
         self._folder = RunFolder(path)
         self.place = str(path)
+        own = self._folder
+        self._ends = (own.report_file, own.failed_file, own.session_error_file, own.session_stop_file)
         self._metrics = MetricsFile(self._folder.metrics_file)
         self._store: LightningStore | None = None
         self._config: tuple[float, dict[str, Any]] | None = None
@@ -42,12 +45,16 @@ class FolderRun(Run):
         """The run's folder."""
         return self._folder.path
 
+    @property
+    def is_process_gone(self) -> bool:
+        """Whether the process that trained the run last was one of this machine, and is gone, or recorded its end."""
+        return is_process_gone(self._folder)
+
     async def item(self, key: str) -> RunItem:
         """Return the run as one line. The files are read only if they have changed."""
         folder = self._folder
         in_use = folder.is_in_use()
-        ends = (folder.report_file, folder.failed_file, folder.session_error_file)
-        stamp = (float(in_use), *map(_changed, (folder.config_file, folder.metrics_file, *ends)))
+        stamp = (float(in_use), *map(_changed, (folder.config_file, folder.metrics_file, *self._ends)))
         if self._item is None or self._item[0] != stamp:
             self._item = (stamp, self._read_item(key, in_use=in_use))
             await asyncio.sleep(0)  # of a thousand runs: other requests go first
@@ -58,8 +65,7 @@ class FolderRun(Run):
         lines = last_lines(folder.metrics_file)
         steps = [line for line in lines if "reward" in line and "alert" not in line]
         last: Mapping[str, Any] = steps[-1] if steps else {}
-        failure = folder.failure()
-        error = failure or (folder.session_error() if report is None and not in_use else None)
+        state, reason = state_and_reason(folder, in_use=in_use)
         began = _time(folder.path / "run_id") or _time(folder.config_file)
         return RunItem(
             key=key,
@@ -67,7 +73,7 @@ class FolderRun(Run):
             folder=str(folder.path),
             source=str(folder.path.parent),
             experiment=config.get("experiment"),
-            state=run_state(in_use=in_use, failed=failure is not None, has_report=report is not None),
+            state=state,
             algorithm=config.get("algorithm"),
             policy=policies_line(config.get("policy")),
             endpoint=None if report is None else report.endpoint,
@@ -80,7 +86,7 @@ class FolderRun(Run):
             began=began,
             updated=_time(folder.metrics_file) or began,
             seconds=None if report is None else report.seconds,
-            error=error or (None if report is None else report.stopped_early),
+            error=reason,
         )
 
     def _held_out(self, report: RunReport | None, lines: Sequence[Line]) -> list[HeldOut]:
@@ -136,15 +142,15 @@ class FolderRun(Run):
 
     async def store(self) -> LightningStore | None:
         """Return the run's store. Its clock stands still: to look at a run must not end what is under way in it."""
-        if self._store is None and self._folder.store_file.exists():
-            self._store = await self._folder.store_location.open(clock=lambda: 0.0)
+        if self._store is None and (location := self._folder.store_location).exists:
+            self._store = await location.open(clock=lambda: 0.0)
         return self._store
 
     async def facts(self) -> RunFacts:
         """Return what the folder says about which rollouts were trained; read again only if that has changed."""
         folder = self._folder
         in_use = folder.is_in_use()
-        stamp = (float(in_use), *map(_changed, (folder.learned_file, folder.metrics_file, folder.failed_file)))
+        stamp = (float(in_use), *map(_changed, (folder.learned_file, folder.metrics_file, *self._ends)))
         if self._facts is None or self._facts[0] != stamp:
             self._facts = (stamp, run_facts_of(folder))
         return self._facts[1]

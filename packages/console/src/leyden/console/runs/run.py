@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -11,9 +11,12 @@ from leyden.console.runs.metrics_file import Line, MetricsLines
 from leyden.core.policy.update.token_record import PolicyTokens
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.run_folder.report import RaisedAlert
+from leyden.core.trainer.run_state import RunState
 from leyden.core.trainer.why.trained_or_reason import RunFacts
 
-State = Literal["running", "finished", "not finished", "failed", "stopped", "ended before its first step"]
+
+PAGES = ("rollouts", "versions", "chat", "prompts", "reward", "try", "health", "bottlenecks")
+"""Pages of a run beside its overview, in the order of their tabs."""
 
 
 class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +39,7 @@ class RunItem(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     experiment: str | None = None
     tags: list[str] = []
-    state: State
+    state: RunState
     algorithm: str | None = None
     policy: str | None = None
     endpoint: str | None = None
@@ -141,6 +144,15 @@ class Run(ABC):
         """The run's folder; None for a run that is read from a store alone."""
         return None
 
+    def pages(self, config: Mapping[str, Any]) -> Sequence[str]:
+        """Return the pages that have something to show for a run with this configuration, or say how to get it."""
+        return PAGES if config.get("policy") else [name for name in PAGES if name != "chat"]
+
+    @property
+    def is_process_gone(self) -> bool:
+        """Whether the process that ran the rollouts is known to be gone, so that none of them is still running."""
+        return False
+
     @property
     def others(self) -> int:
         """Number of other runs in the run's store, whose rollouts cannot be distinguished from its own."""
@@ -161,12 +173,3 @@ def held_out_of(lines: Iterable[Line]) -> list[HeldOut]:
         HeldOut(name=name, before=values[0], after=values[-1] if len(values) > 1 else None)
         for name, values in found.items()
     ]
-
-
-def run_state(*, in_use: bool, failed: bool, has_report: bool) -> State:
-    """Return the state of a run that has a folder."""
-    if in_use:
-        return "running"
-    if failed:
-        return "ended before its first step"
-    return "finished" if has_report else "not finished"

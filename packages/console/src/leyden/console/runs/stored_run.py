@@ -12,22 +12,38 @@ import msgspec
 from leyden.console.plain import one_line
 from leyden.console.runs.folder_run import policies_line
 from leyden.console.runs.metrics_file import Line, MetricsLines
-from leyden.console.runs.run import Run, RunItem, State, Version, held_out_of
+from leyden.console.runs.run import HeldOut, Run, RunItem, Version, held_out_of
 from leyden.core.data.run import Run as RunRecord
-from leyden.core.data.run import StepMetrics
+from leyden.core.data.run import PolicyVersion, StepMetrics
 from leyden.core.errors import LeydenError, RunError, UsageError
 from leyden.core.masking import mask_text
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
+from leyden.core.store.queue_view import QueueView
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.sharing.shared_runs import folder_on_this_machine
+from leyden.core.trainer.run_state import RunState
 from leyden.core.trainer.why.reading import run_facts_of
 from leyden.core.trainer.why.trained_or_reason import RunFacts
 
 ROLLOUTS = "rollouts"
 """Key of what a store holds without a run, such as captures of agents in production."""
-_STATES: dict[str, State] = {"succeeded": "finished", "running": "running", "failed": "failed", "stopped": "stopped"}
+_STATES: dict[str, RunState] = {"succeeded": "finished", "running": "running", "failed": "failed", "stopped": "stopped"}
+OF_ROLLOUTS = ("rollouts", "health", "bottlenecks")
+"""Pages of a store that knows no run."""
 _HELD_OUT = "held_out/"
-AT_ONCE = 0.05
+NUMBERS = ("step", "reward", "held_out")
+"""Fields of a run in the list that are not in its record."""
+A_MOMENT = 0.05
 """Seconds that a list waits for a store that did not answer in time before."""
+AT_ONCE = 8
+"""Runs whose metrics are read at the same time."""
+SHARE = 8
+"""The versions of all runs are read if more than one run of so many is to be read."""
+VERSIONS = 2000
+"""Versions of one query."""
+ACTIVE = 3600.0
+"""Seconds after its last write for which the numbers of a running run are read for each list."""
 OLD = 5.0
 """Seconds after which a list says that a store does not answer, which it did before."""
 
@@ -48,6 +64,8 @@ class StoreFolder:
         self._problem = ""
         """Why it could not be read the last time."""
         self._is_slow = False
+        self._unread = 0
+        """Number of runs of which only the record has been read."""
         self._is_complete = False
         """Whether all runs have been read once."""
 
@@ -78,11 +96,13 @@ class StoreFolder:
         if self._reading is None or self._reading.done():
             self._began = time.monotonic()
             self._reading = asyncio.create_task(self._read())
-        done, _ = await asyncio.wait([self._reading], timeout=AT_ONCE if self._is_slow else seconds)
+        done, _ = await asyncio.wait([self._reading], timeout=A_MOMENT if self._is_slow else seconds)
         self._is_slow = not done or bool(self._problem)
         waited = time.monotonic() - self._began
         if done or self._problem or (self._is_complete and waited < OLD):
             return self._problem
+        if self._unread and not self._is_complete:
+            return f"steps and rewards of {self._unread:,} runs have not been read after {waited:.0f} seconds"
         return f"no complete answer for {waited:.0f} seconds"
 
     async def _read(self) -> None:
@@ -97,16 +117,40 @@ class StoreFolder:
             self._problem, self._is_complete = "", True
 
     async def _read_runs(self) -> None:
+        """Read the records of all runs, and then the numbers of those that may have changed."""
         store = await self.open()
         records = {run.run_id: run for run in await store.query_runs()}
         for run_id, record in records.items():
-            run = self.runs.get(run_id) or StoredRun(self, run_id)
-            await run.read(record)
-            self.runs[run_id] = run
+            self.runs.setdefault(run_id, StoredRun(self, run_id)).note(record)
         if not records:
             self.runs.setdefault("", StoredRun(self, ""))
         for gone in self.runs.keys() - (records or {""}):
             del self.runs[gone]
+        changed = [self.runs[run_id] for run_id in records if self.runs[run_id].may_have_changed]
+        self._unread = sum(not run.is_read for run in changed)
+        if len(changed) > AT_ONCE and len(changed) * SHARE > len(records):
+            await self._read_versions(store)
+            changed = [run for run in changed if run.may_have_changed]
+        for at in range(0, len(changed), AT_ONCE):
+            found = await asyncio.gather(*(run.read() for run in changed[at : at + AT_ONCE]), return_exceptions=True)
+            for error in found:
+                if isinstance(error, BaseException):
+                    raise error
+            self._unread = sum(not run.is_read for run in changed[at + AT_ONCE :])
+        self._unread = 0
+
+    async def _read_versions(self, store: LightningStore) -> None:
+        """Read the numbers of all runs from the versions of their policies: a query for many runs, not one for each."""
+        limit = -1 if self.uri.startswith("redis") else VERSIONS  # Redis reads all of them for each page
+        read, offset, total = dict[str, list[PolicyVersion]](), 0, 1
+        while offset < total:
+            page = await store.query_policy_versions(limit=limit, offset=offset)
+            offset, total = offset + max(1, len(page)), page.total
+            for one in page:
+                read.setdefault(one.run_id, []).append(shortened(one))
+        for run_id, versions in read.items():
+            if (run := self.runs.get(run_id)) is not None:
+                run.take(versions)
 
     async def close(self) -> None:
         """Close the store."""
@@ -127,6 +171,11 @@ class StoredRun(Run):
         self.place = f"{mask_text(source.uri)} {run_id}".strip()
         self.name = ROLLOUTS
         self._known: tuple[RunRecord, RunItem] | None = None
+        self._view: tuple[LightningStore, QueueView] | None = None
+        self.is_read = False
+        """Whether the list has the run's numbers, and not only its record."""
+        self.may_have_changed = True
+        """Whether the numbers of the list may be older than the record."""
 
     async def _record(self) -> RunRecord | None:
         if not self._run_id:
@@ -136,11 +185,48 @@ class StoredRun(Run):
             raise RunError(f"{self.place} is no longer in its store")
         return record
 
-    async def read(self, record: RunRecord) -> None:
-        """Read what the list shows, unless the run has ended and its record is the same as before."""
+    def note(self, record: RunRecord) -> None:
+        """Take the run's record, which each writer of the run changes. Its numbers are those of before."""
         self.name = record.name
-        if self._known is None or self._known[0] != record or record.status == "running":
-            self._known = (record, await self._item(record))
+        known, item = self._known or (None, None)
+        # writers whose clocks differ may leave the time of the last write as it is
+        is_active = record.status == "running" and time.time() - record.update_time < ACTIVE
+        self.may_have_changed = self.may_have_changed or known != record or is_active
+        if item is None or known != record:
+            numbers = {} if item is None else {name: getattr(item, name) for name in NUMBERS}
+            self._known = (record, self._item_of(record, **numbers))
+
+    async def read(self) -> None:
+        """Read the numbers that the list shows."""
+        if self._known is not None:
+            record = self._known[0]
+            self._take(record, await self._item(record))
+
+    def take(self, versions: Sequence[PolicyVersion]) -> None:
+        """Take the numbers that the list shows from the versions of the run's policies, in any order."""
+        if self._known is None or not self.may_have_changed:
+            return
+        record = self._known[0]
+        acting: Sequence[str] = record.config.get("acting") or ()
+        by_number: dict[int, PolicyVersion] = {}
+        for one in versions:
+            if one.version not in by_number or one.policy in acting[:1]:
+                by_number[one.version] = one
+        ordered = [by_number[number] for number in sorted(by_number)]
+        lines = [
+            line for one in ordered for line in _lines(StepMetrics(step=one.version, values=dict(one.metrics)))
+        ]
+        item = self._item_of(
+            record,
+            step=ordered[-1].version,
+            reward=ordered[-1].metrics.get("reward"),
+            held_out=held_out_of(lines),
+        )
+        self._take(record, item)
+
+    def _take(self, record: RunRecord, item: RunItem) -> None:
+        self._known = (record, item)
+        self.is_read, self.may_have_changed = True, False
 
     async def listed(self, key: str) -> RunItem:
         """Return the run as it was when its store was last read."""
@@ -156,9 +242,16 @@ class StoredRun(Run):
         return msgspec.structs.replace(await self._item(record), key=key)
 
     async def _item(self, record: RunRecord) -> RunItem:
+        page = await (await self._source.open()).query_metrics(self._run_id)
+        last = page[-1] if page else StepMetrics(step=0)
+        held_out = held_out_of(line for one in page for line in _lines(one))
+        return self._item_of(record, step=last.step, reward=last.values.get("reward"), held_out=held_out)
+
+    def _item_of(
+        self, record: RunRecord, step: int = 0, reward: float | None = None, held_out: Sequence[HeldOut] = ()
+    ) -> RunItem:
+        """Return the run as one line, with these numbers."""
         config = record.config
-        page = await (await self._source.open()).query_metrics(self._run_id, sort_order="desc", limit=1)
-        last = page[0] if page else StepMetrics(step=0)
         return RunItem(
             key="",
             name=record.name,
@@ -168,10 +261,10 @@ class StoredRun(Run):
             state=_STATES[record.status],
             algorithm=config.get("algorithm"),
             policy=policies_line(config.get("policy")),
-            step=last.step,
+            step=step,
             steps=config.get("steps"),
-            reward=last.values.get("reward"),
-            held_out=held_out_of((await self.metrics()).lines),
+            reward=reward,
+            held_out=list(held_out),
             began=record.start_time,
             updated=record.update_time,
             seconds=None if record.end_time is None else record.end_time - record.start_time,
@@ -181,6 +274,10 @@ class StoredRun(Run):
         """Return the configuration that the store keeps."""
         record = await self._record()
         return {} if record is None else record.config
+
+    def pages(self, config: Mapping[str, Any]) -> Sequence[str]:
+        """Return the pages of a run; of a store without a run, those of its rollouts."""
+        return super().pages(config) if self._run_id else OF_ROLLOUTS
 
     async def report(self) -> Mapping[str, Any] | None:
         """Return None: a store keeps no report."""
@@ -212,17 +309,30 @@ class StoredRun(Run):
         return MetricsLines([line for one in page for line in _lines(one)], generation=f"store-{self._run_id}")
 
     async def store(self) -> LightningStore | None:
-        """Return the store."""
-        return await self._source.open()
+        """Return the store; of a store that several runs share, the part of this run."""
+        store = await self._source.open()
+        if not await self._is_shared():
+            return store
+        if self._view is None or self._view[0] is not store:
+            self._view = (store, QueueView(store, self._run_id))
+        return self._view[1]
+
+    async def _is_shared(self) -> bool:
+        """Whether other runs may use the store, too, so that the run has a queue of its own."""
+        record = self._known[0] if self._known is not None else await self._record()
+        return record is not None and record.config.get("store") is not None
 
     @property
     def others(self) -> int:
-        """Number of other runs that the store had when it was last read."""
-        return max(0, len(self._source.runs) - 1)
+        """Number of other runs whose rollouts cannot be told apart from this run's, when the store was last read."""
+        is_shared = self._known is not None and self._known[0].config.get("store") is not None
+        return 0 if is_shared else max(0, len(self._source.runs) - 1)
 
     async def facts(self) -> RunFacts:
-        """Return the facts that the store alone has: which rollouts were trained is in the run's folder."""
-        return run_facts_of(None)
+        """Return which rollouts were trained, if the run's folder is on this machine; only it has these facts."""
+        record = self._known[0] if self._known is not None else await self._record()
+        path = None if record is None else folder_on_this_machine(record)
+        return run_facts_of(None if path is None else RunFolder(path))
 
 
 def _lines(metrics: StepMetrics) -> list[Line]:
@@ -237,6 +347,12 @@ def _lines(metrics: StepMetrics) -> list[Line]:
         if name.startswith("alert/"):
             lines.append({"step": metrics.step, "alert": name.removeprefix("alert/"), "message": text})
     return lines
+
+
+def shortened(version: PolicyVersion) -> PolicyVersion:
+    """Return a version with the numbers that the list shows, so that those of many runs can be held."""
+    kept = {name: value for name, value in version.metrics.items() if name == "reward" or name.startswith(_HELD_OUT)}
+    return PolicyVersion(run_id=version.run_id, policy=version.policy, version=version.version, metrics=kept)
 
 
 def _sets(scores: Mapping[str, float], ending: str) -> dict[str, float | None]:

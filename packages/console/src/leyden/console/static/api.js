@@ -8,10 +8,12 @@ export class ApiError extends Error {
   /**
    * @param {string} message
    * @param {number} status HTTP status; 0 if there was no answer
+   * @param {number | null} [line] of the text that was sent, from 1, which the error is about
    */
-  constructor(message, status) {
+  constructor(message, status, line = null) {
     super(message);
     this.status = status;
+    this.line = line;
   }
 }
 
@@ -84,7 +86,7 @@ async function request(url, options) {
   const body = await response.json().catch(() => null);
   if (signal?.aborted) throw signal.reason;
   if (response.ok && body !== null) return body;
-  throw new ApiError(body?.error ?? withoutSentence(response.status), response.status);
+  throw new ApiError(body?.error ?? withoutSentence(response.status), response.status, body?.line);
 }
 
 /**

@@ -60,7 +60,7 @@ async function route() {
   leaving.abort(new DOMException("The reader left the view.", "AbortError"));
   leaving = new AbortController();
   const { signal } = leaving;
-  const { path, query } = parse(location.hash || "#/runs");
+  const { path, query } = parse(location.hash);
   for (const link of document.querySelectorAll("[data-section]")) mark(link, path[0]);
   fill(main);
   const found = VIEWS.map(([pattern, load]) => ({ parameters: match(pattern, path), load })).find(

@@ -39,6 +39,16 @@ export function newAnswer() {
 }
 
 /**
+ * How many tokens an answer has, and how many of them can be shown. The answer has as many as the record of a call has:
+ * also the one that ends it, which has no text and is sent without its log-probability.
+ * @param {Answer} answer
+ */
+export function tokenCounts({ tokens, end }) {
+  const shown = tokens.length;
+  return { all: Math.max(shown, end?.tokens ?? 0), shown };
+}
+
+/**
  * The messages that a version gets with a turn. Of earlier turns it gets those that it has answered itself.
  * @param {Conversation} conversation
  * @param {number} index of the turn

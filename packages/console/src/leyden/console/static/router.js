@@ -6,13 +6,17 @@
 /** @typedef {{path: string[], query: URLSearchParams}} Route */
 /** @typedef {Record<string, string | number | null | undefined>} Query */
 
+/** The view of an address that names none. */
+const FIRST = ["runs"];
+
 /**
  * @param {string} hash such as `#/runs/a?text=b`
  * @returns {Route}
  */
 export function parse(hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?", 2);
-  return { path: path.split("/").filter(Boolean).map(decode), query: new URLSearchParams(query) };
+  const parts = path.split("/").filter(Boolean).map(decode);
+  return { path: parts.length ? parts : FIRST, query: new URLSearchParams(query) };
 }
 
 /**

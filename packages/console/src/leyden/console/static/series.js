@@ -21,7 +21,7 @@ export class StepSeries {
     this.held_out = [];
     /** @type {{step: number, name: string, message: string}[]} */
     this.alerts = [];
-    /** @type {{title: string, series: string[]}[]} */
+    /** @type {{title: string, series: string[], folded: boolean}[]} */
     this.groups = [];
   }
 
@@ -45,6 +45,20 @@ export class StepSeries {
   /** A text that changes when charts must be made anew. */
   shape() {
     return JSON.stringify([this.generation, this.groups, this.heldOutNames()]);
+  }
+
+  /**
+   * Which series are drawn in one chart, and which of the charts are folded at first: those of single series, and of
+   * groups that are seldom needed.
+   */
+  charts() {
+    const isKnown = (name) => name in this.series;
+    const grouped = new Set(this.groups.flatMap((group) => group.series));
+    const others = Object.keys(this.series).filter((name) => !grouped.has(name));
+    return [
+      ...this.groups.map((group) => ({ ...group, series: group.series.filter(isKnown) })),
+      ...others.map((name) => ({ title: name, series: [name], folded: true })),
+    ].filter(({ series }) => series.length);
   }
 
   /** `val`, `val (sampled)`: the held-out results that there are. */

@@ -24,7 +24,7 @@ from leyden.core.policy.repeatable import repeatable
 from leyden.core.runner.user_code.agent_spec import agent_fields
 from leyden.core.trainer.agents.local import AgentPlan, AgentSide, no_agents, remote_agents, worker_agents
 from leyden.core.trainer.config import RunConfig, check_in_clear, save_config
-from leyden.core.trainer.event_loop import ended_by_sigterm, run_loop
+from leyden.core.trainer.event_loop import Terminated, ended_by_sigterm, run_loop
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.preflight.rehearsal import ENOUGH_ROLLOUTS, MOST_BATCHES
 from leyden.core.trainer.preflight.report import CheckReport
@@ -37,6 +37,7 @@ from leyden.core.trainer.run_folder.sharing.store_location import (
     remember_store,
     settled_uri,
 )
+from leyden.core.trainer.run_state import end_recorded, note_end
 from leyden.core.trainer.serving.endpoint import check_model
 from leyden.core.trainer.session import check, train
 
@@ -66,10 +67,7 @@ def begin(
     replaces it. After NothingToLearn the folder always stays and the run can be resumed, so that its rollouts are not
     paid for twice.
     """
-    prepare_masking(config)
-    check_needed(config, tasks)
-    check_machine(config)
-    config = with_recorded_settings(with_sides(_settled(config)))
+    config = validated(config, tasks)
     folder = RunFolder.create(runs, config, tasks, dict(held_out))
     try:
         return _recorded(folder, config, run_session)
@@ -79,15 +77,32 @@ def begin(
         raise
 
 
+def validated(config: RunConfig, tasks: list[Task]) -> RunConfig:
+    """Return the configuration with which a run begins, with the settings that the algorithm records.
+
+    Raises UsageError for settings that cannot work.
+    """
+    prepare_masking(config)
+    check_needed(config, tasks)
+    check_machine(config)
+    return with_recorded_settings(with_sides(_settled(config)))
+
+
+def check_free(runs: Path, name: str) -> None:
+    """Raise RunError if there is a run of this name."""
+    if not is_free(runs / name):
+        raise RunError(f"run {name!r} exists in {runs}; choose another --name")
+
+
 def _recorded(folder: RunFolder, config: RunConfig, run_session: SessionFunction) -> RunReport:
-    """Run a session; if an error ends it, the run's folder has the error until the next session begins."""
+    """Run a session; if an error or a request ends it, the run's folder has that until the next session begins."""
     if not folder.is_in_use():
-        folder.session_error_file.unlink(missing_ok=True)
+        folder.forget_session_end()
     try:
         return run_session(folder, config)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt, Terminated) as end:
         if folder.path.exists() and not folder.is_in_use():  # a second process is refused while the first one trains
-            folder.note_session_error(error)
+            note_end(folder, end)
         raise
 
 
@@ -275,7 +290,7 @@ def train_here(display: Display, resources: NamedResources | None = None) -> Ses
     """
 
     def run_session(folder: RunFolder, config: RunConfig) -> RunReport:
-        with folder.locked(), repeatable(config.deterministic):
+        with folder.locked(), end_recorded(folder), repeatable(config.deterministic):
             work = train(folder, config, _agents(folder, config), display, resources)
             return run_loop(ended_by_sigterm(work))
 

@@ -16,10 +16,13 @@ import { problem } from "./page.js";
  * @param {() => object} [options.body]
  * @param {string} [options.question] asked before; without one, the job starts at once
  * @param {AbortSignal} options.signal
+ * @param {(job: any) => void} [options.onStart]
  * @param {(job: any) => void} [options.onEnd]
+ * @param {(error: import("../api.js").ApiError) => boolean} [options.onRefused] what was sent cannot work; returns
+ *     whether the page shows that elsewhere
  * @returns {HTMLElement}
  */
-export function action(label, { path, body = () => ({}), question, signal, onEnd = () => {} }) {
+export function action(label, { path, body = () => ({}), question, signal, onStart = () => {}, onEnd = () => {}, onRefused = () => false }) {
   const place = element("div.stack");
   const button = element("button", { type: "button" }, label);
   button.addEventListener("click", async () => {
@@ -27,6 +30,7 @@ export function action(label, { path, body = () => ({}), question, signal, onEnd
     button.disabled = true;
     try {
       const job = await post(path(), body(), signal);
+      onStart(job);
       const ended = (now) => {
         button.disabled = false;
         onEnd(now);
@@ -35,7 +39,7 @@ export function action(label, { path, body = () => ({}), question, signal, onEnd
     } catch (error) {
       if (signal.aborted) return;
       button.disabled = false;
-      fill(place, problem(error.message, null));
+      fill(place, !onRefused(error) && problem(error.message, null));
     }
   });
   return element("div.stack", {}, element("div", {}, button), place);

@@ -3,6 +3,7 @@
  * @module
  */
 
+import { tokenCounts } from "../conversation.js";
 import { element, fill, setText } from "../dom.js";
 import { counted, duration, exact, number, percent, visible } from "../format.js";
 import { lowToHigh } from "../quantiles.js";
@@ -56,12 +57,14 @@ export class AnswerView {
     this.text.replaceWith(text);
     this.text = text;
     setText(this.about, numbers(answer));
+    const { all, shown } = tokenCounts(answer);
+    const title = all === shown ? `Tokens (${number(all)})` : `Tokens (${number(all)}, ${number(shown)} with text)`;
     fill(
       this.rest,
       answer.error && problem(answer.error, null),
       answer.reasoning && fold("Reasoning", (body) => body.append(longText(answer.reasoning, { name: "reasoning" }))),
       answer.tokens.length > 0 &&
-        fold(`Tokens (${number(answer.tokens.length)})`, (body) => body.append(...strip(answer, this.signal))),
+        fold(title, (body) => body.append(...strip(answer, this.signal))),
     );
   }
 }
@@ -86,19 +89,22 @@ function numbers({ end }) {
  * @param {import("../conversation.js").Answer} answer
  * @param {AbortSignal} signal
  */
-function strip({ tokens, end }, signal) {
+function strip(answer, signal) {
+  const { tokens } = answer;
+  const { all, shown: withText } = tokenCounts(answer);
   const values = tokens.map(([, logprob]) => logprob);
   const scale = lowToHigh(values);
   const describe = (index) => {
     const [text, logprob] = tokens[index];
-    const of = `Token ${number(index + 1)} of ${number(tokens.length)}`;
+    const of = `Token ${number(index + 1)} of ${number(all)}`;
     return `${of}: “${visible(text)}”, log-probability ${exact(logprob)}, probability ${percent(Math.exp(logprob))}.`;
   };
   const chosen = element(
     "p.note",
     { "aria-live": "polite" },
     "Log-probabilities are those at temperature 1 and top-p 1, whatever the settings were.",
-    end && end.tokens > tokens.length && " The token that ends the answer is not shown.",
+    all === withText + 1 && " The token that ends the answer counts, and is not shown: it has no text.",
+    all > withText + 1 && ` ${number(all - withText)} tokens, among them the one that ends the answer, are not shown.`,
     " Choose a token to see its own.",
   );
   const shown = new TokenStrip(

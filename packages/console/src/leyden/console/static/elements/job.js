@@ -58,7 +58,8 @@ export function jobPanel(job, signal, { onEnd = () => {}, onChange = () => {} } 
 /** @param {any} job */
 export function progressText(job) {
   const parts = [];
-  if (job.total !== null) parts.push(`${number(job.done)} of ${number(job.total)}`);
+  const phase = job.phase && `${visible(job.phase)}: `;
+  if (job.total !== null && (job.ended === null || !phase)) parts.push(`${phase}${number(job.done)} of ${number(job.total)}`);
   if (job.began !== null) parts.push(duration((job.ended ?? Date.now() / 1000) - job.began));
   if (job.state === "failed" && job.exit_code !== null) parts.push(`exit code ${job.exit_code}`);
   return parts.join(" · ");

@@ -10,7 +10,16 @@ import { visible } from "../format.js";
 const SHOWN = 4000;
 
 /** How a run's state looks. */
-const STATES = { running: "live", finished: "good", failed: "bad", "ended before its first step": "bad", waiting: "plain" };
+export const STATES = {
+  running: "live",
+  finished: "good",
+  failed: "bad",
+  interrupted: "warn",
+  stopped: "plain",
+  "not finished": "plain",
+  "ended before its first step": "bad",
+  waiting: "plain",
+};
 
 /**
  * Loads data and draws it into `target`. Until then it says so; an error becomes one line with a button to try again.

@@ -26,6 +26,7 @@ const MARGIN = 6;
  * @property {(row: Row) => boolean} [checked]
  * @property {boolean} [number] aligned to the right
  * @property {boolean} [wide] left out on narrow screens
+ * @property {boolean} [full] the whole text is shown when the pointer rests on a cell
  */
 
 let made = 0;
@@ -258,6 +259,7 @@ function drawCell(inner, column, row) {
     return;
   }
   setText(inner, column.text(row));
+  if (column.full) inner.title = inner.textContent;
   if (column.tone) inner.dataset.tone = column.tone(row);
   if (!column.href) return;
   const href = column.href(row);

@@ -137,7 +137,7 @@ export class Trial {
     const [one] = all;
     if (one?.status === "succeeded") return one.reward === null ? "no reward" : number(one.reward);
     if (one && FINISHED.includes(one.status)) return one.status;
-    if (this.ended) return "not finished";
+    if (this.ended) return one?.status === "interrupted" ? one.status : "not finished";
     if (one?.status !== "running") return "waiting";
     return one.calls ? counted(one.calls, "call") : "running";
   }

@@ -16,6 +16,8 @@ import { inTheFolder, nothingYet, runFrame } from "./run_frame.js";
 
 /** Seconds between two requests while the run works. */
 const EVERY = 3;
+/** How often they are read after the run has ended: the server notices later than the run that they are interrupted. */
+const LAST = 3;
 
 const NAMES = [
   "text",
@@ -44,7 +46,7 @@ const NUMBERS = [
   ["version", "Version"],
   ["task", "Task"],
 ];
-const TONES = { succeeded: "good", failed: "bad", cancelled: "warn", running: "live" };
+const TONES = { succeeded: "good", failed: "bad", cancelled: "warn", interrupted: "warn", running: "live" };
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
@@ -111,10 +113,12 @@ class RolloutsPage {
     }
   }
 
-  /** While the run works, rollouts end between its steps without a change of the run itself. */
+  /** While the run works, rollouts end between its steps without a change of the run itself; the last ones with it. */
   follow() {
+    let left = 0;
     const timer = setInterval(() => {
-      if (this.run.state === "running" && !document.hidden) this.read();
+      left = this.run.state === "running" ? LAST : left - 1;
+      if (left > 0 && !document.hidden) this.read();
     }, EVERY * 1000);
     this.page.signal.addEventListener("abort", () => clearInterval(timer), { once: true });
   }

@@ -8,7 +8,7 @@ import { secondsLeft, trend } from "../convergence.js";
 import { element, fill, setText } from "../dom.js";
 import { action } from "../elements/action.js";
 import { Curve } from "../elements/curve.js";
-import { command, empty, facts, fold, longText, panel, problem } from "../elements/page.js";
+import { command, empty, facts, fold, longText, panel, problem, STATES } from "../elements/page.js";
 import { shares } from "../elements/shares.js";
 import { duration, moment, number, percent, plain, result, signed, visible } from "../format.js";
 import { oneAtATime } from "../one_at_a_time.js";
@@ -40,19 +40,26 @@ class RunPage {
     this.picked = page.query.has("step") ? Number(page.query.get("step")) : null;
     this.text = page.query.get("text") ?? "";
     this.numbersOpen = false;
+    this.othersOpen = page.query.get("others") === "open";
     this.update = oneAtATime(() => this.#request());
     page.signal.addEventListener("abort", () => this.chartScope.abort(), { once: true });
     this.trend = element("p.note");
     this.tokens = element("p.note");
     this.failed = element("div");
+    this.ended = element("div.trouble", { role: "status" });
+    this.#drawEnd();
     this.actions = element("div.stack");
     this.state = run.state;
     this.rollouts = element("span", {}, run.rollouts ? number(run.rollouts) : "–");
     this.grid = element("div.charts", {}, element("p.note", { "aria-busy": "true" }, "Loading…"));
     this.stepPanel = element("section.panel", { "aria-label": "The chosen step", hidden: true });
+    this.othersGrid = element("div.charts");
+    this.othersTitle = element("summary");
+    this.others = element("details.fold", { hidden: true }, this.othersTitle, element("div.fold-body", {}, this.othersGrid));
+    this.others.addEventListener("toggle", () => this.#toggleOthers());
     const below = this.#below();
     const [summary, controls] = [this.#summary(), this.#controls()];
-    body.append(...summary, this.actions, this.failed, controls, this.stepPanel, this.grid, ...below);
+    body.append(...summary, this.actions, this.failed, controls, this.stepPanel, this.grid, this.others, ...below);
   }
 
   /** Requests what is new since the last answer. */
@@ -75,7 +82,10 @@ class RunPage {
   }
 
   changed(change) {
-    if (change.state !== this.state) this.#actions(this.actions);
+    if (change.state !== this.state) {
+      this.#actions(this.actions);
+      this.#drawEnd();
+    }
     this.state = change.state;
     if (change.rollouts) setText(this.rollouts, number(change.rollouts));
     if (change.lines !== this.data.lines || change.generation !== this.data.generation) this.update();
@@ -100,12 +110,19 @@ class RunPage {
       .filter(([, value]) => value !== null && value !== "")
       .map(([name, value]) => [name, typeof value === "string" ? visible(value) : value]);
     return [
-      run.error && element("p.notice.bad", {}, visible(run.error)),
+      this.ended,
       ...run.alerts
         .filter((one) => one.until === null)
         .map((one) => element("p.notice.warn", {}, `Since step ${one.since}: ${visible(one.message)}`)),
       panel("Summary", facts(entries), this.trend, this.tokens),
     ].filter(Boolean);
+  }
+
+  /** Why the run ended early, if it did. */
+  #drawEnd() {
+    const { state, error } = this.run;
+    const tone = { bad: ".bad", warn: ".warn" }[STATES[state]] ?? "";
+    fill(this.ended, error && element(`p.notice${tone}`, {}, visible(`${state}: ${error}`)));
   }
 
   #controls() {
@@ -178,23 +195,39 @@ class RunPage {
     this.chartScope.abort();
     this.chartScope = new AbortController();
     const wanted = (name) => name.toLowerCase().includes(this.text.toLowerCase());
-    const grouped = new Set(this.data.groups.flatMap((group) => group.series));
-    const others = Object.keys(this.data.series).filter((name) => !grouped.has(name));
-    const groups = [...this.data.groups, ...others.map((name) => ({ title: name, series: [name] }))];
-    this.charts = groups
-      .map(({ title, series }) => ({
+    const groups = this.data
+      .charts()
+      .map(({ title, series, folded }) => ({
         title,
-        names: series.filter((name) => name in this.data.series && (wanted(name) || wanted(title))),
+        folded,
+        names: series.filter((name) => wanted(name) || wanted(title)),
       }))
-      .filter(({ names }) => names.length)
-      .map(({ title, names }) => this.#chart(title, names));
+      .filter(({ names }) => names.length);
+    const [shown, others] = [groups.filter((one) => !one.folded), groups.filter((one) => one.folded)];
+    const first = shown.map(({ title, names }) => this.#chart(title, names));
     const held = this.data.heldOutNames();
-    if (held.length && wanted("held-out")) this.charts.splice(1, 0, this.#heldOutChart(held));
-    fill(
-      this.grid,
-      this.charts.map(({ curve }) => curve.node),
-    );
-    if (!this.charts.length) fill(this.grid, this.#noCharts());
+    if (held.length && wanted("held-out")) first.splice(1, 0, this.#heldOutChart(held));
+    // those that a search has found are shown, also if they are folded otherwise
+    const open = this.othersOpen || this.text !== "";
+    const more = open ? others.map(({ title, names }) => this.#chart(title, names)) : [];
+    const nodes = (charts) => charts.map(({ curve }) => curve.node);
+    this.charts = [...first, ...more];
+    fill(this.grid, nodes(first));
+    fill(this.othersGrid, nodes(more));
+    setText(this.othersTitle, `Other series (${number(others.flatMap(({ names }) => names).length)})`);
+    this.others.hidden = !others.length;
+    this.others.open = open;
+    if (!first.length && !others.length) fill(this.grid, this.#noCharts());
+  }
+
+  /** The reader has opened or closed the other series. */
+  #toggleOthers() {
+    const { open } = this.others;
+    if (this.text || open === this.othersOpen) return;
+    this.othersOpen = open;
+    this.page.remember({ others: open ? "open" : null });
+    this.#makeCharts();
+    this.#draw();
   }
 
   #noCharts() {
@@ -348,7 +381,7 @@ class RunPage {
         "div.bar",
         { role: "group", "aria-label": "Actions" },
         run.state === "running" && action("Stop", { path: () => ["runs", run.key, "stop"], question: stop, signal }),
-        ["stopped", "failed", "not finished"].includes(run.state) &&
+        ["stopped", "failed", "interrupted", "not finished"].includes(run.state) &&
           action("Continue", { path: () => ["runs", run.key, "resume"], signal }),
         again,
       ),

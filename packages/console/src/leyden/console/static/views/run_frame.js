@@ -21,6 +21,9 @@ const PAGES = [
   ["bottlenecks", "Bottlenecks"],
 ];
 
+/** Pages that have something, of the runs that were looked at: the tabs are there before the run's data are. */
+const known = new Map();
+
 /**
  * Draws the heading of a run and, below it, what `draw` makes of it.
  * @param {import("../app.js").Page} page
@@ -38,7 +41,9 @@ export function runFrame(page, current, crumbs, draw) {
   const body = element("div.run-body");
   /** @type {((change: any) => void)[]} */
   const listeners = [];
-  page.main.append(heading, tabs(key, current), trouble, news, body);
+  const tabs = element("nav.tabs", { "aria-label": "Pages of the run" });
+  drawTabs(tabs, key, current);
+  page.main.append(heading, tabs, trouble, news, body);
   page.title(crumbs.length ? `${crumbs[crumbs.length - 1][0]} · ${key}` : key);
   drawHeading(heading, { key, name: key }, crumbs);
   load(
@@ -46,13 +51,15 @@ export function runFrame(page, current, crumbs, draw) {
     page.signal,
     () => get(["runs", key], { signal: page.signal }),
     (run) => {
+      known.set(key, run.pages);
+      drawTabs(tabs, key, current);
       drawHeading(heading, run, crumbs);
       draw(run, body);
       const onChange = (change) => {
         fill(trouble);
         if (change.state !== run.state) page.say(`The run is now: ${change.state}.`);
         if (change.state !== run.state || change.step !== run.step) {
-          Object.assign(run, { state: change.state, step: change.step });
+          Object.assign(run, { state: change.state, step: change.step, error: change.error });
           drawHeading(heading, run, crumbs);
         }
         for (const listener of listeners) listener(change);
@@ -133,11 +140,12 @@ function drawHeading(heading, run, crumbs) {
   );
 }
 
-function tabs(key, current) {
-  return element(
-    "nav.tabs",
-    { "aria-label": "Pages of the run" },
-    PAGES.map(([path, title]) => {
+/** Draws the overview, the page that is shown, and the pages that have something. */
+function drawTabs(nav, key, current) {
+  const pages = ["", current, ...(known.get(key) ?? [])];
+  fill(
+    nav,
+    PAGES.filter(([path]) => pages.includes(path)).map(([path, title]) => {
       const here = path === current && "page";
       return element("a", { href: link(["runs", key, path].filter(Boolean)), "aria-current": here }, title);
     }),

@@ -5,7 +5,7 @@
 
 import { get } from "../api.js";
 import { element, fill } from "../dom.js";
-import { choice, empty, load } from "../elements/page.js";
+import { choice, empty, load, STATES } from "../elements/page.js";
 import { Table } from "../elements/table.js";
 import { duration, moment, number, result, visible } from "../format.js";
 import { go, link } from "../router.js";
@@ -14,8 +14,6 @@ import { go, link } from "../router.js";
 const EVERY = 5;
 /** The most runs that can be compared. */
 const MOST = 8;
-
-const TONES = { running: "live", finished: "good", failed: "bad", "ended before its first step": "bad" };
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
@@ -38,9 +36,10 @@ function draw(page, body, answer) {
     state: page.query.get("state") ?? "",
   };
   let { runs } = answer;
-  /** @type {Set<string>} */
-  const chosen = new Set();
-  const open = () => go(link(["compare"], { runs: [...chosen].join(",") }));
+  /** Keys of the chosen runs. One that is not in the list, such as that of a store that does not answer, stays. */
+  const chosen = new Set((page.query.get("chosen") ?? "").split(",").filter(Boolean).slice(0, MOST));
+  const listed = () => runs.map((run) => run.key).filter((key) => chosen.has(key));
+  const open = () => go(link(["compare"], { runs: [...chosen].filter((key) => listed().includes(key)).join(",") }));
   const compare = element(
     "button",
     { type: "button", "data-compare": true, disabled: true, onclick: open },
@@ -49,9 +48,14 @@ function draw(page, body, answer) {
   const check = (run, checked) => {
     if (checked && chosen.size < MOST) chosen.add(run.key);
     else chosen.delete(run.key);
-    compare.disabled = chosen.size < 2;
-    compare.textContent = chosen.size ? `Compare ${chosen.size}` : "Compare";
+    page.remember({ chosen: [...chosen].join(",") });
+    drawChosen();
     table.draw();
+  };
+  const drawChosen = () => {
+    const count = listed().length;
+    compare.disabled = count < 2;
+    compare.textContent = count ? `Compare ${count}` : "Compare";
   };
   const columns = runColumns(chosen, check);
   const table = new Table("Runs", columns, {
@@ -64,6 +68,7 @@ function draw(page, body, answer) {
   const problems = element("div.stack");
   const apply = () => {
     page.remember(filters);
+    drawChosen();
     const kept = runs.filter((run) => matches(run, filters));
     table.setRows(kept);
     count.textContent =
@@ -172,7 +177,7 @@ function runColumns(chosen, check) {
     {
       key: "name",
       title: "Run",
-      width: 150,
+      width: 126,
       text: (run) => visible(run.name),
       value: (run) => run.name,
       href: (run) => link(["runs", run.key]),
@@ -180,26 +185,36 @@ function runColumns(chosen, check) {
     {
       key: "state",
       title: "State",
-      width: 110,
+      width: 96,
       text: (run) => run.state,
       value: (run) => run.state,
-      tone: (run) => TONES[run.state] ?? "",
+      tone: (run) => STATES[run.state] ?? "",
+    },
+    {
+      key: "error",
+      title: "Why it ended",
+      width: 183,
+      wide: true,
+      full: true,
+      text: (run) => visible(run.error ?? ""),
+      tone: (run) => STATES[run.state] ?? "",
     },
     {
       key: "alerts",
       title: "Alarms",
-      width: 130,
+      width: 83,
       text: (run) =>
         raised(run)
           .map((alert) => `⚠ ${visible(alert.name)}`)
           .join(", "),
+      full: true,
       value: (run) => raised(run).length,
       tone: () => "warn",
     },
     {
       key: "step",
       title: "Step",
-      width: 95,
+      width: 80,
       number: true,
       wide: true,
       text: (run) => (run.steps ? `${number(run.step)} / ${number(run.steps)}` : number(run.step)),
@@ -208,7 +223,7 @@ function runColumns(chosen, check) {
     {
       key: "reward",
       title: "Reward",
-      width: 85,
+      width: 75,
       number: true,
       text: (run) => number(run.reward),
       value: (run) => run.reward,
@@ -216,7 +231,7 @@ function runColumns(chosen, check) {
     {
       key: "before",
       title: "Before",
-      width: 80,
+      width: 75,
       number: true,
       wide: true,
       text: (run) => result(heldOut(run, "before"), run.held_out[0]?.is_share),
@@ -225,7 +240,7 @@ function runColumns(chosen, check) {
     {
       key: "after",
       title: "After",
-      width: 80,
+      width: 78,
       number: true,
       text: (run) => result(heldOut(run, "after"), run.held_out[0]?.is_share ?? false),
       value: (run) => heldOut(run, "after"),
@@ -233,7 +248,7 @@ function runColumns(chosen, check) {
     {
       key: "experiment",
       title: "Experiment",
-      width: 130,
+      width: 98,
       wide: true,
       text: (run) => visible(run.experiment ?? ""),
       value: (run) => run.experiment,
@@ -241,7 +256,7 @@ function runColumns(chosen, check) {
     {
       key: "algorithm",
       title: "Algorithm",
-      width: 105,
+      width: 95,
       wide: true,
       text: (run) => visible(run.algorithm ?? ""),
       value: (run) => run.algorithm,
@@ -249,7 +264,7 @@ function runColumns(chosen, check) {
     {
       key: "seconds",
       title: "Duration",
-      width: 105,
+      width: 80,
       number: true,
       wide: true,
       text: (run) => duration(run.seconds),
@@ -258,18 +273,10 @@ function runColumns(chosen, check) {
     {
       key: "updated",
       title: "Last written",
-      width: 130,
+      width: 135,
       wide: true,
       text: (run) => moment(run.updated),
       value: (run) => run.updated,
-    },
-    {
-      key: "error",
-      title: "Why it ended",
-      width: 220,
-      wide: true,
-      text: (run) => visible(run.error ?? ""),
-      tone: () => "bad",
     },
   ];
 }

@@ -39,6 +39,7 @@ def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
     from leyden.core.trainer.monitoring.as_it_is import as_it_is
     from leyden.core.trainer.monitoring.curve import terminal_curve
     from leyden.core.trainer.run_folder.report import closing_prompts, closing_table, combination_tables
+    from leyden.core.trainer.run_state import state_and_reason
 
     console = Console()
     console.print(_steps_table(folder.path.name, experiment, metrics))
@@ -49,13 +50,13 @@ def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
             console.print(as_it_is(line), soft_wrap=True)
         for table in combination_tables(report):
             console.print(table)
-    elif (failure := folder.failure()) is not None:
-        console.print(as_it_is(f"ended before its first step: {failure}"))
-        console.print(f"outcome of each rollout: {folder.command('why')}", highlight=False, markup=False)
     else:
-        if (error := folder.session_error()) is not None and not folder.is_in_use():
-            console.print(as_it_is(f"ended by an error: {error}"), soft_wrap=True)
-        console.print(as_it_is(f"not finished; continue with: {folder.command('train --resume')}"), soft_wrap=True)
+        state, reason = state_and_reason(folder)
+        console.print(as_it_is(f"{state}: {reason}" if reason else state), soft_wrap=True)
+        if folder.failure() is not None:
+            console.print(f"outcome of each rollout: {folder.command('why')}", highlight=False, markup=False)
+        elif state != "running":
+            console.print(as_it_is(f"continue with: {folder.command('train --resume')}"), soft_wrap=True)
 
 
 def _steps_table(name: str, experiment: str | None, metrics: list[dict[str, Any]]) -> Any:

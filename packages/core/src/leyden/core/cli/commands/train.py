@@ -35,9 +35,12 @@ def train(
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Continue this run.")] = None,
     check: Annotated[bool, typer.Option(help="Check on the first batch that the run can learn.")] = True,
     console: Annotated[bool, typer.Option("--console", help="Show the run in a web page meanwhile.")] = False,
+    validate: Annotated[
+        bool, typer.Option("--validate", help="Only validate settings and tasks; start nothing.")
+    ] = False,
 ) -> None:
     """Train the model inside AGENT, or COMMAND, on TASKS, without changing the agent."""
-    from leyden.core.trainer.launch import begin, train_here
+    from leyden.core.trainer.launch import begin, check_free, train_here, validated
     from leyden.core.trainer.launch import resume as go_on
     from leyden.core.trainer.monitoring.display import make_display
 
@@ -51,6 +54,12 @@ def train(
     config, rows, held_out = given.read()
     if given.gives("check"):
         config = msgspec.structs.replace(config, check=check)
+    if validate:
+        validated(config, rows)
+        check_free(given.runs, config.name)
+        if not given.quiet:
+            sys.stdout.write(f"run {config.name} can begin: its settings and tasks are valid\n")
+        return
     warn_of_host(config.runners.host)
     with shown:
         _finish(given, lambda: begin(given.runs, config, rows, held_out, run_session), config.name)

@@ -15,6 +15,7 @@ from leyden.core.trainer.agents.local import parent_agents, send_to_parent
 from leyden.core.trainer.event_loop import run_loop
 from leyden.core.trainer.monitoring.display import make_display
 from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_state import end_recorded
 from leyden.core.trainer.session import check, train
 
 INTERRUPTED = 130
@@ -28,7 +29,7 @@ def main(arguments: list[str]) -> int:
     resources = folder.resources()
     display = make_display(quiet=shown == "quiet", json=shown == "json")
     try:
-        with folder.locked(), repeatable(config.deterministic):
+        with folder.locked(), end_recorded(folder), repeatable(config.deterministic):
             run_loop(work(folder, config, parent_agents(descriptor, parent), display, resources))
     except errors.LeydenError as error:
         send_to_parent(descriptor, {"error": {"class": type(error).__name__, "message": str(error)}})

@@ -1,6 +1,6 @@
 """Control: the run's own reward function on the stored results must return the stored rewards."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from leyden.core.data.similar_messages import Tally
@@ -14,7 +14,7 @@ from leyden.core.trainer.run_folder.folder import RunFolder
 MOST_DIFFERENCES = 10
 AGENT_SCORED = "the run has no reward function: its agent returned or emitted the rewards"
 
-ScoreAll = Callable[[str, Mapping[str, float], Iterable[StoredRollout]], dict[str, Score]]
+ScoreAll = Callable[[str, Mapping[str, float], Sequence[StoredRollout]], dict[str, Score]]
 """Scores rollouts with the function of an import string and weights of its dimensions; returns scores by rollout."""
 
 

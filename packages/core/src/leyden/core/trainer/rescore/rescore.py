@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -29,8 +29,10 @@ from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.why.reading import own_selector
 
 MOST_ERRORS = 10
-Progress = Callable[[int, int], None]
-"""Callback that receives the number of finished calls of reward functions and their total number."""
+Progress = Callable[[int, int, str], None]
+"""Callback that receives the number of scored rollouts, the number of those to be scored, and the name of the phase."""
+CONTROL, OTHER = "1 of 2, control: the run's own reward", "2 of 2: the other reward"
+"""The phases, where there are two; the only one has no name."""
 
 
 class RescoreOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,15 +70,16 @@ def rescore(runs: Path, name: str, options: RescoreOptions, progress: Progress |
     _check_some_result(rollouts)
     weights = _weights(options, config)
     is_own = options.reward == config.reward and weights == config.reward_weights
-    calls = _Calls(options.limits, progress, len(rollouts) * (1 if is_own or config.reward is None else 2))
+    calls = _Calls(options.limits, progress)
     with ScoringProcess(options.reward, weights, options.limits):
         pass  # an error in the new reward is reported before the run's own takes its time
     if is_own:
         scores = calls.score_all(options.reward, weights, rollouts)
         control, own = own_scores(folder, config, rollouts, _returning(scores))
     else:
+        calls.phase = "" if config.reward is None else CONTROL
         control, own = own_scores(folder, config, rollouts, calls.score_all)
-        calls.done = calls.total - len(rollouts)
+        calls.phase = calls.phase and OTHER
         scores = calls.score_all(options.reward, weights, rollouts)
     rescored = [_rescored(one, scores[one.rollout_id], own.get(one.rollout_id)) for one in rollouts]
     options = msgspec.structs.replace(options, weights=weights)
@@ -107,21 +110,21 @@ def load(path: Path) -> Rescored:
 class _Calls:
     """Calls of reward functions, one rollout after the other."""
 
-    def __init__(self, limits: ScoringLimits, progress: Progress | None, total: int) -> None:
-        self.done, self.total = 0, total
+    phase = ""
+
+    def __init__(self, limits: ScoringLimits, progress: Progress | None) -> None:
         self._limits, self._progress = limits, progress
 
     def score_all(
-        self, reward: str, weights: Mapping[str, float], rollouts: Iterable[StoredRollout]
+        self, reward: str, weights: Mapping[str, float], rollouts: Sequence[StoredRollout]
     ) -> dict[str, Score]:
         """Return the scores of rollouts by id."""
         scores: dict[str, Score] = {}
         with ScoringProcess(reward, weights, self._limits) as process:
             for rollout in rollouts:
                 scores[rollout.rollout_id] = process.score(rollout)
-                self.done += 1
                 if self._progress is not None:
-                    self._progress(self.done, self.total)
+                    self._progress(len(scores), len(rollouts), self.phase)
         return scores
 
 
@@ -147,7 +150,7 @@ def _check_some_result(rollouts: Sequence[StoredRollout]) -> None:
 def _returning(scores: dict[str, Score]) -> ScoreAll:
     """Return a function that has the scores already: those of the new reward, which is the run's own."""
 
-    def score_all(reward: str, weights: Mapping[str, float], rollouts: Iterable[StoredRollout]) -> dict[str, Score]:
+    def score_all(reward: str, weights: Mapping[str, float], rollouts: Sequence[StoredRollout]) -> dict[str, Score]:
         return scores
 
     return score_all

@@ -30,6 +30,7 @@ from leyden.core.trainer.run_folder.token_records import TokenRecords
 
 Metrics = dict[str, Any]
 LEARNED = "learned.jsonl"
+SESSION_STOP = "session_stop.json"
 RUNS = "runs"
 """Default folder of all runs."""
 
@@ -59,6 +60,8 @@ class RunFolder:
         """Reason why the run ended before its first step; exists only in that case."""
         self.session_error_file = path / "session_error.json"
         """Error that ended the last session; exists only if one did."""
+        self.session_stop_file = path / SESSION_STOP
+        """What stopped the last session on request; exists only if something did."""
         self.worker_log = path / "agents.log"
         self.checkpoints = path / "checkpoints"
         self.policy = path / "policy"
@@ -169,6 +172,19 @@ class RunFolder:
     def session_error(self) -> str | None:
         """Return the error that ended the last session; None if none did."""
         return _error_in(self.session_error_file)
+
+    def note_session_stop(self, request: str) -> None:
+        """Record what stopped a session on request. The run can be resumed, which removes the record."""
+        write_session_stop(self.path, request)
+
+    def session_stop(self) -> str | None:
+        """Return what stopped the last session on request; None if nothing did."""
+        return _error_in(self.session_stop_file)
+
+    def forget_session_end(self) -> None:
+        """Remove the record of how the last session ended: another one begins."""
+        self.session_error_file.unlink(missing_ok=True)
+        self.session_stop_file.unlink(missing_ok=True)
 
     def written_config(self) -> dict[str, Any]:
         """Return the configuration as stored in the folder, with credentials masked; empty if there is none."""
@@ -288,6 +304,11 @@ class RunFolder:
     def write_report(self, report: RunReport) -> None:
         """Write `report.json`."""
         replace_file(self.report_file, _readable(report.written()))
+
+
+def write_session_stop(folder: Path, request: str) -> None:
+    """Write into a folder what stopped a session on request."""
+    replace_file(folder / SESSION_STOP, _readable({"message": request}))
 
 
 def _write_error(path: Path, error: Exception) -> None:

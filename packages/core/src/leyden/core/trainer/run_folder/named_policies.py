@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from leyden.core.errors import RunError, UsageError
 from leyden.core.trainer.event_loop import ended_by_sigterm, run_loop
@@ -11,9 +12,18 @@ from leyden.core.trainer.run_folder.models import Models, export_version, find_v
 from leyden.core.trainer.run_folder.versions import ModelVersion
 
 
+class NamedPolicy(NamedTuple):
+    """A policy that a person has named."""
+
+    source: str
+    """Its folder or hub name."""
+    version: int = 0
+    """Its version, if it is one of a run."""
+
+
 @contextmanager
-def policy_sources(given: Mapping[str, str | None], runs: Path) -> Generator[list[str | None]]:
-    """Context manager: gives, for each option, the folder or hub name of the policy that it names; None without one.
+def policy_sources(given: Mapping[str, str | None], runs: Path) -> Generator[list[NamedPolicy | None]]:
+    """Context manager: gives, for each option, the policy that it names; None without one.
 
     A policy is named as a folder, a hub name, `RUN` (its kept version) or `RUN:VERSION`. The weights of a version are
     written to a folder of temporary files, with adapters merged into them; its first version and the policy that a
@@ -21,7 +31,7 @@ def policy_sources(given: Mapping[str, str | None], runs: Path) -> Generator[lis
     weights.
     """
     with ExitStack() as folders:
-        known: dict[str | None, str | None] = {None: None}
+        known: dict[str | None, NamedPolicy | None] = {None: None}
         for option, named in given.items():
             if named is not None and named not in known:
                 try:
@@ -31,9 +41,9 @@ def policy_sources(given: Mapping[str, str | None], runs: Path) -> Generator[lis
         yield [known[named] for named in given.values()]
 
 
-def _source(named: str, runs: Path, folders: ExitStack) -> str:
+def _source(named: str, runs: Path, folders: ExitStack) -> NamedPolicy:
     if (Path(named) / "config.json").exists() or not _is_version(named, runs):
-        return named
+        return NamedPolicy(named)
     models, version = find_version(runs, named)
     config, folder = models.config, models.folder
     if not config.policies:
@@ -44,13 +54,14 @@ def _source(named: str, runs: Path, folders: ExitStack) -> str:
             f"`leyden models export`, and give the folder of one"
         )
     if version.version == 0:
-        return next(iter(config.policies.values()))
+        return NamedPolicy(next(iter(config.policies.values())))
     if _is_kept(models, version):
-        return str(folder.policy)
+        return NamedPolicy(str(folder.policy), version.version)
     # the last part of the path is the name of the model that the agent is given
     scratch = Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="leyden-policies-")))
     target = scratch / f"{folder.path.name}-{version.version}"
-    return str(run_loop(ended_by_sigterm(export_version(models, version, target))))
+    exported = run_loop(ended_by_sigterm(export_version(models, version, target)))
+    return NamedPolicy(str(exported), version.version)
 
 
 def _is_version(named: str, runs: Path) -> bool:

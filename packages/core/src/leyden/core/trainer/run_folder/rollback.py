@@ -16,7 +16,7 @@ from leyden.core.errors import NotFound, RunError, StoreError, UsageError
 from leyden.core.policy.checkpoints.atomic import whole_folder
 from leyden.core.trainer.rollouts.interrupted import set_aside
 from leyden.core.trainer.run_folder.early_stopping import BestVersion
-from leyden.core.trainer.run_folder.folder import LEARNED, RunFolder
+from leyden.core.trainer.run_folder.folder import LEARNED, SESSION_STOP, RunFolder, write_session_stop
 from leyden.core.trainer.run_folder.models import Models
 from leyden.core.trainer.run_folder.move_journal import NEW, SET_ASIDE, Move, end_moves, plan_moves
 from leyden.core.trainer.run_folder.token_records import TOKENS
@@ -71,6 +71,7 @@ def roll_back(models: Models, version: ModelVersion) -> RolledBack:
             _divide_metrics(folder, number, pending)
             progress = _changed_progress(checkpoint, models, version, lineage=f"r{target.name}-")
             (pending / NEW / "progress.json").write_text(json.dumps(progress), encoding="utf-8")
+            write_session_stop(pending / NEW, f"rolled back to version {number}")
             plan_moves(pending, _moves(folder, checkpoint, number, later, target))
         end_moves(folder.path)
         # inside the lock, so that no other process resumes the run and writes to it
@@ -113,6 +114,7 @@ def _moves(folder: RunFolder, checkpoint: Path, number: int, later: list[Path], 
         (f"{aside}/{NEW}/metrics.jsonl", "metrics.jsonl"),
         (f"{aside}/{NEW}/{LEARNED}", LEARNED),
         (f"{aside}/{NEW}/versions.jsonl", "versions.jsonl"),
+        (f"{aside}/{NEW}/{SESSION_STOP}", SESSION_STOP),
     ]
 
 

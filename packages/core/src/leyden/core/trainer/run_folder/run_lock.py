@@ -63,8 +63,11 @@ def is_file_locked(path: Path) -> bool:
 
 def lock_holder(folder: Path) -> Holder | None:
     """Return the process that has the lock; None if none has it, or if an older version of Leyden does."""
-    if not is_locked(folder):
-        return None
+    return last_holder(folder) if is_locked(folder) else None
+
+
+def last_holder(folder: Path) -> Holder | None:
+    """Return the process that has or had the lock; None if none ever had it, or only an older version of Leyden."""
     try:
         return msgspec.json.decode((folder / LOCK).read_bytes(), type=Holder)
     except (OSError, msgspec.MsgspecError):

@@ -80,6 +80,8 @@ class DryRollout(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the rollout; None: one with its number."""
     policy: str | None = None
     """Hugging Face model that answers it; None: that of the plan."""
+    policy_version: int = 0
+    """Version that the model is of its policy, with which its calls are recorded."""
     metadata: dict[str, Any] = {}
 
 
@@ -164,7 +166,7 @@ async def _dry_run(
         opening = open_gateway(store, provider=provider)
         async with AsyncExitStack() as engines, opening as (address, gateway), AsyncExitStack() as agents:
             names = _policy_names(plan, rollouts)
-            loading = engines.enter_async_context(_answering(plan, names))
+            loading = engines.enter_async_context(_answering(plan, names, _policy_versions(plan, rollouts)))
             starting = agents.enter_async_context(_agents(plan, agent, reward, store, address, live))
             backends, check = await run_both(loading, starting)
             gateway.answer_with(backends[0], {backend.name: backend for backend in backends[1:]})
@@ -218,6 +220,11 @@ def _policy_names(plan: DevPlan, rollouts: Sequence[DryRollout]) -> dict[str, st
     return dict(zip(map(str, sources), names, strict=True))
 
 
+def _policy_versions(plan: DevPlan, rollouts: Sequence[DryRollout]) -> dict[str, int]:
+    """Return the version of each policy that answers, by its source."""
+    return {str(rollout.policy or plan.policy): rollout.policy_version for rollout in rollouts}
+
+
 async def _enqueue(
     plan: DevPlan,
     rollouts: Mapping[str, DryRollout],
@@ -250,7 +257,9 @@ async def _enqueue(
 
 
 @asynccontextmanager
-async def _answering(plan: DevPlan, names: Mapping[str, str]) -> "AsyncGenerator[list[Backend]]":
+async def _answering(
+    plan: DevPlan, names: Mapping[str, str], versions: Mapping[str, int]
+) -> "AsyncGenerator[list[Backend]]":
     """Context manager: opens the endpoint, or loads the policies one after the other."""
     endpoint = next((r for r in plan.resources.values() if isinstance(r, LLM)), None)
     if endpoint is not None:
@@ -259,7 +268,8 @@ async def _answering(plan: DevPlan, names: Mapping[str, str]) -> "AsyncGenerator
     async with AsyncExitStack() as engines:
         loaded: list[Backend] = []
         for source, name in names.items():
-            policy = await engines.enter_async_context(embedded_policy(source, device=plan.device))
+            serving = embedded_policy(source, device=plan.device, version=versions[source])
+            policy = await engines.enter_async_context(serving)
             loaded.append(replace(policy, name=name))
         yield loaded
 

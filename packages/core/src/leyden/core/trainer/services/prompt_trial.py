@@ -38,6 +38,8 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     prompts: Prompts = {}
     policy: str | None = None
     """Hugging Face model that answers them; None: that of the plan."""
+    policy_version: int = 0
+    """Version that the model is of its policy, with which its calls are recorded."""
 
 
 class PairedDifference(msgspec.Struct, frozen=True, kw_only=True):

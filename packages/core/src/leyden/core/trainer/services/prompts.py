@@ -83,6 +83,7 @@ def try_prompts(
             resources=dict(variants[variant]),
             rollout_id=f"try-{trial_id}-{variant}-{row}-{repeat}",
             policy=policies[variant],
+            policy_version=given[variant].policy_version,
             metadata={"trial": trial_id, "variant": variant, "row": row, "repeat": repeat},
         )
         for variant, row, repeat in order

@@ -272,12 +272,13 @@ async def embedded_policy(
     device: str = "cpu",
     config: "EmbeddedConfig | None" = None,
     on_finish: Callable[[EngineRecord], None] | None = None,
+    version: int = 0,
 ) -> AsyncGenerator["ServedPolicy"]:
-    """Context manager: loads a Hugging Face model and serves it with an embedded engine.
+    """Context manager: loads a Hugging Face model and serves it with an embedded engine, as this version of a policy.
 
     Raises PolicyError, with a message of one line, for a source that cannot be loaded or has no chat template.
     """
-    policy = await asyncio.to_thread(_load_policy, source, device, config, on_finish)
+    policy = await asyncio.to_thread(_load_policy, source, device, config, on_finish, version)
     try:
         await policy.engine.start()
         yield policy
@@ -290,6 +291,7 @@ def _load_policy(
     device: str,
     config: "EmbeddedConfig | None",
     on_finish: Callable[[EngineRecord], None] | None,
+    version: int,
 ) -> "ServedPolicy":
     """Import the serving modules and load a model. This takes seconds and would block an event loop."""
     with importing():
@@ -301,7 +303,9 @@ def _load_policy(
         _hide_loading_bars()
         codec = HuggingFaceCodec(source)
         model = load_model(source, device)  # the engine keeps a copy, and this one is freed
-    engine = EmbeddedEngine(model, name=Path(source).name, config=config, on_finish=on_finish, tokenizer=source)
+    engine = EmbeddedEngine(
+        model, name=Path(source).name, version=version, config=config, on_finish=on_finish, tokenizer=source
+    )
     return ServedPolicy(name="policy", engine=engine, codec=codec)
 
 

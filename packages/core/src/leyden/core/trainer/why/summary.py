@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
 
 import msgspec
 
@@ -10,12 +9,12 @@ from leyden.core.data.reasons import HELD_OUT, reason_of
 from leyden.core.data.similar_messages import CountedMessage, Tally
 from leyden.core.errors import RunError
 from leyden.core.trainer.agents.local import agents_output
+from leyden.core.trainer.run_state import RunState, state_and_reason
 from leyden.core.trainer.why.reading import RunRecord
 from leyden.core.trainer.why.trained_or_reason import NO_GATEWAY_WROTE, CallExplanation, RolloutExplanation
 
 MOST_DETAILS = 10
 """Maximum number of different messages kept for one reason; further ones are only counted."""
-State = Literal["finished", "running", "not finished", "ended before its first step"]
 
 
 class ReasonCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,9 +39,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Outcomes of a run's rollouts and calls."""
 
     run: str
-    state: State
+    state: RunState
     ended: str | None
-    """Why it ended before its first or its last step; None otherwise."""
+    """Why it ended before its first or its last step; None if it did not, or if that is not known."""
     rollouts: int
     """Number of training rollouts."""
     rollouts_trained: int
@@ -77,10 +76,11 @@ async def summarise(record: RunRecord) -> Summary:
     for text in record.unreadable:
         counts.remarks.add(text)
     command = record.folder.command
+    state, ended = state_and_reason(record.folder)
     return Summary(
         run=record.folder.path.name,
-        state=_state(record),
-        ended=record.facts.ended or (record.report.stopped_early if record.report else None),
+        state=state,
+        ended=" ".join(ended.split()) if ended else None,
         rollouts=counts.rollouts,
         rollouts_trained=counts.trained,
         steps=len(counts.steps),
@@ -185,11 +185,3 @@ def with_rollout(command: str, rollout_id: str) -> str:
     """Insert a rollout id behind the run's name in `command`."""
     before, runs, where = command.partition(" --runs ")
     return f"{before} {rollout_id}{runs}{where}"
-
-
-def _state(record: RunRecord) -> State:
-    if record.folder.failure() is not None:
-        return "ended before its first step"
-    if record.facts.runs_now:
-        return "running"
-    return "finished" if record.report is not None else "not finished"

@@ -5,9 +5,10 @@
 
 import { actionsAllowed, get } from "../../api.js";
 import { element, fill } from "../../dom.js";
+import { lineRange } from "../../editing.js";
 import { action } from "../../elements/action.js";
-import { command, empty, load, panel } from "../../elements/page.js";
-import { shellWord, visible } from "../../format.js";
+import { command, empty, load, panel, problem } from "../../elements/page.js";
+import { number, shellWord, visible } from "../../format.js";
 import { link } from "../../router.js";
 import { runFrame } from "../run_frame.js";
 
@@ -40,11 +41,28 @@ function draw(page, target, prepared) {
   text.value = prepared.text;
   const check = element("input", { type: "checkbox", checked: prepared.check });
   const open = element("p");
+  const wrong = element("div.trouble", { id: "run-file-error" });
+  const accept = () => {
+    fill(wrong);
+    text.removeAttribute("aria-invalid");
+    text.removeAttribute("aria-describedby");
+  };
+  text.addEventListener("input", accept);
   const start = action("Start the run", {
     path: () => ["runs", page.parameters.key, "launch"],
     body: () => {
-      showWhenBegun(page, name.value.trim(), open);
+      accept();
+      fill(open);
       return { name: name.value.trim(), text: text.value, check: check.checked };
+    },
+    onStart: () => showWhenBegun(page, name.value.trim(), open),
+    onRefused: (error) => {
+      if (error.status !== 422 || error.line === null) return false;
+      fill(wrong, problem(`Line ${number(error.line)}: ${error.message}`, null));
+      text.setAttribute("aria-invalid", "true");
+      text.setAttribute("aria-describedby", wrong.id);
+      showLine(text, error.line);
+      return true;
     },
     signal: page.signal,
   });
@@ -56,11 +74,21 @@ function draw(page, target, prepared) {
         element("p.notice.warn", {}, "The run file has masked secrets (***). A run refuses them: name them anew."),
       element("label.field", {}, element("span", {}, "Name"), name),
       element("label.field", {}, element("span", {}, "Run file (YAML): settings that differ from the defaults"), text),
+      wrong,
       element("label.field.check", {}, check, "Check on the first batch that it can learn"),
       start,
       open,
     ),
   );
+}
+
+/** Selects a line of a text, from 1, and scrolls to it. */
+function showLine(text, line) {
+  const [from, to] = lineRange(text.value, line);
+  text.focus();
+  text.setSelectionRange(from, to);
+  const height = parseFloat(getComputedStyle(text).lineHeight) || 18;
+  text.scrollTop = Math.max(0, (line - 3) * height);
 }
 
 /** Shows a link to a run in `target` as soon as its folder is there. */

@@ -36,7 +36,8 @@ from leyden.core.errors import UsageError
 from leyden.core.masking import printable
 
 if TYPE_CHECKING:
-    from leyden.core.trainer.services.prompt_trial import PairedDifference, PromptTrial, VariantUse
+    from leyden.core.trainer.run_folder.named_policies import NamedPolicy
+    from leyden.core.trainer.services.prompt_trial import PairedDifference, Prompts, PromptTrial, Variant, VariantUse
 
 OWN = "the agent's own prompts"
 INTERVAL = "95 %"
@@ -93,7 +94,6 @@ def try_(
     from leyden.core.trainer.run_folder.named_policies import policy_sources
     from leyden.core.trainer.run_folder.prompts.named import read_variant
     from leyden.core.trainer.services.dev import DevPlan
-    from leyden.core.trainer.services.prompt_trial import Variant
     from leyden.core.trainer.services.prompts import try_prompts
     from leyden.core.trainer.serving.provider import read_provider
 
@@ -131,8 +131,8 @@ def try_(
             named,
             rows,
             reward,
-            a=Variant(prompts=variants[0], policy=policies[0]),
-            b=Variant(prompts=variants[1], policy=policies[1]),
+            a=_variant(variants[0], policies[0]),
+            b=_variant(variants[1], policies[1]),
             repeats=repeats,
             on_progress=lambda done: on_progress(done, total),
         )
@@ -157,6 +157,14 @@ def _check_policies(policy: str | None, policy_a: str | None, policy_b: str | No
     elif policy is None:
         has, lacks = ("a", "b") if policy_b is None else ("b", "a")
         raise UsageError(f"--policy-{has} answers one variant: give --policy-{lacks} for the other, or --policy")
+
+
+def _variant(prompts: "Prompts", policy: "NamedPolicy | None") -> "Variant":
+    from leyden.core.trainer.services.prompt_trial import Variant
+
+    if policy is None:
+        return Variant(prompts=prompts)
+    return Variant(prompts=prompts, policy=policy.source, policy_version=policy.version)
 
 
 def _named(prompts: list[str] | None, policy: str | None) -> str:

@@ -45,7 +45,7 @@ def folder_of(name: str, runs: Path) -> Path:
         return Artifacts(uri).get_below(runs)
     record = asyncio.run(_read(uri, wanted))
     remember_store(uri)
-    found = _on_this_machine(record, runs)
+    found = folder_on_this_machine(record, runs)
     if found is not None:
         return found
     if (url := record.metadata.get(ARTIFACTS)) is not None:
@@ -87,10 +87,10 @@ def _listed(runs: Sequence[Run]) -> str:
     return ", ".join(run.run_id for run in runs[:SHOWN]) + more
 
 
-def _on_this_machine(record: Run, runs: Path) -> Path | None:
-    """Return the folder of a run, if it is here: where it was trained last, or below `runs`."""
+def folder_on_this_machine(record: Run, runs: Path | None = None) -> Path | None:
+    """Return the folder of a run, if it is here: below `runs`, or where it was trained last."""
     known = record.metadata.get(FOLDER)
-    for path in (runs / record.name, *([] if known is None else [Path(known)])):
+    for path in (*([] if runs is None else [runs / record.name]), *([] if known is None else [Path(known)])):
         file = path / "run_id"
         if file.is_file() and file.read_text().strip() == record.run_id:
             return path
