@@ -176,11 +176,14 @@ def test_a_live_agent_learns_in_a_store_object_of_its_own_process(tmp_path: Path
     def agent(question: str) -> str:
         return question
 
+    def always(task: Any, result: Any) -> float:
+        return float(task is not None and result is not None)
+
     store = MemoryStore()
     trainer = agl.Trainer(
         policy="examples/calculator_langgraph/policy", steps=0, store=store, runs=tmp_path, name="calc", quiet=True
     )
-    report = trainer.fit(agent, ["1 + 1"], val_dataset=["1 + 1"], reward=lambda task, result: 1.0)
+    report = trainer.fit(agent, ["1 + 1"], val_dataset=["1 + 1"], reward=always)
     assert report.steps == 0
     queues, runs = asyncio.run(_of(store))
     assert len(queues) == 1 and set(runs.values()) == {"succeeded"}

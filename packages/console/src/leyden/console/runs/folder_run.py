@@ -13,7 +13,6 @@ from leyden.core.errors import RunError
 from leyden.core.masking import mask_text
 from leyden.core.policy.update.token_record import PolicyTokens
 from leyden.core.store.base import LightningStore
-from leyden.core.store.open import open_store
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile, prompt_texts
