@@ -8,7 +8,7 @@ import torch
 
 from leyden.core.cli.main import run
 from leyden.core.errors import UsageError
-from leyden.core.policy.device import check_device
+from leyden.core.policy.device import bfloat16_warning, check_device
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.launch import ResumeChanges, begin, resume
 from leyden.core.trainer.run_folder.folder import RunFolder
@@ -103,3 +103,27 @@ def test_a_device_without_a_policy_is_not_ignored(tmp_path: Path, capsys: pytest
 
 def test_the_cpu_is_there() -> None:
     check_device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("machine", "bf16", "amx", "warns"),
+    [
+        ("x86_64", False, False, True),
+        ("x86_64", True, False, False),
+        ("AMD64", False, True, False),
+        ("aarch64", False, False, False),
+    ],
+)
+def test_bfloat16_without_instructions_for_it_is_named_with_the_options_that_avoid_it(
+    monkeypatch: pytest.MonkeyPatch, machine: str, bf16: bool, amx: bool, warns: bool
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bf16)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    line = bfloat16_warning("cpu", engine=True, trainer=True)
+    assert (line is not None) == warns
+    if line is not None:
+        assert line.endswith("faster: --set precision=float32 and --engine-precision float32")
+        assert bfloat16_warning("cpu", engine=False, trainer=True) == line.partition(" and ")[0]
+    assert bfloat16_warning("cpu", engine=False, trainer=False) is None
+    assert bfloat16_warning("cuda", engine=True, trainer=True) is None

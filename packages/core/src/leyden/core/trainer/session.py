@@ -12,6 +12,7 @@ from leyden.core.algorithm.registry import make_algorithm
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import Task
 from leyden.core.errors import CheckFailed, UsageError
+from leyden.core.policy.device import bfloat16_warning
 from leyden.core.trainer.agents.local import AgentSide, CheckAgents, agents_output, served_resources
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.context.external_loop import ExternalLoopRun
@@ -64,6 +65,8 @@ async def train(
     memory = None if algorithm.serves_itself or not config.policies else measure_memory(config)
     if memory is not None:
         display.show(memory.line(config))
+        if (line := _bfloat16_warning(config)) is not None:
+            display.show(line)
     before = _checked_before(config, memory) if checks else None
     trackers = open_trackers(config.tracker, folder.trackers, config.name, folder.written_config())
     failed = True
@@ -120,6 +123,14 @@ async def check(
             display.stop()
     save_report(report, folder.check_file)
     return report
+
+
+def _bfloat16_warning(config: RunConfig) -> str | None:
+    return bfloat16_warning(
+        config.device,
+        engine=config.engine == "embedded" and config.engine_precision == "bfloat16",
+        trainer=config.algorithm_config.get("precision") == "bfloat16",
+    )
 
 
 def _checked_before(config: RunConfig, memory: MemoryEstimate | None) -> list[CheckResult]:
