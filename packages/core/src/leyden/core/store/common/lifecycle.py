@@ -68,7 +68,7 @@ def enqueue(rows: Rows, requests: Sequence[EnqueueRollout]) -> list[Rollout]:
 
 def start(rows: Rows, request: EnqueueRollout, worker_id: str | None) -> AttemptedRollout:
     """Store a new rollout with its first attempt and return it."""
-    row = _new_rollout(rows, new_rollout_id(), request, "preparing")
+    row = _new_rollout(rows, request.rollout_id or new_rollout_id(), request, "preparing")
     rows.insert_rollouts([row])
     begun = _begin_attempt(rows, row, worker_id)
     if worker_id:

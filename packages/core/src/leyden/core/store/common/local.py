@@ -6,7 +6,7 @@ also look again when the health check is next due, or when another process may h
 
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
@@ -64,6 +64,8 @@ class LocalStore(LocalRunRecords):
         self._notifier = Notifier()
         self._closed = False
         self._recent_calls = RecentCalls()
+        self.numbers: Iterator[int] | None = None
+        """Positions of all new rows where this store is a shard, as in `Rows.numbers`."""
 
     @abstractmethod
     async def _transact(self, work: Callable[[Rows], T], *, write: bool, small: bool) -> T:
@@ -91,6 +93,17 @@ class LocalStore(LocalRunRecords):
     async def _read(self, work: Callable[[Rows], T], *, small: bool = False) -> T:
         self._check_open()
         return await self._transact(work, write=False, small=small)
+
+    async def transact(self, work: Callable[[Rows], T], *, write: bool, small: bool = True) -> T:
+        """Run `work` in a transaction, for a store of which this one is a shard; see `_transact`."""
+        return await (self._write if write else self._read)(work, small=small)
+
+    async def wait_until(
+        self, look: Callable[[], Awaitable[T | None]], topics: Iterable[str], timeout: float | None
+    ) -> T | None:
+        """Call `look` after every notification, for a store of which this one is a shard; see `_wait`."""
+        self._check_open()
+        return await self._wait(look, topics, timeout)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -9,13 +9,15 @@ import json
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import asdict, astuple
-from sqlalchemy import ClauseElement, Connection, Table
+from sqlalchemy import ClauseElement, Column, ColumnElement, Connection, Table
 
 from leyden.core.store.common.rows import AttemptKey, Changes, RolloutRow, SpanKey, SpanRow, SpanTarget, WorkerRow
+from leyden.core.store.common.run_record_rows import RecordKey
 from leyden.core.store.postgres import statements as postgres
 from leyden.core.store.sql import schema
 from leyden.core.store.sql import statements as sql
@@ -102,17 +104,19 @@ class PostgresRows(SqlRows):
     def _insert(self, table: Table, rows: Sequence[msgspec.Struct], **more: Any) -> None:
         if not rows:
             return
-        names = (*rows[0].__struct_fields__, *more)
+        is_numbered = self.numbers is not None and table is not schema.spans
+        ids = list(islice(self.numbers or (), len(rows))) if is_numbered else []
+        names = (*rows[0].__struct_fields__, *more, *(("id",) if is_numbered else ()))
         if len(rows) <= _FEW:
             statement = sql.insert_into(table, names)
-            for row in rows:
-                self._run_compiled(statement, **asdict(row), **more)
+            for index, row in enumerate(rows):
+                self._run_compiled(statement, **asdict(row), **more, **dict(zip(("id",), ids[index:], strict=False)))
             return
         text, types = postgres.copy_into(table, names)
         with self._unpiped(), self._driver.cursor() as cursor, cursor.copy(text) as copy:
             copy.set_types(types)
-            for row in rows:
-                copy.write_row((*astuple(row), *more.values()))
+            for index, row in enumerate(rows):
+                copy.write_row((*astuple(row), *more.values(), *ids[index : index + 1]))
 
     # --- Rollouts
 
@@ -124,6 +128,19 @@ class PostgresRows(SqlRows):
         if claimed.keys() >= set(rollout_ids):
             return claimed
         return {row.rollout_id: row for row in structs_of(RolloutRow, self._by_ids(postgres.ROLLOUTS, rollout_ids))}
+
+    def _numbers_by_key(
+        self,
+        number: Column[Any],
+        columns: Sequence[Column[Any]],
+        keys: Sequence[RecordKey],
+        extra: ColumnElement[bool] | None = None,
+    ) -> list[int]:
+        """Select outside of the pipeline, which the statements of SQLAlchemy do not use."""
+        if not self._writes:
+            return super()._numbers_by_key(number, columns, keys, extra)
+        with self._unpiped():
+            return super()._numbers_by_key(number, columns, keys, extra)
 
     def _by_ids(self, pair: tuple[ClauseElement, ClauseElement], rollout_ids: Sequence[str]) -> Any:
         one, several = pair
@@ -164,8 +181,13 @@ class PostgresRows(SqlRows):
 
     def push(self, rollout_ids: Sequence[str]) -> None:
         """Insert all with one statement."""
-        if rollout_ids:
+        if not rollout_ids:
+            return
+        if self.numbers is None:
             self._run_compiled(postgres.PUSH, keys=json.dumps(rollout_ids))
+        else:
+            positions = list(islice(self.numbers, len(rollout_ids)))
+            self._run_compiled(postgres.PUSH_NUMBERED, keys=json.dumps(rollout_ids), positions=json.dumps(positions))
 
     def head(self, limit: int) -> list[str]:
         """Return the first queued ids; a writing transaction skips locked rollouts, and locks the rest.
@@ -228,7 +250,10 @@ class PostgresRows(SqlRows):
 
     def put_worker(self, row: WorkerRow) -> None:
         """Insert or update with one statement."""
-        self._run_compiled(postgres.PUT_WORKER, **asdict(row))
+        if self.numbers is None:
+            self._run_compiled(postgres.PUT_WORKER, **asdict(row))
+        else:
+            self._run_compiled(postgres.PUT_NUMBERED_WORKER, **asdict(row), id=next(self.numbers))
 
 
 def _by_span(keys: Sequence[SpanKey]) -> list[tuple[str, str, str]]:

@@ -19,6 +19,7 @@ from leyden.core.store.common.rows import (
 )
 from leyden.core.store.health_check import latest_heartbeat
 from leyden.core.store.query import Condition, Query, evaluate
+from leyden.core.store.common.run_record_rows import RecordRow
 from leyden.core.store.redis.cache import CachedResources
 from leyden.core.store.redis.codec import (
     UNORDERED,
@@ -56,6 +57,33 @@ class RedisRows(RedisRunRecords):
             "total_workers": sizes[2],
             "queue_length": sizes[3],
         }
+
+    def positions(self, rows: Sequence[RolloutRow | AttemptRow | ResourcesRow | WorkerRow | RecordRow]) -> list[int]:
+        """Read the positions in hashes and sorted sets."""
+        if not rows:
+            return []
+        if isinstance(rows[0], RolloutRow):
+            rollouts = self.at_rest([row.rollout_id for row in rows if isinstance(row, RolloutRow)])
+            return [rollouts[row.rollout_id].position for row in rows if isinstance(row, RolloutRow)]
+        if isinstance(rows[0], AttemptRow):
+            keys = [(row.rollout_id, row.attempt_id) for row in rows if isinstance(row, AttemptRow)]
+            rollouts = self.at_rest([rollout_id for rollout_id, _ in keys])
+            return [rollouts[rollout_id].positions[attempt_id] for rollout_id, attempt_id in keys]
+        if isinstance(rows[0], WorkerRow):
+            return self._scores(self.keys.workers, [row.worker_id for row in rows if isinstance(row, WorkerRow)])
+        if isinstance(rows[0], ResourcesRow):
+            ids = [row.resources_id for row in rows if isinstance(row, ResourcesRow)]
+            return self._scores(self.keys.resources_ids, ids)
+        kept = [row for row in rows if isinstance(row, RecordRow)]
+        return self._scores(*self.places_of(kept))
+
+    def queue_positions(self, rollout_ids: Sequence[str]) -> list[int]:
+        """Read the scores in the queue; 0 for a rollout that has left it in the meantime."""
+        return self._scores(self.keys.queue, rollout_ids)
+
+    def _scores(self, key: str, members: Sequence[str]) -> list[int]:
+        found = self.query(*(("ZMSCORE", key, *part) for part in chunks(members)))
+        return [int(float(score or 0)) for scores in found for score in scores]
 
     # --- Rollouts
 
@@ -272,9 +300,15 @@ class RedisRows(RedisRunRecords):
     def insert_resources(self, row: ResourcesRow) -> None:
         """Add the version to the hash of its id."""
         cached_resources = self.cached_resources(row.resources_id)
-        self.new_resources.append((row, self.new_position()))
+        latest, position = cached_resources.latest, self.new_position()
+        if self.numbers is None or latest is None or self._is_older(latest, position):
+            latest = row  # a shard may get a copy of a version that is older than its latest
+        self.new_resources.append((row, position))
         current = {**cached_resources.current, row.resources_id: row}
-        self.written_resources = CachedResources(version=self.version, latest=row, current=current)
+        self.written_resources = CachedResources(version=self.version, latest=latest, current=current)
+
+    def _is_older(self, row: ResourcesRow, position: int) -> bool:
+        return self._scores(self.keys.resources_ids, [row.resources_id])[0] <= position
 
     def select_resources(self, query: Query) -> tuple[list[ResourcesRow], int]:
         """Read all current versions, and evaluate the query."""
@@ -332,8 +366,9 @@ def page_of_rollouts(rows: TransactionSnapshot, query: Query) -> Page:
     if query.logic == "and" or len(query.conditions) == 1:
         tests = {test.field: test for test in query.conditions if test.test == "one of"}
     if "rollout_id" in tests:
-        found = rows.at_rest(sorted(tests["rollout_id"].value)).values()
-        return evaluate([rollout.row for rollout in sorted(found, key=lambda rollout: rollout.position)], query)
+        found = rows.at_rest(sorted(tests["rollout_id"].value))
+        ordered = sorted(found.values(), key=lambda rollout: rollout.position)
+        return evaluate([rollout.row for rollout in ordered], query, lambda row: found[row.rollout_id].position)
     sets = [rows.keys.rollouts]
     if "status" in tests:
         sets = [rows.keys.status(status) for status in ROLLOUT_MOVES if status in tests["status"].value]
@@ -346,7 +381,10 @@ def page_of_rollouts(rows: TransactionSnapshot, query: Query) -> Page:
 
 def _in_order(rows: TransactionSnapshot, query: Query, sets: list[str]) -> Page:
     """Read only the page."""
-    first, last = query.offset, -1 if query.limit < 0 else query.offset + query.limit - 1
+    skipped = query.offset
+    if query.after is not None:
+        skipped += sum(rows.query(*(("ZCOUNT", name, "-inf", str(query.after.position)) for name in sets)))
+    first, last = skipped, -1 if query.limit < 0 else skipped + query.limit - 1
     sizes = [("ZCARD", name) for name in sets]
     if query.limit == 0:
         return [], sum(rows.query(*sizes))
@@ -360,10 +398,11 @@ def _in_order(rows: TransactionSnapshot, query: Query, sets: list[str]) -> Page:
 
 def _evaluated(rows: TransactionSnapshot, query: Query, sets: list[str]) -> Page:
     """Read the fields for filters and sorting of all rollouts, then read the page."""
-    (found,) = rows.query(("EACH", "0", "-1", rows.keys.rollout, " ".join(sets), "HMGET", "v", "state"))
-    versions = {name.decode(): version.decode() for name, (version, _) in found}
-    states = [row_without_bodies(name.decode(), state) for name, (_, state) in found]
-    page, total = evaluate(states, query)
+    (found,) = rows.query(("EACH", "0", "-1", rows.keys.rollout, " ".join(sets), "HMGET", "v", "state", "n"))
+    versions = {name.decode(): version.decode() for name, (version, _, _) in found}
+    positions = {name.decode(): int(position) for name, (_, _, position) in found}
+    states = [row_without_bodies(name.decode(), state) for name, (_, state, _) in found]
+    page, total = evaluate(states, query, lambda row: positions[row.rollout_id])
     at_rest = rows.at_rest([row.rollout_id for row in page])
     for name, rollout in at_rest.items():
         if rollout.version != versions[name]:

@@ -78,6 +78,11 @@ class RedisRunRecords(TransactionSnapshot):
                 self.record_changes += [("ZREM", name, *chunk) for name in sets]
                 self.record_changes.append(("DEL", *(prefix + name for name in chunk)))
 
+    def places_of(self, rows: Sequence[RecordRow]) -> tuple[str, list[str]]:
+        """Return the sorted set of all rows of this kind, and the rows' members."""
+        kind = type(rows[0])
+        return self._places(kind, None)[1][-1], [_member(kind, row.key) for row in rows]
+
     def _places(self, kind: type[RecordRow], run_id: str | None) -> tuple[str, list[str]]:
         """Return where rows are: the prefix of their keys, and the sorted sets of what follows it, the shortest first.
 

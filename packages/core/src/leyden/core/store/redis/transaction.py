@@ -103,7 +103,9 @@ class TransactionSnapshot(Rows):
         return ids
 
     def new_position(self) -> int:
-        """Reserve a position in the order of creation, which the commit will assign."""
+        """Reserve a position in the order of creation, which the commit will assign unless `numbers` gives it."""
+        if self.numbers is not None:
+            return next(self.numbers)
         self.new_positions += 1
         return -self.new_positions
 

@@ -36,11 +36,11 @@ from leyden.core.store.common.rows import (
     SpanTarget,
     WorkerRow,
 )
-from leyden.core.store.common.run_record_rows import RecordKey, RecordRow
-from leyden.core.store.query import Condition, Query
+from leyden.core.store.common.run_record_rows import RecordKey, RecordRow, RunRow, VersionRow
+from leyden.core.store.query import Condition, Place, Query
 from leyden.core.store.sql import run_records, schema
 from leyden.core.store.sql import statements as sql
-from leyden.core.store.sql.dialects import among, holds
+from leyden.core.store.sql.dialects import among, holds, listed
 
 R = TypeVar("R", bound=msgspec.Struct)
 Record = TypeVar("Record", bound=RecordRow)
@@ -63,6 +63,16 @@ def _count(table: FromClause) -> Select[int]:
 
 _HEARTBEAT_FIELDS = frozenset({"last_heartbeat_time", "deadline"})
 """Fields that change with every span and do not concern the status."""
+_KEYS_OF: Mapping[type[msgspec.Struct], tuple[Table, Sequence[str]]] = {
+    RolloutRow: (schema.rollouts, ("rollout_id",)),
+    AttemptRow: (schema.attempts, ("rollout_id", "attempt_id")),
+    ResourcesRow: (schema.resources, ("resources_id",)),
+    WorkerRow: (schema.workers, ("worker_id",)),
+    RunRow: (schema.runs, RunRow.KEY),
+    VersionRow: (schema.policy_versions, VersionRow.KEY),
+}
+"""By kind of row: its table, and the fields that identify a row."""
+_CURRENT: Mapping[Table, ColumnElement[bool]] = {schema.resources: schema.resources.c.current}
 _FORGETTING = 1 / 256
 """Probability with which a write also deletes old results, since two such deletions at once wait for each other."""
 
@@ -105,8 +115,12 @@ class SqlRows(Rows):
         return [kind(**row) for row in self._connection.execute(statement, parameters).mappings()]
 
     def _insert(self, table: Table, rows: Sequence[msgspec.Struct], **more: Any) -> None:
-        if rows:
-            self._insert_all(table, (*rows[0].__struct_fields__, *more), [{**asdict(row), **more} for row in rows])
+        if not rows:
+            return
+        given = [{**asdict(row), **more} for row in rows]
+        if self.numbers is not None:
+            given = [{**row, "id": number} for row, number in zip(given, self.numbers, strict=False)]
+        self._insert_all(table, tuple(given[0]), given)
 
     def _insert_all(self, table: Table, names: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> None:
         text, wanted = sql.compiled(sql.insert_into(table, names), self._dialect)
@@ -118,10 +132,12 @@ class SqlRows(Rows):
         table: Any = columns[0].table
         passing = and_(true(), *extra, *_filters(table, query))
         statement = select(*columns).where(passing).order_by(*_order(columns, query), table.c.id)
+        if query.after is not None:
+            statement = statement.where(_behind(table, query, query.after))
         if query.limit >= 0:
             statement = statement.limit(query.limit)
         rows = self._rows(kind, statement.offset(query.offset) if query.offset else statement)
-        if query.limit < 0 and not query.offset:
+        if query.limit < 0 and not query.offset and query.after is None:
             return rows, len(rows)
         return rows, self._connection.execute(_count(table).where(passing)).scalar_one()
 
@@ -136,6 +152,36 @@ class SqlRows(Rows):
             "queue_length": _count(schema.queue),
         }
         return {name: self._connection.execute(statement).scalar_one() for name, statement in counted.items()}
+
+    def positions(self, rows: Sequence[RolloutRow | AttemptRow | ResourcesRow | WorkerRow | RecordRow]) -> list[int]:
+        """Select `id` by the unique indexes."""
+        if not rows:
+            return []
+        table, names = _KEYS_OF[type(rows[0])]
+        keys = [tuple(getattr(row, name) for name in names) for row in rows]
+        return self._numbers_by_key(table.c.id, [table.c[name] for name in names], keys, _CURRENT.get(table))
+
+    def queue_positions(self, rollout_ids: Sequence[str]) -> list[int]:
+        """Select by the unique index."""
+        queue = schema.queue.c
+        return self._numbers_by_key(queue.position, [queue.rollout_id], [(name,) for name in rollout_ids])
+
+    def _numbers_by_key(
+        self,
+        number: Column[Any],
+        columns: Sequence[Column[Any]],
+        keys: Sequence[RecordKey],
+        extra: ColumnElement[bool] | None = None,
+    ) -> list[int]:
+        """Return the number of each key, all of which exist."""
+        if not keys:
+            return []
+        wanted = listed(*columns)
+        joined = and_(true() if extra is None else extra, *(column == wanted.c[column.name] for column in columns))
+        statement = select(*columns, number).join_from(wanted, number.table, joined)
+        found = self._connection.execute(statement, {"keys": json.dumps(keys)})
+        by_key = {tuple(row[:-1]): row[-1] for row in found}
+        return [by_key[key] for key in keys]
 
     # --- Rollouts
 
@@ -174,7 +220,14 @@ class SqlRows(Rows):
 
     def push(self, rollout_ids: Sequence[str]) -> None:
         """Insert into the queue; the position is an automatic key."""
-        self._insert_all(schema.queue, ("rollout_id",), [{"rollout_id": name} for name in rollout_ids])
+        if self.numbers is None:
+            self._insert_all(schema.queue, ("rollout_id",), [{"rollout_id": name} for name in rollout_ids])
+        else:
+            queued = [
+                {"position": number, "rollout_id": name}
+                for name, number in zip(rollout_ids, self.numbers, strict=False)
+            ]
+            self._insert_all(schema.queue, ("position", "rollout_id"), queued)
 
     def drop(self, rollout_id: str) -> None:
         """Delete from the queue."""
@@ -385,3 +438,18 @@ def _order(columns: sql.Columns, query: Query) -> list[ColumnElement[Any]]:
     if isinstance(column, Column) and not column.nullable:  # an index in this order can be used
         return ordered
     return [column.is_(None).desc() if descending else column.is_(None), *ordered]
+
+
+def _behind(table: Any, query: Query, place: Place) -> ColumnElement[bool]:
+    """Return a condition: the row comes after `place` in the order of `_order`, and of `id` for ties."""
+    behind_in_tie: ColumnElement[bool] = table.c.id > place.position
+    if query.sort_by is None:
+        return behind_in_tie
+    column, descending = table.c[query.sort_by], query.order == "desc"
+    if place.value is None:
+        behind = and_(column.is_(None), behind_in_tie)
+        return or_(behind, column.is_not(None)) if descending else behind
+    behind = or_(
+        column < place.value if descending else column > place.value, and_(column == place.value, behind_in_tie)
+    )
+    return behind if descending else or_(behind, column.is_(None))
