@@ -119,9 +119,7 @@ def check(query: Query, sortable: frozenset[str]) -> Query:
     return query
 
 
-def evaluate(
-    rows: Iterable[R], query: Query, position: Callable[[R], int] | None = None
-) -> tuple[list[R], int]:
+def evaluate(rows: Iterable[R], query: Query, position: Callable[[R], int] | None = None) -> tuple[list[R], int]:
     """Return the page of `rows` that matches `query`, and the number of matching rows before paging.
 
     `position` returns the position of a row, for a query with `after`.
@@ -132,9 +130,7 @@ def evaluate(
         found = _sorted(found, query.sort_by, query.order == "desc")
     if query.after is not None and position is not None:
         before, descending = query.after, query.order == "desc"
-        found = [
-            row for row in found if before.is_before(Place.of(row, position(row), query), descending=descending)
-        ]
+        found = [row for row in found if before.is_before(Place.of(row, position(row), query), descending=descending)]
     last = None if query.limit < 0 else query.offset + query.limit
     return found[query.offset : last], total
 

@@ -342,14 +342,7 @@ class LocalStore(LocalRunRecords):
         payload = encode(resources, "resources")
 
         def work(rows: Rows) -> ResourcesUpdate:
-            old = rows.resources(resources_id)
-            row = ResourcesRow(
-                resources_id=resources_id,
-                version=1 if old is None else old.version + 1,
-                create_time=rows.now if old is None else old.create_time,
-                update_time=rows.now,
-                resources=payload,
-            )
+            row = new_version(rows, resources_id, payload)
             rows.insert_resources(row)
             return to_resources(row)
 
@@ -362,6 +355,18 @@ class LocalStore(LocalRunRecords):
         check_ids(worker_id=worker_id)
         stats = None if heartbeat_stats is UNSET else encode(heartbeat_stats, "the statistics of a worker")
         return await self._write(lambda rows: to_worker(lifecycle.record_heartbeat(rows, worker_id, stats)))
+
+
+def new_version(rows: Rows, resources_id: str, payload: bytes) -> ResourcesRow:
+    """Return the next version of resources, which is not stored yet."""
+    old = rows.resources(resources_id)
+    return ResourcesRow(
+        resources_id=resources_id,
+        version=1 if old is None else old.version + 1,
+        create_time=rows.now if old is None else old.create_time,
+        update_time=rows.now,
+        resources=payload,
+    )
 
 
 def unless_due(work: Callable[[Rows], T]) -> Callable[[Rows], tuple[T] | None]:

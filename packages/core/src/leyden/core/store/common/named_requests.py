@@ -56,6 +56,12 @@ def idempotent_resources(
     return _run_once(rows, request_id, lambda: work(rows), lambda made: [(made.resources_id, made.version)], found)
 
 
+def recorded_version(resources_id: str, version: int) -> bytes:
+    """Return the recorded result of a request that made this version of resources."""
+    keys: _Keys = [(resources_id, version)]
+    return msgspec.msgpack.encode(keys)
+
+
 def _attempt_keys(made: Sequence[AttemptedRollout]) -> _Keys:
     return [(rollout.rollout_id, rollout.attempt.attempt_id) for rollout in made]
 

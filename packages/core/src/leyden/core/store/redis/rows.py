@@ -17,9 +17,9 @@ from leyden.core.store.common.rows import (
     SpanTarget,
     WorkerRow,
 )
+from leyden.core.store.common.run_record_rows import RecordRow
 from leyden.core.store.health_check import latest_heartbeat
 from leyden.core.store.query import Condition, Query, evaluate
-from leyden.core.store.common.run_record_rows import RecordRow
 from leyden.core.store.redis.cache import CachedResources
 from leyden.core.store.redis.codec import (
     UNORDERED,
@@ -70,20 +70,16 @@ class RedisRows(RedisRunRecords):
             rollouts = self.at_rest([rollout_id for rollout_id, _ in keys])
             return [rollouts[rollout_id].positions[attempt_id] for rollout_id, attempt_id in keys]
         if isinstance(rows[0], WorkerRow):
-            return self._scores(self.keys.workers, [row.worker_id for row in rows if isinstance(row, WorkerRow)])
+            return self.scores(self.keys.workers, [row.worker_id for row in rows if isinstance(row, WorkerRow)])
         if isinstance(rows[0], ResourcesRow):
             ids = [row.resources_id for row in rows if isinstance(row, ResourcesRow)]
-            return self._scores(self.keys.resources_ids, ids)
+            return self.scores(self.keys.resources_ids, ids)
         kept = [row for row in rows if isinstance(row, RecordRow)]
-        return self._scores(*self.places_of(kept))
+        return self.positions_of(kept)
 
     def queue_positions(self, rollout_ids: Sequence[str]) -> list[int]:
         """Read the scores in the queue; 0 for a rollout that has left it in the meantime."""
-        return self._scores(self.keys.queue, rollout_ids)
-
-    def _scores(self, key: str, members: Sequence[str]) -> list[int]:
-        found = self.query(*(("ZMSCORE", key, *part) for part in chunks(members)))
-        return [int(float(score or 0)) for scores in found for score in scores]
+        return self.scores(self.keys.queue, rollout_ids)
 
     # --- Rollouts
 
@@ -308,7 +304,7 @@ class RedisRows(RedisRunRecords):
         self.written_resources = CachedResources(version=self.version, latest=latest, current=current)
 
     def _is_older(self, row: ResourcesRow, position: int) -> bool:
-        return self._scores(self.keys.resources_ids, [row.resources_id])[0] <= position
+        return self.scores(self.keys.resources_ids, [row.resources_id])[0] <= position
 
     def select_resources(self, query: Query) -> tuple[list[ResourcesRow], int]:
         """Read all current versions, and evaluate the query."""
