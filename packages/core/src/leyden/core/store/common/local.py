@@ -64,8 +64,8 @@ class LocalStore(LocalRunRecords):
         self._notifier = Notifier()
         self._closed = False
         self._recent_calls = RecentCalls()
-        self.numbers: Iterator[int] | None = None
-        """Positions of all new rows where this store is a shard, as in `Rows.numbers`."""
+        self.given_positions: Iterator[int] | None = None
+        """Positions of all new rows where this store is a shard, as in `Rows.given_positions`."""
 
     @abstractmethod
     async def _transact(self, work: Callable[[Rows], T], *, write: bool, small: bool) -> T:

@@ -130,7 +130,7 @@ class Rows(RecordRows):
         self.now = now
         """Unix time of the transaction."""
         self.topics: set[str] = set()
-        self.numbers: Iterator[int] | None = None
+        self.given_positions: Iterator[int] | None = None
         """Positions of new rows, ascending, for a store that is a shard; None where the backend numbers them itself."""
 
     def positions(self, rows: Sequence[RolloutRow | AttemptRow | ResourcesRow | WorkerRow | RecordRow]) -> list[int]:

@@ -104,8 +104,8 @@ class PostgresRows(SqlRows):
     def _insert(self, table: Table, rows: Sequence[msgspec.Struct], **more: Any) -> None:
         if not rows:
             return
-        is_numbered = self.numbers is not None and table is not schema.spans
-        ids = list(islice(self.numbers or (), len(rows))) if is_numbered else []
+        is_numbered = self.given_positions is not None and table is not schema.spans
+        ids = list(islice(self.given_positions or (), len(rows))) if is_numbered else []
         names = (*rows[0].__struct_fields__, *more, *(("id",) if is_numbered else ()))
         if len(rows) <= _FEW:
             statement = sql.insert_into(table, names)
@@ -183,10 +183,10 @@ class PostgresRows(SqlRows):
         """Insert all with one statement."""
         if not rollout_ids:
             return
-        if self.numbers is None:
+        if self.given_positions is None:
             self._run_compiled(postgres.PUSH, keys=json.dumps(rollout_ids))
         else:
-            positions = list(islice(self.numbers, len(rollout_ids)))
+            positions = list(islice(self.given_positions, len(rollout_ids)))
             self._run_compiled(postgres.PUSH_NUMBERED, keys=json.dumps(rollout_ids), positions=json.dumps(positions))
 
     def head(self, limit: int) -> list[str]:
@@ -250,10 +250,10 @@ class PostgresRows(SqlRows):
 
     def put_worker(self, row: WorkerRow) -> None:
         """Insert or update with one statement."""
-        if self.numbers is None:
+        if self.given_positions is None:
             self._run_compiled(postgres.PUT_WORKER, **asdict(row))
         else:
-            self._run_compiled(postgres.PUT_NUMBERED_WORKER, **asdict(row), id=next(self.numbers))
+            self._run_compiled(postgres.PUT_NUMBERED_WORKER, **asdict(row), id=next(self.given_positions))
 
 
 def _by_span(keys: Sequence[SpanKey]) -> list[tuple[str, str, str]]:

@@ -134,7 +134,7 @@ class PostgresStore(LocalStore):
 
     def _run(self, work: Callable[[PostgresRows], T], write: bool) -> T:
         def numbered(rows: PostgresRows) -> T:
-            rows.numbers = self.numbers
+            rows.given_positions = self.given_positions
             return work(rows)
 
         result, rows = self._database.run(numbered, self._payload, writes=write)

@@ -297,7 +297,7 @@ class RedisRows(RedisRunRecords):
         """Add the version to the hash of its id."""
         cached_resources = self.cached_resources(row.resources_id)
         latest, position = cached_resources.latest, self.new_position()
-        if self.numbers is None or latest is None or self._is_older(latest, position):
+        if self.given_positions is None or latest is None or self._is_older(latest, position):
             latest = row  # a shard may get a copy of a version that is older than its latest
         self.new_resources.append((row, position))
         current = {**cached_resources.current, row.resources_id: row}

@@ -156,14 +156,14 @@ def _reading_head(limit: int) -> Callable[[Rows], list[tuple[int, str]]]:
 
 
 def _claiming(numbers: Sequence[int], worker_id: str | None, request_id: str | None) -> Callable[[LocalStore], Any]:
-    """Return a call that claims one rollout for each of `numbers`, which become the positions of their attempts."""
+    """Return a call that claims one rollout for each of `numbers`, the positions of their attempts."""
     tries = 0
 
     def claim(rows: Rows) -> list[AttemptedRollout]:
         nonlocal tries
         tries += 1
         if tries == 1:  # if it is repeated, another attempt may have one of these numbers
-            rows.numbers = chain(numbers, NUMBERS)
+            rows.given_positions = chain(numbers, NUMBERS)
         return idempotent_attempts(rows, request_id, lambda rows: lifecycle.claim(rows, len(numbers), worker_id))
 
     return lambda store: store.transact(claim, write=True)

@@ -185,5 +185,5 @@ def _writing(work: Callable[[Rows], bool]) -> Callable[[LocalStore], Awaitable[b
 
 
 def _insert(rows: Rows, copy: _Copy) -> None:
-    rows.numbers = chain([copy.position], NUMBERS)
+    rows.given_positions = chain([copy.position], NUMBERS)
     rows.insert_resources(copy.row)

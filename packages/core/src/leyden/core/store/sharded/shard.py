@@ -142,7 +142,7 @@ class Shard:
             if not isinstance(opened, LocalStore):
                 await opened.close()
                 raise UsageError(f"{self.address} cannot be a shard")
-            opened.numbers = NUMBERS
+            opened.given_positions = NUMBERS
             self._store = opened
             if self._closed.is_set():
                 await opened.close()

@@ -239,8 +239,12 @@ class ShardedStore(ShardedRunRecords):
         offset: int = 0,
     ) -> Page[Attempt]:
         """Return the attempts of a rollout."""
-        named = {"sort_by": sort_by, "sort_order": sort_order, "limit": limit, "offset": offset}
-        return await self._on(rollout_id, lambda store: store.query_attempts(rollout_id, **named))
+        return await self._on(
+            rollout_id,
+            lambda store: store.query_attempts(
+                rollout_id, sort_by=sort_by, sort_order=sort_order, limit=limit, offset=offset
+            ),
+        )
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
         """Return the attempt with the highest sequence id."""

@@ -118,8 +118,8 @@ class SqlRows(Rows):
         if not rows:
             return
         given = [{**asdict(row), **more} for row in rows]
-        if self.numbers is not None:
-            given = [{**row, "id": number} for row, number in zip(given, self.numbers, strict=False)]
+        if self.given_positions is not None:
+            given = [{**row, "id": number} for row, number in zip(given, self.given_positions, strict=False)]
         self._insert_all(table, tuple(given[0]), given)
 
     def _insert_all(self, table: Table, names: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> None:
@@ -220,12 +220,12 @@ class SqlRows(Rows):
 
     def push(self, rollout_ids: Sequence[str]) -> None:
         """Insert into the queue; the position is an automatic key."""
-        if self.numbers is None:
+        if self.given_positions is None:
             self._insert_all(schema.queue, ("rollout_id",), [{"rollout_id": name} for name in rollout_ids])
         else:
             queued = [
                 {"position": number, "rollout_id": name}
-                for name, number in zip(rollout_ids, self.numbers, strict=False)
+                for name, number in zip(rollout_ids, self.given_positions, strict=False)
             ]
             self._insert_all(schema.queue, ("position", "rollout_id"), queued)
 
