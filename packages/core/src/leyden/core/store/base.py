@@ -52,8 +52,8 @@ class LightningStore(RunRecords):
         """Return counts of the stored objects, and the kind of the store.
 
         Keys: `name` (`memory`, `sqlite`, `postgresql`, `redis` or `shard`), `uptime` (seconds since its process opened
-        it), `total_rollouts`, `total_attempts`, `total_spans`, `total_resources`, `total_workers`, `queue_length`. A store
-        in memory adds `span_bytes`, `evicted_attempts` and `evicted_spans`. One over shards adds `shards`.
+        it), `total_rollouts`, `total_attempts`, `total_spans`, `total_resources`, `total_workers`, `queue_length`. A
+        store in memory adds `span_bytes`, `evicted_attempts` and `evicted_spans`. One over shards adds `shards`.
         """
 
     def otlp_traces_endpoint(self) -> str | None:

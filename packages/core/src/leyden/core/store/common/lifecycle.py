@@ -5,6 +5,7 @@ error therefore leaves a backend without rollback unchanged.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -48,8 +49,11 @@ def new_rollout_id() -> str:
     return f"ro-{uuid4().hex[:16]}"
 
 
-def enqueue(rows: Rows, requests: Sequence[EnqueueRollout]) -> list[Rollout]:
-    """Store and queue new rollouts and return all; a rollout whose id is already stored is returned unchanged."""
+def enqueue(rows: Rows, requests: Sequence[EnqueueRollout], positions: Sequence[int] = ()) -> list[Rollout]:
+    """Store and queue new rollouts and return all; a rollout whose id is already stored is returned unchanged.
+
+    On a shard, `positions` has the positions of the rollouts and of their places in the queue, if they are given.
+    """
     stored = rows.rollouts([request.rollout_id for request in requests if request.rollout_id is not None])
     new: dict[str, RolloutRow] = {}
     ids: list[str] = []
@@ -58,6 +62,10 @@ def enqueue(rows: Rows, requests: Sequence[EnqueueRollout]) -> list[Rollout]:
         ids.append(rollout_id)
         if rollout_id not in stored and rollout_id not in new:
             new[rollout_id] = _new_rollout(rows, rollout_id, request, "queuing")
+    if positions:
+        first = dict(zip(reversed(ids), reversed(positions), strict=True))
+        given = [first[rollout_id] for rollout_id in new]
+        rows.given_positions = chain(given, given, rows.given_positions or ())
     rows.insert_rollouts(list(new.values()))
     rows.push(list(new))
     if new:

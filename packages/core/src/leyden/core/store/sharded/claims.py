@@ -17,7 +17,7 @@ from leyden.core.store.common.named_requests import idempotent_attempts
 from leyden.core.store.common.notifier import Waiter
 from leyden.core.store.common.rows import Rows, encode
 from leyden.core.store.sharded.locations import DUPLICATE, Locations, best, copies_of, is_own_id
-from leyden.core.store.sharded.numbers import NUMBERS
+from leyden.core.store.sharded.numbers import NUMBERS, for_each_try
 from leyden.core.store.sharded.shard import Shard
 from leyden.core.store.sharded.shard_list import LOOK_SECONDS
 from leyden.core.store.sharded.shards import RETURNED, SOON, Shards
@@ -157,13 +157,10 @@ def _reading_head(limit: int) -> Callable[[Rows], list[tuple[int, str]]]:
 
 def _claiming(numbers: Sequence[int], worker_id: str | None, request_id: str | None) -> Callable[[LocalStore], Any]:
     """Return a call that claims one rollout for each of `numbers`, the positions of their attempts."""
-    tries = 0
+    positions = for_each_try(numbers)
 
     def claim(rows: Rows) -> list[AttemptedRollout]:
-        nonlocal tries
-        tries += 1
-        if tries == 1:  # if it is repeated, another attempt may have one of these numbers
-            rows.given_positions = chain(numbers, NUMBERS)
+        rows.given_positions = chain(positions(), NUMBERS)
         return idempotent_attempts(rows, request_id, lambda rows: lifecycle.claim(rows, len(numbers), worker_id))
 
     return lambda store: store.transact(claim, write=True)

@@ -1,6 +1,6 @@
 """New rollouts: which shard each is placed on, and that a rollout whose id is already stored is not stored again."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -8,14 +8,19 @@ from msgspec.structs import replace
 from leyden.core.data.rollout import AttemptedRollout, EnqueueRollout, Rollout, RolloutConfig
 from leyden.core.errors import CallRefused, StoreError
 from leyden.core.store.common import lifecycle
+from leyden.core.store.common.local import LocalStore
 from leyden.core.store.common.named_requests import idempotent_attempts
 from leyden.core.store.common.rows import Rows, encode
 from leyden.core.store.sharded.locations import Copy, Locations, best, copies_of, new_rollout_id
+from leyden.core.store.sharded.numbers import NUMBERS, for_each_try
 from leyden.core.store.sharded.placement import ranked, weight
 from leyden.core.store.sharded.resources import SharedResources, Version, latest_version
 from leyden.core.store.sharded.shard import Shard
 from leyden.core.store.sharded.shards import SOON, Answers, Shards
 from leyden.core.store.state_and_retry_rules import check_config, check_mode
+
+_FEW = 8
+"""Up to this many rollouts count as a small write."""
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -54,12 +59,11 @@ class Enqueueing:
                 shard: each.copies[rollout_id] for shard, each in known.by_shard.items() if rollout_id in each.copies
             }
             shards[rollout_id] = best(rollout_id, copies) or _chosen(usable, rollout_id, known)
-        parts: dict[Shard, list[EnqueueRollout]] = {}
-        for rollout_id, request in zip(ids, requests, strict=True):
-            parts.setdefault(shards[rollout_id], []).append(replace(request, rollout_id=rollout_id))
-        stored = await self._shards.call_all(
-            {shard: lambda store, part=part: store.enqueue_many_rollouts(part) for shard, part in parts.items()}
-        )
+        parts: dict[Shard, list[tuple[int, EnqueueRollout]]] = {}
+        for position, rollout_id, request in zip(NUMBERS.block(len(ids)), ids, requests, strict=True):
+            named_request = replace(request, rollout_id=rollout_id)
+            parts.setdefault(shards[rollout_id], []).append((position, named_request))
+        stored = await self._shards.call_all({shard: _storing(part) for shard, part in parts.items()})
         for shard, rollouts in stored.items():
             self._locations.note([rollout.rollout_id for rollout in rollouts], shard)
         left = {shard: iter(rollouts) for shard, rollouts in stored.items()}
@@ -104,6 +108,16 @@ class Enqueueing:
             rollout_id = new_rollout_id()
             if max({shard, *usable}, key=lambda each: weight(each.name, rollout_id)) is shard:
                 return rollout_id
+
+
+def _storing(part: Sequence[tuple[int, EnqueueRollout]]) -> Callable[[LocalStore], Awaitable[list[Rollout]]]:
+    """Return a call that queues rollouts, each at its position."""
+    positions, requests = for_each_try([position for position, _ in part]), [request for _, request in part]
+
+    def work(rows: Rows) -> list[Rollout]:
+        return lifecycle.enqueue(rows, requests, positions())
+
+    return lambda store: store.transact(work, write=True, small=len(part) <= _FEW)
 
 
 def _chosen(usable: Sequence[Shard], key: str, known: Answers[_Known]) -> Shard:
