@@ -140,8 +140,10 @@ class Claims:
         return kept
 
     async def _note_idle(self, worker_id: str, request_id: str | None) -> list[AttemptedRollout]:
-        """Record on the worker's own shard that it found nothing, unless something was queued there just now."""
-        shard = await self._shards.first_reachable(worker_id)
+        """Record that a worker found nothing, where it is busy or on its own shard; claim what was queued just now."""
+        answers = await self._shards.ask(lambda rows: rows.worker(worker_id), seconds=SOON)
+        busy = [shard for shard, row in answers.by_shard.items() if row is not None and row.status == "busy"]
+        shard = busy[0] if busy else await self._shards.first_reachable(worker_id)
         found = await shard.call(_claiming([next(NUMBERS)], worker_id, request_id))
         self._locations.note([each.rollout_id for each in found], shard)
         return await self._without_duplicates(shard, found)

@@ -1,5 +1,6 @@
 """Workers of all shards: each shard knows a worker by the attempts that it has of it, and the rows are merged."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -41,6 +42,9 @@ def merged(parts: Sequence[WorkerPart]) -> WorkerRow:
     """
     busy = [part for part in parts if part.row.status == "busy"]
     lead = max(busy, key=lambda part: part.attempt) if busy else max(parts, key=lambda part: _last_time(part.row))
+    # on another shard, it became idle at most for that shard while it was busy here
+    before = min((part.row.last_busy_time or 0.0 for part in busy), default=math.inf)
+    idle = (time for time in (part.row.last_idle_time for part in parts) if time is None or time <= before)
     heard = max(parts, key=lambda part: part.row.last_heartbeat_time or 0.0)
     return replace(
         lead.row,
@@ -48,7 +52,7 @@ def merged(parts: Sequence[WorkerPart]) -> WorkerRow:
         last_heartbeat_time=_latest(part.row.last_heartbeat_time for part in parts),
         last_dequeue_time=_latest(part.row.last_dequeue_time for part in parts),
         last_busy_time=_latest(part.row.last_busy_time for part in parts),
-        last_idle_time=_latest(part.row.last_idle_time for part in parts),
+        last_idle_time=_latest(idle),
     )
 
 
