@@ -10,7 +10,7 @@ async def main(uri: str, worker_id: str) -> None:
     store = await open_store(uri)
     while claims := await store.dequeue_many_rollouts(limit=5, worker_id=worker_id, timeout=1.0):
         for claim in claims:
-            print(claim.rollout_id, flush=True)
+            sys.stdout.write(f"{claim.rollout_id}\n")
             await store.update_attempt(claim.rollout_id, "latest", status="succeeded")
     await store.close()
 

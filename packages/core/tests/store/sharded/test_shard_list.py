@@ -44,14 +44,14 @@ async def test_a_uri_without_a_file_is_refused(uri: str) -> None:
 
 
 async def test_a_missing_list_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot read the list of shards .*: No such file"):
+    with pytest.raises(UsageError, match=r"cannot read the list of shards .*: No such file"):
         await open_store(f"shard:///{tmp_path}/shards.yaml")
 
 
 async def test_no_shard_that_can_be_opened_is_an_error_with_every_reason(tmp_path: Path) -> None:
     uri = write_list(tmp_path / "shards.yaml", {"a": "sqlite:///x/a.db", "b": "sqlite:///y/b.db"})
     with pytest.raises(
-        UsageError, match="no shard in .* can be opened: a: .*No such file.*; b: .*No such file"
+        UsageError, match=r"no shard in .* can be opened: a: .*No such file.*; b: .*No such file"
     ) as raised:
         await open_store(uri)
     assert "\n" not in str(raised.value)

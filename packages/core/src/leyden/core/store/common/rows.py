@@ -140,8 +140,8 @@ class Rows(RecordRows):
         """
         raise NotImplementedError
 
-    def queue_positions(self, rollout_ids: Sequence[str]) -> list[int]:
-        """Return the position of each of these queued rollouts in the queue."""
+    def queue_head(self, limit: int) -> list[tuple[int, str]]:
+        """Return up to `limit` ids from the front of the queue, each after its position; nothing is claimed."""
         raise NotImplementedError
 
     @abstractmethod

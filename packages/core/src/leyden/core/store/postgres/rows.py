@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import asdict, astuple
-from sqlalchemy import ClauseElement, Column, ColumnElement, Connection, Table
+from sqlalchemy import ClauseElement, Connection, Table
 
 from leyden.core.store.common.rows import AttemptKey, Changes, RolloutRow, SpanKey, SpanRow, SpanTarget, WorkerRow
-from leyden.core.store.common.run_record_rows import RecordKey
 from leyden.core.store.postgres import statements as postgres
 from leyden.core.store.sql import schema
 from leyden.core.store.sql import statements as sql
@@ -128,19 +127,6 @@ class PostgresRows(SqlRows):
         if claimed.keys() >= set(rollout_ids):
             return claimed
         return {row.rollout_id: row for row in structs_of(RolloutRow, self._by_ids(postgres.ROLLOUTS, rollout_ids))}
-
-    def _numbers_by_key(
-        self,
-        number: Column[Any],
-        columns: Sequence[Column[Any]],
-        keys: Sequence[RecordKey],
-        extra: ColumnElement[bool] | None = None,
-    ) -> list[int]:
-        """Select outside of the pipeline, which the statements of SQLAlchemy do not use."""
-        if not self._writes:
-            return super()._numbers_by_key(number, columns, keys, extra)
-        with self._unpiped():
-            return super()._numbers_by_key(number, columns, keys, extra)
 
     def _by_ids(self, pair: tuple[ClauseElement, ClauseElement], rollout_ids: Sequence[str]) -> Any:
         one, several = pair

@@ -77,9 +77,10 @@ class RedisRows(RedisRunRecords):
         kept = [row for row in rows if isinstance(row, RecordRow)]
         return self.positions_of(kept)
 
-    def queue_positions(self, rollout_ids: Sequence[str]) -> list[int]:
-        """Read the scores in the queue; 0 for a rollout that has left it in the meantime."""
-        return self.scores(self.keys.queue, rollout_ids)
+    def queue_head(self, limit: int) -> list[tuple[int, str]]:
+        """Read the first members of the queue with their scores."""
+        (flat,) = self.query(("ZRANGE", self.keys.queue, "0", str(limit - 1), "WITHSCORES"))
+        return [(int(float(score)), name.decode()) for name, score in zip(flat[::2], flat[1::2], strict=True)]
 
     # --- Rollouts
 

@@ -150,11 +150,7 @@ class Claims:
 
 
 def _reading_head(limit: int) -> Callable[[Rows], list[tuple[int, str]]]:
-    def read(rows: Rows) -> list[tuple[int, str]]:
-        ids = rows.head(limit)
-        return list(zip(rows.queue_positions(ids), ids, strict=True))
-
-    return read
+    return lambda rows: rows.queue_head(limit)
 
 
 def _claiming(numbers: Sequence[int], worker_id: str | None, request_id: str | None) -> Callable[[LocalStore], Any]:

@@ -36,11 +36,11 @@ from leyden.core.store.common.rows import (
     SpanTarget,
     WorkerRow,
 )
-from leyden.core.store.common.run_record_rows import RecordKey, RecordRow, RunRow, VersionRow
+from leyden.core.store.common.run_record_rows import RecordKey, RecordRow
 from leyden.core.store.query import Condition, Place, Query
 from leyden.core.store.sql import run_records, schema
 from leyden.core.store.sql import statements as sql
-from leyden.core.store.sql.dialects import among, holds, listed
+from leyden.core.store.sql.dialects import among, holds
 
 R = TypeVar("R", bound=msgspec.Struct)
 Record = TypeVar("Record", bound=RecordRow)
@@ -63,16 +63,6 @@ def _count(table: FromClause) -> Select[int]:
 
 _HEARTBEAT_FIELDS = frozenset({"last_heartbeat_time", "deadline"})
 """Fields that change with every span and do not concern the status."""
-_KEYS_OF: Mapping[type[msgspec.Struct], tuple[Table, Sequence[str]]] = {
-    RolloutRow: (schema.rollouts, ("rollout_id",)),
-    AttemptRow: (schema.attempts, ("rollout_id", "attempt_id")),
-    ResourcesRow: (schema.resources, ("resources_id",)),
-    WorkerRow: (schema.workers, ("worker_id",)),
-    RunRow: (schema.runs, RunRow.KEY),
-    VersionRow: (schema.policy_versions, VersionRow.KEY),
-}
-"""By kind of row: its table, and the fields that identify a row."""
-_CURRENT: Mapping[Table, ColumnElement[bool]] = {schema.resources: schema.resources.c.current}
 _FORGETTING = 1 / 256
 """Probability with which a write also deletes old results, since two such deletions at once wait for each other."""
 
@@ -157,31 +147,14 @@ class SqlRows(Rows):
         """Select `id` by the unique indexes."""
         if not rows:
             return []
-        table, names = _KEYS_OF[type(rows[0])]
-        keys = [tuple(getattr(row, name) for name in names) for row in rows]
-        return self._numbers_by_key(table.c.id, [table.c[name] for name in names], keys, _CURRENT.get(table))
-
-    def queue_positions(self, rollout_ids: Sequence[str]) -> list[int]:
-        """Select by the unique index."""
-        queue = schema.queue.c
-        return self._numbers_by_key(queue.position, [queue.rollout_id], [(name,) for name in rollout_ids])
-
-    def _numbers_by_key(
-        self,
-        number: Column[Any],
-        columns: Sequence[Column[Any]],
-        keys: Sequence[RecordKey],
-        extra: ColumnElement[bool] | None = None,
-    ) -> list[int]:
-        """Return the number of each key, all of which exist."""
-        if not keys:
-            return []
-        wanted = listed(*columns)
-        joined = and_(true() if extra is None else extra, *(column == wanted.c[column.name] for column in columns))
-        statement = select(*columns, number).join_from(wanted, number.table, joined)
-        found = self._connection.execute(statement, {"keys": json.dumps(keys)})
-        by_key = {tuple(row[:-1]): row[-1] for row in found}
+        keys = [tuple(getattr(row, name) for name in sql.KEY_FIELDS[type(row)]) for row in rows]
+        found = self._run_compiled(sql.POSITIONS[type(rows[0])], keys=json.dumps(keys))
+        by_key = {tuple(row[1:]): row[0] for row in found}
         return [by_key[key] for key in keys]
+
+    def queue_head(self, limit: int) -> list[tuple[int, str]]:
+        """Select by position."""
+        return [(row[0], row[1]) for row in self._run_compiled(sql.HEAD_WITH_POSITIONS, limit=limit)]
 
     # --- Rollouts
 
