@@ -10,7 +10,7 @@ Every shard is a server or a file of its own on this machine. Measured are:
 - claim: rollouts a second that eight processes claim and end one by one, until none is left. `once` is whether every
   rollout was claimed, and by one process only.
 - killed: two shards in Redis; one is killed while processes write, and started again a few seconds later. `lost` is the
-  number of acknowledged spans that are not there afterwards. `rate away` is the rate of all calls meanwhile.
+  number of acknowledged spans that are not there afterwards, and `named` the number of errors that name the shard.
 
 Shards share the machine's processors with the writers: where those are busy, more shards do not make it faster.
 `busy` is the share of all processors that the writers alone have used.
@@ -174,8 +174,10 @@ def claim(backend: str, shards: int, rollouts: int, processes: int) -> Row:
 async def count_spans(uri: str) -> int:
     """Return the number of spans, once all shards can be reached."""
     store = await open_store(uri)
-    while any("problem" in shard for shard in (found := await store.statistics())["shards"].values()):
+    found = await store.statistics()
+    while any("problem" in shard for shard in found["shards"].values()):
         await asyncio.sleep(0.1)
+        found = await store.statistics()
     await store.close()
     return found["total_spans"]
 

@@ -1,4 +1,4 @@
-"""One process of `benchmarks/shards.py`: it stores spans in a store, or claims rollouts, when its standard input says so.
+"""One process of `benchmarks/shards.py`: it stores spans, or claims rollouts, once it gets a line on standard input.
 
 python -m stores.sharding write URI SPANS
 python -m stores.sharding claim URI

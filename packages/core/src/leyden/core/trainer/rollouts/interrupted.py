@@ -47,7 +47,8 @@ async def set_aside(store_uri: str) -> None:
     # The clock stands still: the store must not time out attempts for the time in which no process ran.
     store = await open_store(store_uri, clock=lambda: 0.0)
     try:
-        left = [rollout for rollout in await store.query_rollouts() if _is_unfinished(rollout)]
+        found = (await store.query_rollouts()).complete()
+        left = [rollout for rollout in found if _is_unfinished(rollout)]
         for rollout in left:
             await store.update_rollout(
                 rollout.rollout_id,
