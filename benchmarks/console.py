@@ -47,7 +47,6 @@ from leyden.core.data.rollout import EnqueueRollout
 from leyden.core.data.span import Span
 from leyden.core.errors import RunError
 from leyden.core.store.base import LightningStore
-from leyden.core.store.open import open_store
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
@@ -332,7 +331,7 @@ def fill(folder: RunFolder, count: int, step: int = 1) -> None:
 
 
 async def _fill(folder: RunFolder, count: int, step: int) -> None:
-    store = await open_store(folder.store_uri)
+    store = await folder.store_location.open()
     try:
         for first in range(0, count, 100):
             await add(store, folder, step + first // 100, min(100, count - first))

@@ -12,6 +12,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from kills import gateway_checks, training_checks
 from kills.gateway import GatewayCampaign
 from kills.processes import marked, wait_until
 from kills.showing import Findings, show
-from kills.training import TrainingCampaign
+from kills.store_backends import BACKENDS, Backend
+from kills.training import VICTIMS, TrainingCampaign
 
 ENDING_SECONDS = 10.0
 """For which what was started may outlive the campaign."""
@@ -30,9 +32,15 @@ LONG = 20
 """From so many kills on, everything must have happened."""
 
 
-def kill_training(folder: Path, kills: int, seed: int, told: Callable[[], object]) -> Findings:
-    """Kill a training run, go on with it, and hold what it kept against what was noted."""
-    campaign = TrainingCampaign(folder, kills, seed, told)
+def kill_training(
+    folder: Path, kills: int, seed: int, told: Callable[[], object], shared: Backend | None = None
+) -> Findings:
+    """Kill a training run, go on with it, and hold what it kept against what was noted.
+
+    With `shared`, it keeps its rollouts in that store, whose server is killed as well.
+    """
+    victims = VICTIMS if shared is None else (*VICTIMS, "server")
+    campaign = TrainingCampaign(folder, kills, seed, told, victims=victims, shared=shared)
     try:
         found = campaign.work()
     finally:
@@ -48,11 +56,12 @@ def kill_training(folder: Path, kills: int, seed: int, told: Callable[[], object
         "failures unexplained": training_checks.failures_unexplained(kept),
         "steps wrong": training_checks.steps_wrong(run, kept, found.steps),
         "report wrong": training_checks.report_wrong(run, kept, found.steps),
-        "store broken": training_checks.store_broken(run.path / "store.db"),
+        "store broken": [] if shared is not None else training_checks.store_broken(run.path / "store.db"),
     }
     return {
         "drivers killed": found.kills["driver"],
         "workers killed": found.kills["worker"],
+        **({} if shared is None else {"servers of the store killed": found.kills["server"]}),
         **{f"killed at {moment}": times for moment, times in sorted(found.moments.items())},
         "steps": found.steps,
         "rollouts": len(kept.rollouts),
@@ -61,6 +70,12 @@ def kill_training(folder: Path, kills: int, seed: int, told: Callable[[], object
         "rollouts given up": sum(rollout.status != "succeeded" for rollout in kept.rollouts),
         "largest deviation of a first importance ratio": training_checks.largest_deviation(run),
     }, wrong
+
+
+def kill_with_store(kind: str, folder: Path, kills: int, seed: int, told: Callable[[], object]) -> Findings:
+    """Kill a training run that keeps its rollouts in a store of this kind, and the store's server."""
+    with BACKENDS[kind]() as shared:
+        return kill_training(folder, kills, seed, told, shared)
 
 
 def kill_gateway(folder: Path, kills: int, seed: int, told: Callable[[], object]) -> Findings:
@@ -99,13 +114,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--store",
+        choices=sorted(BACKENDS),
+        help="keep the rollouts of the training in a store of this kind, kill its server, too, and go on elsewhere "
+        "whenever the driver was killed; without gateway",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write what was found")
     options = parser.parse_args()
     console, result, failed = Console(), dict[str, Any](), False
-    halves = {
-        "training": (kill_training, options.kills // 2),
-        "gateway": (kill_gateway, options.kills - options.kills // 2),
+    half_of_kills = options.kills // 2
+    halves: dict[str, tuple[Callable[..., Findings], int]] = {
+        "training": (kill_training, half_of_kills),
+        "gateway": (kill_gateway, options.kills - half_of_kills),
     }
+    if options.store:
+        halves = {f"training, {options.store}": (partial(kill_with_store, options.store), options.kills)}
     for name, (half, kills) in halves.items():
         with (
             tempfile.TemporaryDirectory(prefix=f"leyden-kills-{name}-") as folder,

@@ -11,7 +11,6 @@ import safetensors.torch
 import torch
 
 from kills import resuming
-from leyden.core.store.open import open_store
 from leyden.core.trainer.run_folder.folder import RunFolder
 from resume_campaign import UNDISTURBED, kill_and_compare
 
@@ -19,7 +18,7 @@ FILES: Any = safetensors.torch
 
 
 async def add_a_rollout(run: RunFolder) -> None:
-    store = await open_store(run.store_uri)
+    store = await run.store_location.open()
     try:
         await store.start_rollout("one more", mode="train")
     finally:

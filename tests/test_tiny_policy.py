@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
 from leyden.core.trainer.rollouts.offline import read_store
+from leyden.core.trainer.run_folder.store_location import StoreLocation
 from leyden.core.trajectory.select import Selector
 from make_tiny_policy import make, scaled
 from record_expert import record_expert
@@ -255,7 +256,7 @@ def test_an_experts_rollouts_are_imitated_by_another_policy(tokenizer: PreTraine
     store = f"sqlite:///{tmp_path}/expert.db"
     assert asyncio.run(record_expert(load_expert("calculator"), store, count=6, seed=0)) == 6
     codec = HuggingFaceCodec(str(POLICY))
-    found = asyncio.run(read_store(store, codec, Selector()))
+    found = asyncio.run(read_store(StoreLocation(store), codec, Selector()))
     assert len(found.ids) == 6 and not found.left_out and not found.calls_left_out
     rollouts = [rollout for group in found.groups for rollout in group.trajectories]
     answers = [tokenizer.decode(list(call.response_ids)) for rollout in rollouts for call in rollout.transitions]

@@ -5,6 +5,7 @@ The driver is gateway, engine and store as well. Knows nothing of what must hold
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -14,10 +15,12 @@ from pathlib import Path
 from random import Random
 
 from kills.processes import ENVIRONMENT, kill, wait_until, workers
+from kills.store_backends import Backend
 from leyden.core.data.rollout import FINISHED_ROLLOUT, AttemptedRollout
-from leyden.core.store.open import open_store
 from leyden.core.trainer.rollouts.interrupted import ABANDONED
+from leyden.core.trainer.run_folder.artifacts import LIST
 from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.store_location import StoreLocation, remember_store
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "calculator_langgraph"
@@ -65,8 +68,15 @@ class TrainingCampaign:
         *,
         victims: Sequence[str] = VICTIMS,
         more: Sequence[str] = (),
+        shared: Backend | None = None,
     ) -> None:
+        """With `shared`, rollouts are kept there, and the run goes on on another machine when its driver was killed."""
         self.folder, self.run = folder, RunFolder(folder / NAME)
+        self._shared = shared
+        if shared is not None:
+            remember_store(shared.uri)
+        self._was_server_killed = False
+        self._run_id: str | None = None
         self.journal = folder / "journal.jsonl"
         self.found = TrainingKills(steps=STEPS_AT_ONCE)
         self._random, self._told = Random(f"training {seed}"), told
@@ -87,6 +97,10 @@ class TrainingCampaign:
                     self._told()
             elif self._driver.wait() == 0:
                 self.found.steps += STEPS_AT_ONCE
+                self._driver = self._start()
+            elif self._was_server_killed:
+                self.found.moments["stopped without its store"] += 1
+                self._was_server_killed = False
                 self._driver = self._start()
             else:
                 break
@@ -109,8 +123,11 @@ class TrainingCampaign:
             *("--workers", "2", "--concurrency", "6", "--name", NAME),
             *("--checkpoint-every", "2"),  # so that steps are lost, and taken again from the same rollouts
         ]
-        arguments = ["--resume", NAME] if self.run.config_file.exists() else [*begin, *self._more]
-        plan = ["--steps", str(self.found.steps), "--runs", str(self.folder), "--quiet"]
+        stored = [] if self._shared is None else ["--store", self._shared.uri]
+        if self._shared is not None:
+            begin += ["--artifacts", str(self.folder / "copies")]
+        arguments = [*(["--resume", self._name] if self._has_begun() else [*begin, *self._more]), *stored]
+        plan = ["--steps", str(self.found.steps), "--runs", str(self.run.path.parent), "--quiet"]
         with self._log(self._sittings).open("wb") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "leyden.core.cli", "train", *arguments, *plan],
@@ -127,6 +144,33 @@ class TrainingCampaign:
                 stdout=log,
                 stderr=log,
             )
+
+    @property
+    def _name(self) -> str:
+        # a run that was killed before its first record is known to its folder alone
+        return f"{self._shared.uri}#{NAME}" if self._shared is not None and self._is_stored() else NAME
+
+    def _has_begun(self) -> bool:
+        return self.run.config_file.exists() or (self._sittings > 1 and self._shared is not None and self._is_stored())
+
+    def _is_stored(self) -> bool:
+        """Whether the store knows the run, so that it can go on on another machine."""
+        return any((self.folder / "copies").glob(f"*/{LIST}"))
+
+    def _location(self) -> StoreLocation | None:
+        """Where the run's rollouts are; None before it has begun."""
+        if self._shared is None:
+            return self.run.store_location if self.run.config_file.exists() else None
+        self._run_id = self._run_id or self.run.known_run_id()
+        return None if self._run_id is None else StoreLocation(self._shared.uri, self._run_id)
+
+    def _leave_machine(self) -> None:
+        """Lose the machine: the run's folder is gone, and the next one has an empty folder of runs."""
+        if not self._is_stored():
+            return
+        shutil.rmtree(self.run.path)
+        self.run = RunFolder(self.folder / f"machine-{self._sittings}" / NAME)
+        self.found.moments["on another machine"] += 1
 
     def _log(self, sitting: int) -> Path:
         return self.folder / f"sitting-{sitting}.log"
@@ -149,7 +193,18 @@ class TrainingCampaign:
         return {"an answer": sizes[0], "a step's end": sizes[1], "a checkpoint": max(begun, default=0)}
 
     def _killed(self, victim: str) -> bool:
-        """Kill the driver or a worker, and look at what the store had acknowledged; False when there was none."""
+        """Kill the driver, a worker or the store's server, and look at what the store had acknowledged.
+
+        Returns False when there was none.
+        """
+        if victim == "server":
+            assert self._shared is not None
+            self._shared.kill()
+            self._shared.start()
+            self._was_server_killed = True
+            self.found.kills[victim] += 1
+            self._look()
+            return True
         there = workers(self._driver.pid) if victim == "worker" else [self._driver.pid]
         if not there or not kill(self._random.choice(there)):
             return False
@@ -163,6 +218,8 @@ class TrainingCampaign:
 
     def _go_on(self) -> None:
         """Resume at once, while workers of the killed driver may still live; the first time, twice at once."""
+        if self._shared is not None:
+            self._leave_machine()
         self._driver = self._start()
         if self.found.kills["driver"] > 1 or not self.run.config_file.exists():
             return
@@ -175,7 +232,7 @@ class TrainingCampaign:
             refused.kill()
 
     def _look(self) -> None:
-        now = asyncio.run(acknowledged(self.run))
+        now = asyncio.run(acknowledged(self._location()))
         before = self.found.acknowledged
         self.found.wrong += [
             f"{name} was finished by {before[name]}, and then by {now.get(name)}"
@@ -191,6 +248,11 @@ class TrainingCampaign:
         except subprocess.TimeoutExpired:
             self.found.wrong.append("the run does not come to its end")
             return
+        if code != 0 and self._was_server_killed:
+            self._was_server_killed = False
+            self._driver = self._start()
+            self._finish()
+            return
         if code != 0:
             said = self._log(self._sittings).read_text()[-2000:]
             self.found.wrong.append(f"sitting {self._sittings} ended with code {code}: {said}")
@@ -198,11 +260,11 @@ class TrainingCampaign:
         self._look()
 
 
-async def acknowledged(run: RunFolder) -> Acknowledged:
+async def acknowledged(location: StoreLocation | None) -> Acknowledged:
     """What the store holds as finished, read without changing anything."""
-    if not (run.path / "store.db").exists():
+    if location is None or not location.exists:
         return {}
-    store = await open_store(run.store_uri, clock=lambda: 0.0)
+    store = await location.open(clock=lambda: 0.0)
     try:
         return {
             rollout.rollout_id: (rollout.attempt.attempt_id, rollout.status)

@@ -15,7 +15,6 @@ from leyden.core.data import semconv
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.data.span import Span
 from leyden.core.data.transition import Trajectory
-from leyden.core.store.open import open_store
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.calls import is_recorded_call
@@ -46,7 +45,7 @@ class Kept:
 async def read_kept(run: RunFolder) -> Kept:
     """Read the store of a run that is over."""
     kept, answers = Kept(), defaultdict[str, list[Span]](list)
-    store = await open_store(run.store_uri, clock=lambda: 0.0)
+    store = await run.store_location.open(clock=lambda: 0.0)
     try:
         for rollout in await store.query_rollouts():
             assert isinstance(rollout, AttemptedRollout), f"{rollout.rollout_id} was never run"
@@ -160,7 +159,7 @@ def _steps(lines: Iterable[Mapping[str, Any]]) -> Iterable[int]:
 
 def _place(rollout: AttemptedRollout) -> tuple[int, int]:
     """Version and batch, which a training rollout is called after."""
-    _, version, batch, _, _ = rollout.rollout_id.split("-")
+    _, version, batch, _, _ = rollout.rollout_id.rpartition(".")[2].split("-")
     return int(version[1:]), int(batch[1:])
 
 

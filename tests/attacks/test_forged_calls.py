@@ -32,7 +32,6 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.http.client import HttpStore
 from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
-from leyden.core.store.open import open_store
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.running import run_one
 from leyden.core.testing.scripted_engine import ScriptedAnswer, ScriptedEngine
@@ -326,7 +325,7 @@ def test_leyden_why_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str
     folder = RunFolder.create(tmp_path, RunConfig(name="forged", policy="p", agent="a"), [{"question": "?"}], {})
 
     async def ran() -> str:
-        store = await open_store(folder.store_uri)
+        store = await folder.store_location.open()
         ended, _ = await run_one(forges, mode="train", store=store)
         await store.close()
         return ended.rollout_id

@@ -28,7 +28,6 @@ from leyden.core.runner.commands.command import CommandAgent
 from leyden.core.store.base import LightningStore
 from leyden.core.store.http.access import Access, machine_name, worker_token
 from leyden.core.store.http.client import HttpStore
-from leyden.core.store.open import open_store
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.running import error_of, rewards_in, running
 from leyden.core.testing.scripted_engine import ScriptedEngine
@@ -167,7 +166,7 @@ async def forged(folder: RunFolder, path: Path) -> dict[str, str]:
     engine = ScriptedEngine(lambda _: codec.answer("hi"))
     policy = ServedPolicy(name="policy", engine=engine, codec=codec)
     async with AsyncExitStack() as closing:
-        store = await open_store(folder.store_uri)
+        store = await folder.store_location.open()
         closing.push_async_callback(store.close)
         closing.push_async_callback(engine.close)
         address, gateway = await closing.enter_async_context(open_gateway(store, policy))

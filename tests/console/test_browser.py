@@ -224,7 +224,7 @@ def attack(folder: RunFolder) -> None:
     """Write the payloads into a run."""
 
     async def stored() -> None:
-        store = await open_store(folder.store_uri)
+        store = await folder.store_location.open()
         for number, text in enumerate(PAYLOADS):
             await add_rollout(
                 store,

@@ -14,7 +14,6 @@ from leyden.core.data.encoding.tokens import pack_ids, pack_log_probs
 from leyden.core.data.span import Span, SpanStatus
 from leyden.core.policy.update.token_record import PolicyTokens, TokenNumbers, TrainedCall
 from leyden.core.store.base import LightningStore
-from leyden.core.store.open import open_store
 from leyden.core.testing.factories import transition
 from leyden.core.trainer.config import EvaluationSet, RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
@@ -188,7 +187,7 @@ def made_run(runs: Path, name: str = "small", *, finished: bool = True) -> RunFo
         folder.write_report(report)
 
     async def stored() -> None:
-        store = await open_store(folder.store_uri)
+        store = await folder.store_location.open()
         await fill(store)
         await store.close()
 

@@ -6,7 +6,6 @@ from typing import Any
 from console_runs import run_apart
 
 from leyden.core.data.rollout import EnqueueRollout
-from leyden.core.store.open import open_store
 from leyden.core.testing.running import finished, running
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
@@ -71,7 +70,7 @@ def rescored_run(folder: Path) -> RunFolder:
     run = RunFolder.create(folder / "runs", config, [{"answer": 4}], {})
 
     async def filled() -> None:
-        store = await open_store(run.store_uri)
+        store = await run.store_location.open()
         requests = [
             EnqueueRollout(
                 rollout_id=f"{group}-{copy}",

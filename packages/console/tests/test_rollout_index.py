@@ -6,7 +6,6 @@ from console_runs import made_run
 
 from leyden.console.rollout_index import RolloutIndex
 from leyden.console.runs.folder_run import FolderRun
-from leyden.core.store.open import open_store
 from leyden.core.trainer.rollouts.interrupted import requeue, set_aside
 
 ROLLOUT = "train-v2-b2-0-0"
@@ -14,17 +13,17 @@ ROLLOUT = "train-v2-b2-0-0"
 
 async def test_a_rollout_of_a_stopped_run_is_read_again_when_the_run_is_continued(tmp_path: Path) -> None:
     folder = made_run(tmp_path, finished=False)
-    store = await open_store(folder.store_uri)
+    store = await folder.store_location.open()
     await store.enqueue_rollout({"question": "What is 1 + 1?"}, mode="train", rollout_id=ROLLOUT)
     assert await store.dequeue_rollout("worker-1") is not None
     await store.close()
-    await set_aside(folder.store_uri)
+    await set_aside(folder.store_location)
     run = FolderRun(folder.path)
     index = RolloutIndex(run)
 
     await index.look()
     stopped = index.rows[ROLLOUT]
-    store = await open_store(folder.store_uri)
+    store = await folder.store_location.open()
     await requeue(store, (await store.query_rollouts(rollout_id_in=[ROLLOUT])).items)
     claimed = await store.dequeue_rollout("worker-2")
     assert claimed is not None
@@ -40,7 +39,7 @@ async def test_a_rollout_of_a_stopped_run_is_read_again_when_the_run_is_continue
 async def test_an_error_that_is_recorded_after_the_rollout_has_failed_is_read(tmp_path: Path) -> None:
     """A run that begins again first fails its unfinished rollouts, and their attempts afterwards."""
     folder = made_run(tmp_path, finished=False)
-    store = await open_store(folder.store_uri)
+    store = await folder.store_location.open()
     await store.enqueue_rollout({"question": "What is 1 + 1?"}, mode="train", rollout_id=ROLLOUT)
     claimed = await store.dequeue_rollout("worker-1")
     assert claimed is not None

@@ -234,7 +234,7 @@ def test_signs_of_life_and_bottlenecks_are_computed(console: TestClient) -> None
 
 
 def test_a_store_without_a_folder_is_shown_too(folder: RunFolder) -> None:
-    with TestClient(Console(Catalogue([], [folder.store_uri])).application()) as client:
+    with TestClient(Console(Catalogue([], [folder.store_location.uri])).application()) as client:
         (run,) = get(client, "runs")["runs"]
         assert run["folder"] is None
         assert get(client, f"runs/{run['key']}/rollouts/{GROUP}-0")["reward"] == 1.0

@@ -325,6 +325,6 @@ def test_a_console_without_actions_shows_the_commands_alone(folder: RunFolder, c
 
 
 def test_a_run_that_is_read_from_a_store_cannot_be_tried(folder: RunFolder) -> None:
-    with TestClient(Console(Catalogue([], [folder.store_uri])).application()) as client:
+    with TestClient(Console(Catalogue([], [folder.store_location.uri])).application()) as client:
         (run,) = get(client, "runs")["runs"]
         assert "not on this machine" in get(client, f"runs/{run['key']}/try")["problem"]

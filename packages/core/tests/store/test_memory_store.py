@@ -1,16 +1,22 @@
-"""The memory store's budget."""
+"""The memory store's budget, and whom it wakes."""
 
+import asyncio
 import logging
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 from msgspec.structs import replace
 
 from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.errors import UsageError
+from leyden.core.store.common.rows import Rows
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.open import open_store
 from leyden.core.testing.store_contract.conversations import conversation
 from leyden.core.testing.store_contract.shared import claimed, span_of
+
+T = TypeVar("T")
 
 LARGE = {"text": "x" * 10_000}
 
@@ -85,6 +91,28 @@ async def test_a_budget_by_uri() -> None:
 async def test_other_words_after_memory_are_refused(rest: str) -> None:
     with pytest.raises(UsageError, match="BYTES"):
         await open_store(f"memory://{rest}")
+
+
+async def test_a_waiting_claim_is_not_woken_by_another_queue() -> None:
+    class Watched(MemoryStore):
+        looks = 0
+
+        async def _read(self, work: Callable[[Rows], T], *, small: bool = False) -> T:
+            self.looks += 1
+            return await super()._read(work, small=small)
+
+    store = Watched()
+    waiter = asyncio.create_task(store.dequeue_many_rollouts(timeout=20, queue="a"))
+    await asyncio.sleep(0.01)
+    before = store.looks
+    for n in range(5):
+        await store.enqueue_rollout(n, queue="b")
+        await store.enqueue_rollout(n)
+        await asyncio.sleep(0)
+    assert store.looks == before and not waiter.done()
+    queued = await store.enqueue_rollout(1, queue="a")
+    async with asyncio.timeout(5):
+        assert [claim.rollout_id for claim in await waiter] == [queued.rollout_id]
 
 
 async def test_dropped_spans_count_no_more() -> None:

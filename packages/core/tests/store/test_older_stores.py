@@ -95,6 +95,10 @@ async def test_every_record_is_read_as_the_older_version_read_it(store: Lightnin
     assert found.keys() == before.keys()
     for name, records in before.items():
         assert as_before(found[name], records) == records, name
+    ids = [rollout.rollout_id for rollout in await store.query_rollouts()]
+    assert len(ids) == before["counts"]["total_rollouts"]
+    assert [rollout.rollout_id for rollout in await store.query_rollouts(queue="")] == ids
+    assert (await store.query_rollouts(queue="run")).total == 0
 
 
 def as_before(found: Any, before: Any) -> Any:
@@ -122,6 +126,7 @@ async def test_the_queue_goes_on_where_it_was(store: LightningStore, before: dic
     finished = await store.wait_for_rollouts(rollout_ids=[claim.rollout_id for claim in claims], timeout=0)
     assert {rollout.status for rollout in finished} == {"succeeded"}
     assert await store.dequeue_rollout("new") is None
+    assert await store.dequeue_rollout("new", queue="run") is None
     found = await records_of(store)
     assert [span["sequence_id"] for span in found["spans"]["requeuing"]] == list(range(1, 12))
     expected = whole(spans_of(claims[1].attempt))

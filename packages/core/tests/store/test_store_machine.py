@@ -91,11 +91,14 @@ class LateMemoryStore(MemoryStore):
         worker_id: str | None = None,
         timeout: float = 0.0,
         request_id: str | None = None,
+        queue: str = "",
     ) -> list[AttemptedRollout]:
         looked_at, deadline = self._clock_of_test(), time.monotonic() + timeout
         while True:
             self._looked_at = looked_at
-            found = await super().dequeue_many_rollouts(limit=limit, worker_id=worker_id, request_id=request_id)
+            found = await super().dequeue_many_rollouts(
+                limit=limit, worker_id=worker_id, request_id=request_id, queue=queue
+            )
             self._looked_at = None
             if found or time.monotonic() >= deadline:
                 return found

@@ -11,7 +11,6 @@ import pytest
 from leyden.core.algorithm.account import Account
 from leyden.core.cli.main import run
 from leyden.core.data.rollout import EnqueueRollout, RolloutConfig
-from leyden.core.store.open import open_store
 from leyden.core.testing.running import finished, running
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
@@ -36,7 +35,7 @@ def one(task: Any, result: Any) -> float:
 
 async def ran(folder: RunFolder, kinds: Sequence[str], mode: Any = "train") -> None:
     """Run a rollout of each kind in the store of the run, and leave one in its queue."""
-    store = await open_store(folder.store_uri)
+    store = await folder.store_location.open()
     short, long = RolloutConfig(timeout_seconds=0.3), RolloutConfig(timeout_seconds=60)
     requests = [
         EnqueueRollout(
@@ -65,7 +64,7 @@ def broken(folder: RunFolder) -> RunFolder:
     asyncio.run(ran(folder, ["well", "raises"], mode="val"))
 
     async def leave_one() -> None:
-        store = await open_store(folder.store_uri)
+        store = await folder.store_location.open()
         await store.enqueue_rollout({"kind": "well"}, mode="train", rollout_id="train-left")
         await store.close()
 
@@ -160,7 +159,7 @@ def test_a_run_with_steps_and_no_record_of_them_says_that_it_is_not_known(
         from leyden.core.data import semconv
         from leyden.core.testing import factories
 
-        store = await open_store(broken.store_uri)
+        store = await broken.store_location.open()
         attempt = await store.get_latest_attempt("train-4")
         assert attempt is not None
         ids = {"rollout_id": "train-4", "attempt_id": attempt.attempt_id}
@@ -202,7 +201,7 @@ def test_what_cannot_be_told_is_one_line(broken: RunFolder, tmp_path: Path, caps
 
 def test_an_empty_run_is_one_line(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     async def empty() -> None:
-        await (await open_store(folder.store_uri)).close()
+        await (await folder.store_location.open()).close()
 
     asyncio.run(empty())
     assert refused(capsys, "broken", "--runs", str(folder.path.parent)) == "leyden: run 'broken' has no rollouts"
@@ -213,7 +212,7 @@ def test_looking_at_a_run_changes_nothing_in_it(broken: RunFolder, capsys: pytes
     run_why(capsys, "broken", "--runs", str(broken.path.parent))
 
     async def left() -> str:
-        store = await open_store(broken.store_uri)
+        store = await broken.store_location.open()
         found = await store.get_rollout_by_id("train-left")
         await store.close()
         return "" if found is None else found.status

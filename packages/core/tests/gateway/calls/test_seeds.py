@@ -110,3 +110,9 @@ async def test_choices_of_one_call_differ() -> None:
     assert [one, two] == again
     assert one[0] != two[0]
     assert one[1] != two[1]
+
+
+def test_a_run_on_a_shared_store_draws_as_alone() -> None:
+    alone, shared = CallSeeds(3), CallSeeds(3, "calc-1a2b.")
+    assert shared.seed("calc-1a2b.train-0", "a", [1, 2]) == alone.seed("train-0", "a", [1, 2])
+    assert shared.seed("other.train-0", "b", [1, 2]) != alone.seed("train-0", "b", [1, 2])

@@ -20,10 +20,10 @@ from leyden.core.data.rollout import AttemptedRollout, EnqueueRollout
 from leyden.core.errors import NotFound, StoreError, UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.http.admission import ServerLimits
-from leyden.core.store.http.client import HttpStore
+from leyden.core.store.http.client import HttpStore, UnansweredClaims
 from leyden.core.store.http.server import store_app
 from leyden.core.store.memory import MemoryStore
-from leyden.core.store.rpc import methods
+from leyden.core.store.rpc import Method, methods
 from leyden.core.store.sql.store import SqlStore
 from leyden.core.testing.servers.store_server import TOKEN, LosesAnswers, StoreServer, accepts
 from leyden.core.testing.store_contract.shared import MISSING, claimed, counts_of, queue_length, span_of
@@ -90,6 +90,56 @@ async def test_a_call_gets_a_request_id_unless_it_has_one(server: StoreServer, m
         await store.start_rollout("task")
     assert sent[:2] == ["own", "own too"]
     assert all(sent) and len(set(sent)) == 4
+
+
+async def test_a_claim_whose_answer_was_lost_is_repeated_in_its_own_queue_only() -> None:
+    claims = UnansweredClaims()
+    with pytest.raises(StoreError), claims.named(("w", "a"), 1, None) as lost:
+        raise StoreError("no answer")
+    with claims.named(("w", "b"), 1, None) as of_b, claims.named(("w", ""), 1, None) as usual:
+        assert lost not in (of_b, usual)
+    with claims.named(("w", "a"), 1, None) as repeated:
+        assert repeated == lost
+
+
+async def test_a_caller_that_names_no_queue_uses_the_usual_one(server: StoreServer) -> None:
+    """Clients of earlier versions know of none."""
+    behind = MemoryStore()
+    url = server.add(behind)
+    await behind.enqueue_rollout(1, rollout_id="other", queue="run")
+    for method, call in (
+        ("enqueue_rollout", {"input": 1, "rollout_id": "r1"}),
+        ("enqueue_many_rollouts", {"rollouts": [{"input": 1, "rollout_id": "r2"}]}),
+        ("start_rollout", {"input": 1}),
+    ):
+        status, _ = await post(f"{url}/{method}", msgspec.msgpack.encode(call))
+        assert status == 200
+    status, _ = await post(f"{url}/dequeue_many_rollouts", msgspec.msgpack.encode({"limit": 9}))
+    assert status == 200
+    claimed = await behind.query_rollouts(status_in=["preparing"], queue="")
+    assert [rollout.rollout_id for rollout in claimed][:2] == ["r1", "r2"] and claimed.total == 3
+    assert await queue_length(behind) == 1
+
+
+async def test_a_client_names_the_usual_queue_to_no_server(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of an earlier version refuses arguments that it does not know."""
+    sent: list[dict[str, Any]] = []
+    decode = Method.decode_call
+
+    def noting(self: Method, data: bytes, *, json: bool = False) -> dict[str, Any]:
+        sent.append(msgspec.msgpack.decode(data))
+        return decode(self, data, json=json)
+
+    monkeypatch.setattr(Method, "decode_call", noting)
+    async with through(server.add(MemoryStore())) as store:
+        await store.dequeue_rollout("w")
+        await store.start_rollout(1)
+        await store.query_rollouts()
+        assert not any("queue" in call for call in sent)
+        await store.dequeue_rollout("w", queue="run")
+    assert sent[-1]["queue"] == "run"
 
 
 def test_which_methods_write() -> None:

@@ -30,7 +30,8 @@ async def test_hot_paths_read_what_they_are_about(postgres: PostgresServer, look
         ):
             connection.execute(SQL("ALTER DATABASE {} SET {}").format(Identifier(database), setting))
     store = await PostgresStore.open(postgres.uri_of(database))
-    queued = [EnqueueRollout(input=n, rollout_id=f"r{n}") for n in range(1008)]
+    queued = [EnqueueRollout(input=n, rollout_id=f"r{n}", queue="mine") for n in range(1008)]
+    queued += [EnqueueRollout(input=n, rollout_id=f"f{n}", queue="few") for n in range(8)]
     with postgres.connect(database) as connection:
         for number in range(8):  # often enough for every statement to be prepared, and for the server to keep a plan
             if (number, looked) in {(0, "when there is nothing"), (1, "when there is little")}:
@@ -38,8 +39,8 @@ async def test_hot_paths_read_what_they_are_about(postgres: PostgresServer, look
             if number == 0:
                 await store.enqueue_many_rollouts(queued[:8])
             await walk(store)
-        await store.enqueue_many_rollouts(queued[8:])
         connection.execute(MANY)
+        await store.enqueue_many_rollouts(queued[8:])
         if looked == "when there is much":
             connection.execute("ANALYZE")
     await asyncio.sleep(1.1 * PLANNED_SECONDS)
@@ -70,6 +71,9 @@ SPANS_COME = ("SET status=", "array_agg((", "INSERT INTO spans (")
 MANY = """
 INSERT INTO rollouts (rollout_id, input, start_time, status, config, metadata, attempts, span_counter, deadline)
     SELECT 'o' || n, '', 1, 'succeeded', '', '', 1, 0, nullif(n % 3, 0) * 1e12 FROM generate_series(1, 20000) n;
+INSERT INTO rollouts (rollout_id, input, start_time, status, config, metadata, attempts, span_counter, queue)
+    SELECT 'q' || n, '', 1, 'queuing', '', '', 0, 0, 'other' FROM generate_series(1, 20000) n;
+INSERT INTO queue (rollout_id, queue) SELECT 'q' || n, 'other' FROM generate_series(1, 20000) n;
 INSERT INTO attempts (rollout_id, attempt_id, sequence_id, start_time, status, worker_id, metadata)
     SELECT 'o' || n, 'o' || n || '-a1', 1, 1, 'succeeded', 'w' || n % 3, '' FROM generate_series(1, 20000) n;
 INSERT INTO spans (rollout_id, attempt_id, sequence_id, trace_id, span_id, name, start_time, body)
@@ -80,7 +84,7 @@ INSERT INTO spans (rollout_id, attempt_id, sequence_id, trace_id, span_id, name,
 
 async def walk(store: PostgresStore) -> None:
     """All that comes with every rollout."""
-    got = taken(await store.dequeue_rollout("w0"))
+    got = taken(await store.dequeue_rollout("w0", queue="mine"))
     await store.add_many_spans([span_of(got.attempt, f"{n:x}") for n in range(3)])
     await store.add_many_spans([span_of(got.attempt, f"a{n:x}") for n in range(30)])
     await store.add_span(span_of(got.attempt, "b"))
@@ -92,5 +96,7 @@ async def walk(store: PostgresStore) -> None:
     await store.update_attempt(got.rollout_id, "latest", status="succeeded")
     await store.wait_for_rollouts(rollout_ids=[got.rollout_id, "r3"], timeout=0)
     await store.query_rollouts(rollout_id_in=["r1", "r2"])
+    await store.query_rollouts(rollout_id_in=["r1", "r2"], queue="mine")
+    await store.query_rollouts(queue="few", limit=5)
     await store.query_attempts(got.rollout_id)
     await store.update_worker("w0")

@@ -271,4 +271,4 @@ async def test_the_migrations_lead_to_the_tables_that_the_statements_are_for(uri
 
 
 def not_for_sqlite_alone(_thing: object, name: str | None, *_more: object) -> bool:
-    return name != "attempts_of_worker"
+    return name not in ("attempts_of_worker", "queue_in_order")

@@ -289,6 +289,10 @@ async def work_on_one(store: RedisStore) -> None:
     await store.query_spans(got.rollout_id, got.attempt.attempt_id)
     await store.query_rollouts(limit=3)
     await store.query_rollouts(status_in=["queuing", "succeeded"], limit=2)
+    named = await store.enqueue_rollout(1, queue=uuid4().hex)
+    await store.query_rollouts(queue=named.queue)
+    await store.query_rollouts(queue=named.queue, status_in=["queuing", "succeeded"], limit=2)
+    taken(await store.dequeue_rollout("w", queue=named.queue))
     await store.statistics()
 
 
@@ -308,6 +312,7 @@ async def test_the_work_on_a_rollout_asks_as_much_of_a_full_store_as_of_an_empty
     store = await RedisStore.open(uri)
     few = await commands_for_one(store)
     queued = await store.enqueue_many_rollouts([EnqueueRollout(input=n) for n in range(300)])
+    await store.enqueue_many_rollouts([EnqueueRollout(input=n, queue="other") for n in range(300)])
     for claim in await store.dequeue_many_rollouts(limit=200):
         await store.add_many_spans([span_of(claim.attempt, f"{n:x}") for n in range(3)])
     for rollout in queued[100:200]:

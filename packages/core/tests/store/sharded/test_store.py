@@ -5,6 +5,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -216,22 +217,16 @@ async def test_pages_are_those_of_one_store(tmp_path: Path, monkeypatch: pytest.
     async with opened(uri) as (store,):
         for n in range(45):
             for each in (store, memory):
-                await each.enqueue_rollout(n, mode=modes[n % 7], rollout_id=f"r{n * 7 % 45:02}")
-        for sort_by in (None, "mode", "rollout_id", "end_time"):
-            for order in ("asc", "desc"):
-                for limit, offset in ((-1, 0), (-1, 7), (1, 0), (7, 0), (20, 11), (10, 40), (5, 50), (0, 3)):
-                    for more in ({}, {"status_in": ["queuing"]}, {"rollout_id_contains": "3"}):
-                        how: dict[str, Any] = {
-                            "sort_by": sort_by,
-                            "sort_order": order,
-                            "limit": limit,
-                            "offset": offset,
-                        }
-                        found = await store.query_rollouts(**how, **more)
-                        expected = await memory.query_rollouts(**how, **more)
-                        names = [rollout.rollout_id for rollout in found]
-                        assert names == [rollout.rollout_id for rollout in expected], (how, more)
-                        assert found.total == expected.total
+                await each.enqueue_rollout(n, mode=modes[n % 7], rollout_id=f"r{n * 7 % 45:02}", queue="q" * (n % 2))
+        pages = ((-1, 0), (-1, 7), (1, 0), (7, 0), (20, 11), (10, 40), (5, 50), (0, 3))
+        filters: list[dict[str, Any]] = [{}, {"status_in": ["queuing"]}, {"rollout_id_contains": "3"}, {"queue": "q"}]
+        for sort_by, order, page, more in product(
+            (None, "mode", "rollout_id", "end_time"), ("asc", "desc"), pages, filters
+        ):
+            how: dict[str, Any] = {"sort_by": sort_by, "sort_order": order, "limit": page[0], "offset": page[1], **more}
+            found, expected = await store.query_rollouts(**how), await memory.query_rollouts(**how)
+            assert [rollout.rollout_id for rollout in found] == [rollout.rollout_id for rollout in expected], how
+            assert found.total == expected.total
     await memory.close()
 
 

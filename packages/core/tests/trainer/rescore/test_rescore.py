@@ -14,7 +14,6 @@ from leyden.core.data import semconv
 from leyden.core.data.rollout import EnqueueRollout
 from leyden.core.errors import UsageError
 from leyden.core.runner.user_code.loading import load_object
-from leyden.core.store.open import open_store
 from leyden.core.testing.running import finished, running
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.rescore.rescore import RescoreOptions, load, rescore, save
@@ -56,7 +55,7 @@ SAID = {"train-v0-b0-0": [3, 4, 4], "train-v0-b0-1": [1, 2, -1], "train-v0-b0-2"
 
 
 async def filled(folder: RunFolder, config: RunConfig) -> None:
-    store = await open_store(folder.store_uri)
+    store = await folder.store_location.open()
     requests = [
         EnqueueRollout(rollout_id=f"{group}-{copy}", input={"answer": 4, "says": says}, mode="train")
         for group, said in SAID.items()

@@ -13,6 +13,7 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.testing.running import error_of, run_one
 from leyden.core.trainer.rollouts.interrupted import fatal_error, requeue, set_aside
+from leyden.core.trainer.run_folder.store_location import StoreLocation
 
 CONFIG = RolloutConfig(
     timeout_seconds=10, unresponsive_seconds=5, max_attempts=2, retry_condition=("timeout", "unresponsive")
@@ -57,7 +58,7 @@ async def test_nothing_is_queued_until_it_is_asked_for(tmp_path: Path) -> None:
         await store.update_attempt(*await claimed(store, "running"), status="running")
         await claimed(store, "preparing")
         await store.enqueue_many_rollouts([request("queued")])
-    await set_aside(f"sqlite:///{tmp_path / 'store.db'}")
+    await set_aside(StoreLocation(f"sqlite:///{tmp_path / 'store.db'}"))
     async with session(tmp_path) as store:
         assert await store.dequeue_many_rollouts(limit=10, worker_id="eager") == []
         again = await request_again(store, "running", "preparing", "queued")
@@ -74,7 +75,7 @@ async def test_what_was_finished_stays_finished(tmp_path: Path) -> None:
         await store.update_attempt(*await claimed(store, "done"), status="succeeded")
         await store.update_attempt(*await claimed(store, "failed"), status="failed")
         before = [await rollout_of(store, name) for name in ("done", "failed")]
-    await set_aside(f"sqlite:///{tmp_path / 'store.db'}")
+    await set_aside(StoreLocation(f"sqlite:///{tmp_path / 'store.db'}"))
     async with session(tmp_path) as store:
         assert await request_again(store, "done", "failed") == []
         assert [await rollout_of(store, name) for name in ("done", "failed")] == before
@@ -84,7 +85,7 @@ async def test_being_killed_uses_up_no_attempt_however_often_and_for_how_long(tm
     async with session(tmp_path, LONG_AGO) as store:
         await claimed(store, "unlucky")
     for killed in range(4):
-        await set_aside(f"sqlite:///{tmp_path / 'store.db'}")
+        await set_aside(StoreLocation(f"sqlite:///{tmp_path / 'store.db'}"))
         async with session(tmp_path, LONG_AGO * (killed + 2)) as store:
             (rollout,) = await request_again(store, "unlucky")
             assert rollout.attempt.sequence_id == killed + 2
@@ -100,7 +101,7 @@ async def test_a_lost_worker_does_use_up_an_attempt(tmp_path: Path) -> None:
     async with session(tmp_path, LONG_AGO) as store:
         await store.update_attempt(*await claimed(store, "dropped"), status="unresponsive")
         assert (await rollout_of(store, "dropped")).status == "requeuing"
-    await set_aside(f"sqlite:///{tmp_path / 'store.db'}")
+    await set_aside(StoreLocation(f"sqlite:///{tmp_path / 'store.db'}"))
     async with session(tmp_path) as store:
         (rollout,) = await request_again(store, "dropped")
         assert rollout.config.max_attempts == CONFIG.max_attempts
@@ -110,7 +111,7 @@ async def test_a_lost_worker_does_use_up_an_attempt(tmp_path: Path) -> None:
 async def test_the_attempt_says_why_it_ended(tmp_path: Path) -> None:
     async with session(tmp_path, LONG_AGO) as store:
         ids = await claimed(store, "running")
-    await set_aside(f"sqlite:///{tmp_path / 'store.db'}")
+    await set_aside(StoreLocation(f"sqlite:///{tmp_path / 'store.db'}"))
     async with session(tmp_path) as store:
         await request_again(store, "running")
         first = (await store.query_attempts("running")).items[0]
@@ -124,7 +125,7 @@ async def test_what_the_user_has_mended_is_tried_again(tmp_path: Path, kind: str
     async with session(tmp_path, LONG_AGO) as store:
         await store.update_attempt(*await claimed(store, "mended"), status="failed", metadata=error)
     for _ in range(2):  # a session may be killed before it comes to this rollout
-        await set_aside(f"sqlite:///{tmp_path / 'store.db'}")
+        await set_aside(StoreLocation(f"sqlite:///{tmp_path / 'store.db'}"))
     async with session(tmp_path) as store:
         (rollout,) = await request_again(store, "mended")
     assert (rollout.attempt.sequence_id, rollout.config.max_attempts) == (2, CONFIG.max_attempts + 1)
@@ -136,8 +137,8 @@ async def test_killed_between_the_two_it_can_be_done_again(tmp_path: Path, monke
     with monkeypatch.context() as patch:
         patch.setattr("leyden.core.trainer.rollouts.interrupted._close_attempts", _killed)
         with pytest.raises(KeyboardInterrupt):
-            await set_aside(f"sqlite:///{tmp_path / 'store.db'}")
-    await set_aside(f"sqlite:///{tmp_path / 'store.db'}")
+            await set_aside(StoreLocation(f"sqlite:///{tmp_path / 'store.db'}"))
+    await set_aside(StoreLocation(f"sqlite:///{tmp_path / 'store.db'}"))
     async with session(tmp_path) as store:
         (rollout,) = await request_again(store, "running")
     assert (rollout.attempt.sequence_id, rollout.config.max_attempts) == (2, CONFIG.max_attempts + 1)

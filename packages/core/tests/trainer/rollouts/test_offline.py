@@ -19,6 +19,7 @@ from leyden.core.testing.factories import span
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.rollouts.offline import locate, read_store
 from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.store_location import StoreLocation
 from leyden.core.trajectory.select import Selector
 
 CODEC = ByteCodec()
@@ -85,7 +86,7 @@ async def test_equal_tasks_are_one_group_and_rollouts_without_a_task_their_own(u
         (None, call("three")),
         (None, call("three")),
     )
-    found = await read_store(uri, CODEC, ALL)
+    found = await read_store(StoreLocation(uri), CODEC, ALL)
     assert [[t.reward for t in group.trajectories] for group in found.groups] == [[1.0, 0.0], [None], [None], [None]]
     assert (len(found.ids), found.left_out, found.calls_left_out, found.retokenised) == (5, {}, {}, {})
     (transition,) = found.groups[0].trajectories[0].transitions
@@ -98,7 +99,7 @@ async def test_what_measures_a_run_or_is_not_over_is_left_out(uri: str) -> None:
     await filled(uri, ("a", call("one")), mode="test")
     await filled(uri, ("a", call("one")), ends=False)
     await filled(uri, ("a", call("one")), mode=None)
-    found = await read_store(uri, CODEC, ALL)
+    found = await read_store(StoreLocation(uri), CODEC, ALL)
     assert found.left_out == {"held out there": 2, "not finished": 1}
     assert len(found.groups) == len(found.groups[0].trajectories) == 1
 
@@ -118,7 +119,7 @@ async def test_calls_that_others_answered_are_told_in_the_policys_tokens_and_cou
             call("seven", NOT_TRAINED=UPSTREAM, OUTPUT_MESSAGES="[]", **bare),
         ),
     )
-    found = await read_store(uri, CODEC, ALL)
+    found = await read_store(StoreLocation(uri), CODEC, ALL)
     (trajectory,) = found.groups[0].trajectories
     assert found.retokenised == {UPSTREAM: 1, FROZEN: 1, OTHER_TEMPLATE: 1}
     assert [call.retokenised for call in trajectory.transitions] == [True, True, False, True, False]
@@ -130,7 +131,7 @@ async def test_calls_that_others_answered_are_told_in_the_policys_tokens_and_cou
 
 async def test_calls_are_selected_as_in_any_run(uri: str) -> None:
     await filled(uri, ("a", call("one", AGENT_NAME="writer"), call("two", AGENT_NAME="critic", NOT_TRAINED=UPSTREAM)))
-    found = await read_store(uri, CODEC, Selector(agent_match="writer"))
+    found = await read_store(StoreLocation(uri), CODEC, Selector(agent_match="writer"))
     assert [call.agent for call in found.groups[0].trajectories[0].transitions] == ["writer"]
     assert found.calls_left_out == {"not selected": 1}
 
@@ -138,17 +139,17 @@ async def test_calls_are_selected_as_in_any_run(uri: str) -> None:
 async def test_a_run_that_goes_on_reads_what_it_read_before(uri: str) -> None:
     ids = await filled(uri, ("a", call("one")), ("b", call("two")))
     await filled(uri, ("c", call("three")))
-    found = await read_store(uri, CODEC, ALL, only=ids)
+    found = await read_store(StoreLocation(uri), CODEC, ALL, only=ids)
     assert list(found.ids) == ids
     with pytest.raises(RunError, match="1 rollouts that the run learns from no longer exist, such as r-gone"):
-        await read_store(uri, CODEC, ALL, only=[*ids, "r-gone"])
+        await read_store(StoreLocation(uri), CODEC, ALL, only=[*ids, "r-gone"])
 
 
 async def test_reading_does_not_end_what_is_under_way(uri: str) -> None:
     store = await open_store(uri, clock=lambda: 0.0)
     started = await store.start_rollout("a", config=RolloutConfig(timeout_seconds=5.0))
     await store.close()
-    assert (await read_store(uri, CODEC, ALL)).left_out == {"not finished": 1}
+    assert (await read_store(StoreLocation(uri), CODEC, ALL)).left_out == {"not finished": 1}
     store = await open_store(uri, clock=lambda: 0.0)
     assert await store.get_rollout_by_id(started.rollout_id) == started
     await store.close()
@@ -158,9 +159,10 @@ async def test_a_source_is_a_runs_name_its_folder_or_a_stores_uri(tmp_path: Path
     folder = RunFolder.create(tmp_path, RunConfig(name="teacher", policy="p"), [], {})
     with pytest.raises(UsageError, match="there is no store"):
         locate("teacher", tmp_path)
-    await filled(folder.store_uri, ("a", call("one")))
-    assert locate("teacher", tmp_path) == locate(str(folder.path), tmp_path / "elsewhere") == folder.store_uri
-    assert locate(folder.store_uri, tmp_path) == folder.store_uri
+    await filled(folder.store_location.uri, ("a", call("one")))
+    own = folder.store_location
+    assert locate("teacher", tmp_path) == locate(str(folder.path), tmp_path / "elsewhere") == own
+    assert locate(own.uri, tmp_path) == own
     with pytest.raises(UsageError, match=r"there is no store .*none\.db"):
         locate(f"sqlite:///{tmp_path}/none.db", tmp_path)
     assert not (tmp_path / "none.db").exists()

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from leyden.core.data.resources import LLM, PromptTemplate
-from leyden.core.errors import RunError
+from leyden.core.errors import RunError, UsageError
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder import folder as folder_module
 from leyden.core.trainer.run_folder.folder import RunFolder
@@ -111,9 +111,9 @@ def test_a_report_is_written_whole(tmp_path: Path) -> None:
     assert not list(folder.path.glob("*.tmp"))
 
 
-def test_a_store_is_no_run_and_can_be_exported(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"is a store, not a run: leyden export sqlite:///x.db --to FOLDER"):
-        RunFolder.open(tmp_path, "sqlite:///x.db")
-    with pytest.raises(RunError) as raised:
-        RunFolder.open(tmp_path, "postgresql://me:secret@host/db")
+def test_a_store_that_does_not_exist_has_no_run_and_its_password_is_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=f"there is no store sqlite:///{tmp_path}/x.db"):
+        RunFolder.open(tmp_path, f"sqlite:///{tmp_path}/x.db#calc")
+    with pytest.raises(UsageError) as raised:
+        RunFolder.open(tmp_path, "postgresql://me:secret@127.0.0.1:9/db#calc")
     assert "secret" not in str(raised.value)

@@ -12,7 +12,6 @@ from leyden.core.cli.main import run
 from leyden.core.data.rollout import AttemptedRollout, RolloutConfig
 from leyden.core.data.run import Run
 from leyden.core.store.base import LightningStore
-from leyden.core.store.open import open_store
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.models import Models
@@ -44,7 +43,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 async def recorded(folder: RunFolder) -> str:
     """Record the whole run, and an attempt that it left under way; returns its rollout."""
-    store = await open_store(folder.store_uri)
+    store = await folder.store_location.open()
     recording = StoreSync(store, folder, CONFIG)
     await recording.begin(0)
     await recording.end()
@@ -65,7 +64,7 @@ async def known(store: LightningStore) -> tuple[Run, list[int], list[int]]:
 
 
 async def looked_at(folder: RunFolder) -> tuple[Run, list[int], list[int]]:
-    store = await open_store(folder.store_uri, clock=lambda: 0.0)
+    store = await folder.store_location.open(clock=lambda: 0.0)
     try:
         return await known(store)
     finally:
@@ -84,7 +83,7 @@ def test_the_store_knows_of_a_rollback_at_once(folder: RunFolder) -> None:
     assert taken_back(folder) is None
 
     async def gone_on_with() -> None:
-        store = await open_store(folder.store_uri)
+        store = await folder.store_location.open()
         now, steps, versions = await known(store)
         assert (now.status, steps, versions) == ("stopped", [1, 2], [0, 1, 2])
         assert before.end_time is not None and now.end_time is not None
@@ -114,7 +113,7 @@ def test_a_run_without_records_is_taken_back_as_well(folder: RunFolder) -> None:
 
 def test_a_store_that_does_not_know_the_run_needs_no_telling(folder: RunFolder) -> None:
     async def made() -> None:
-        await (await open_store(folder.store_uri)).close()
+        await (await folder.store_location.open()).close()
 
     asyncio.run(made())
     folder.run_id("r")
@@ -137,7 +136,7 @@ def test_a_store_that_cannot_be_told_is_named_and_follows_when_the_run_goes_on(
     folder.store_file.write_bytes(kept)
 
     async def gone_on_with() -> None:
-        store = await open_store(folder.store_uri)
+        store = await folder.store_location.open()
         await StoreSync(store, folder, CONFIG).begin(2)
         assert (await known(store))[1:] == ([1, 2], [0, 1, 2])
         await store.close()

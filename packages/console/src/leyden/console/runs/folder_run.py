@@ -137,7 +137,7 @@ class FolderRun(Run):
     async def store(self) -> LightningStore | None:
         """Return the run's store. Its clock stands still: to look at a run must not end what is under way in it."""
         if self._store is None and self._folder.store_file.exists():
-            self._store = await open_store(self._folder.store_uri, clock=lambda: 0.0)
+            self._store = await self._folder.store_location.open(clock=lambda: 0.0)
         return self._store
 
     async def facts(self) -> RunFacts:

@@ -63,6 +63,12 @@ IsolationOption = Annotated[
         help="process: a separate process for each rollout; shared: a shared one; auto: separate where needed.",
     ),
 ]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store", metavar="URI", envvar="LEYDEN_STORE", help="Record the rollouts in this store. [default: in memory]"
+    ),
+]
 TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds one attempt may take.")]
 PromptsOption = Annotated[
     Path | None, typer.Option("--prompts", help="Replace the agent's prompts as this file says (`leyden prompts`).")

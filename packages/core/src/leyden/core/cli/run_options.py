@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from leyden.core.trainer.launch import ResumeChanges
 
 USUAL, VERL = "lightning_rl", "verl"
-RESUMED = ("resume", "steps", "device", "ray_address", "set_", "runs", "quiet", "json")
+RESUMED = ("resume", "steps", "device", "ray_address", "set_", "store", "runs", "quiet", "json")
 """Options of `leyden train` that are allowed together with `--resume`."""
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "reward_weights": ("reward_weight",),
@@ -74,7 +74,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "prompt_edits": ("prompts",),
 }
 """Options of the fields of `RunConfig` whose option has another name."""
-_WITH_RESUME = "give only --steps, --device, --ray-address, --set, --runs, --quiet and --json with it"
+_WITH_RESUME = "give only --steps, --device, --ray-address, --set, --store, --runs, --quiet and --json with it"
 AgentArgument = Annotated[str | None, typer.Argument(help="path/to/file.py:attribute or package.module:attribute")]
 
 
@@ -179,6 +179,18 @@ class RunOptions:
     keep_checkpoints: Annotated[
         int, typer.Option(help="Number of latest checkpoints to keep; a run can be rolled back to them.")
     ] = 2
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URI",
+            envvar="LEYDEN_STORE",
+            help="Keep rollouts in this store, which runs can share. [default: a file]",
+        ),
+    ] = None
+    artifacts: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Copy the run's folder here after every step: a folder, or s3://bucket/path."),
+    ] = None
     tracker: Annotated[
         list[str] | None, typer.Option(help="Also log to: tensorboard, wandb, mlflow; may be repeated.")
     ] = None
@@ -260,7 +272,11 @@ class RunOptions:
                 raise UsageError(f"--{option} cannot change on --resume; {_WITH_RESUME}")
         device = self.device if self.gives("device") else None
         return ResumeChanges(
-            steps=self.steps, device=device, ray_address=self.ray_address, settings=read_settings(self.set_ or [])
+            steps=self.steps,
+            device=device,
+            ray_address=self.ray_address,
+            settings=read_settings(self.set_ or []),
+            store=self.store if self._is_on_command_line("store") else None,
         )
 
     @property
@@ -272,6 +288,10 @@ class RunOptions:
         """Whether the command line gives a value to one of these options."""
         sources = map(self.context.get_parameter_source, options)
         return any(source is not None and source.name != "DEFAULT" for source in sources)
+
+    def _is_on_command_line(self, option: str) -> bool:
+        source = self.context.get_parameter_source(option)
+        return source is not None and source.name == "COMMANDLINE"
 
     def _fields(self) -> dict[str, Any]:
         """Return the fields of `RunConfig`: from the given options, else the run file, else the options' defaults."""
@@ -304,6 +324,8 @@ class RunOptions:
         return {
             "name": self.name,
             "experiment": self.experiment,
+            "store": self.store,
+            "artifacts": self.artifacts,
             "agent": self.named_agent(),
             "policy": read_policies(self.policy) if self.policy else None,
             "reward": self.reward,

@@ -83,6 +83,8 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     status: RolloutStatus = "queuing"
     config: RolloutConfig = RolloutConfig()
     metadata: dict[str, Any] = {}
+    queue: str = ""
+    """Name of the queue in which the rollout waits."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,10 +124,13 @@ class EnqueueRollout(msgspec.Struct, frozen=True, kw_only=True):
     input: Task
     mode: RolloutMode | None = None
     resources_id: str | None = None
+    """None assigns the latest resources, and the empty text assigns none."""
     config: RolloutConfig | None = None
     metadata: dict[str, Any] | None = None
     rollout_id: str | None = None
     """An id of the caller's choice, which makes the call idempotent.
 
-    A rollout that is already stored under this id is returned unchanged.
+    A rollout that is already stored under this id is returned unchanged, whichever queue it is in.
     """
+    queue: str = ""
+    """Name of the queue in which the rollout waits; see `LightningStore.enqueue_rollout`."""

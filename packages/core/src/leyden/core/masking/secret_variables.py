@@ -11,6 +11,7 @@ OWN_TOKENS = frozenset(
         "LEYDEN_CONSOLE_TOKEN",
         "LEYDEN_RUN_TOKEN",
         "LEYDEN_SERVE_KEY",
+        "LEYDEN_STORE",
         "LEYDEN_STORE_TOKEN",
         "LEYDEN_VERL_TOKEN",
     }

@@ -52,15 +52,16 @@ class LightningStore(RunRecords):
         """Return counts of the stored objects, and the kind of the store.
 
         Keys: `name` (`memory`, `sqlite`, `postgresql`, `redis` or `shard`), `uptime` (seconds since its process opened
-        it), `total_rollouts`, `total_attempts`, `total_spans`, `total_resources`, `total_workers`, `queue_length`. A
-        store in memory adds `span_bytes`, `evicted_attempts` and `evicted_spans`. One over shards adds `shards`.
+        it), `total_rollouts`, `total_attempts`, `total_spans`, `total_resources`, `total_workers`, `queue_length` (of
+        all queues together). A store in memory adds `span_bytes`, `evicted_attempts` and `evicted_spans`. One over
+        shards adds `shards`.
         """
 
     def otlp_traces_endpoint(self) -> str | None:
         """Return the URL that accepts OTLP traces for this store, or None."""
         return None
 
-    # --- Rollouts and the queue
+    # --- Rollouts and the queues
 
     @abstractmethod
     async def start_rollout(
@@ -72,8 +73,9 @@ class LightningStore(RunRecords):
         metadata: dict[str, Any] | None = None,
         worker_id: str | None = None,
         request_id: str | None = None,
+        queue: str = "",
     ) -> AttemptedRollout:
-        """Create a rollout with its first attempt, without queueing it.
+        """Create a rollout with its first attempt, without queueing it; a retry waits in `queue`.
 
         A `request_id` makes the call idempotent: a second call with the same id returns the first call's attempt.
         Raises CallRefused where that attempt has ended, or is no longer the latest. Other methods with a `request_id`
@@ -89,10 +91,14 @@ class LightningStore(RunRecords):
         config: RolloutConfig | None = None,
         metadata: dict[str, Any] | None = None,
         rollout_id: str | None = None,
+        queue: str = "",
     ) -> Rollout:
-        """Put a rollout at the end of the queue and return it; the latest resources are assigned unless an id is given.
+        """Put a rollout at the end of a queue and return it.
 
-        With a `rollout_id` that is already stored, returns that rollout and changes nothing.
+        Without a `resources_id`, the latest resources are assigned; with an empty one, none. With a `rollout_id` that
+        is already stored, returns that rollout and changes nothing. A queue exists as soon as it is named; its name has
+        only ASCII letters, digits, `.`, `_` and `-`. The empty name is the usual queue. Raises UsageError for any other
+        name. A rollout stays in its queue: it returns there when it is retried or requeued.
         """
 
     @abstractmethod
@@ -101,9 +107,9 @@ class LightningStore(RunRecords):
 
     @abstractmethod
     async def dequeue_rollout(
-        self, worker_id: str | None = None, request_id: str | None = None
+        self, worker_id: str | None = None, request_id: str | None = None, queue: str = ""
     ) -> AttemptedRollout | None:
-        """Claim the oldest queued rollout with a new attempt; return None when the queue is empty."""
+        """Claim the oldest rollout of a queue with a new attempt; return None when the queue is empty."""
 
     @abstractmethod
     async def dequeue_many_rollouts(
@@ -113,10 +119,12 @@ class LightningStore(RunRecords):
         worker_id: str | None = None,
         timeout: float = 0.0,
         request_id: str | None = None,
+        queue: str = "",
     ) -> list[AttemptedRollout]:
-        """Claim up to `limit` rollouts; wait up to `timeout` seconds for the first one, without polling.
+        """Claim up to `limit` rollouts of a queue; wait up to `timeout` seconds for the first one, without polling.
 
-        Rollouts that other calls claim or change at the same moment may be skipped.
+        Rollouts that other calls claim or change at the same moment may be skipped. Raises CallRefused where a claim
+        with this `request_id` was made from another queue.
         """
 
     @abstractmethod
@@ -142,10 +150,12 @@ class LightningStore(RunRecords):
         offset: int = 0,
         status: Sequence[RolloutStatus] | None = None,
         rollout_ids: Sequence[str] | None = None,
+        queue: str | None = None,
     ) -> Page[Rollout]:
         """Return rollouts: `AttemptedRollout` with the latest attempt, or `Rollout` where there is none.
 
-        Unsorted results come in the order of creation. Raises ValueError for an unknown `sort_by`.
+        With a `queue`, only rollouts of that queue are returned, whatever `filter_logic` is; None stands for all
+        queues. Unsorted results come in the order of creation. Raises ValueError for an unknown `sort_by`.
         """
 
     @abstractmethod

@@ -118,7 +118,10 @@ class MemoryRows(Rows):
         self._workers: dict[str, WorkerRow] = {}
         self._records: dict[type[RecordRow], dict[RecordKey, Any]] = {RunRow: {}, StepRow: {}, VersionRow: {}}
         self._answers: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
-        self._queue: dict[str, None] = {}
+        self._queues: dict[str, dict[str, None]] = {}
+        """Waiting rollouts by the name of their queue, as keys in their order; an empty queue has no entry."""
+        self._of_queue: dict[str, list[str]] = {}
+        """All rollouts by the name of their queue, in the order of creation."""
         self._open: dict[str, dict[AttemptKey, int]] = {}
         self._serials: dict[AttemptKey, int] = {}
         self._serial = count()
@@ -138,7 +141,7 @@ class MemoryRows(Rows):
             "total_spans": len(self._span_keys),
             "total_resources": len(self._resources),
             "total_workers": len(self._workers),
-            "queue_length": len(self._queue),
+            "queue_length": sum(map(len, self._queues.values())),
             "span_bytes": self.span_bytes,
             "evicted_attempts": self.evicted_attempts,
             "evicted_spans": self.evicted_spans,
@@ -151,13 +154,17 @@ class MemoryRows(Rows):
         return {name: self._rollouts[name] for name in rollout_ids if name in self._rollouts}
 
     def select_rollouts(self, query: Query) -> tuple[list[RolloutRow], int]:
-        """Evaluate the query over all rollouts."""
-        return evaluate(self._rollouts.values(), query)
+        """Evaluate the query over all rollouts, or those of one queue."""
+        queue = query.within.get("queue")
+        if queue is None:
+            return evaluate(self._rollouts.values(), query)
+        return evaluate((self._rollouts[name] for name in self._of_queue.get(queue, ())), query)
 
     def insert_rollouts(self, rows: Sequence[RolloutRow]) -> None:
         """Append the rows."""
         for row in rows:
             self._rollouts[row.rollout_id] = row
+            self._of_queue.setdefault(row.queue, []).append(row.rollout_id)
             self._positions[row.rollout_id] = len(self._positions)
 
     def update_rollout(self, rollout_id: str, changes: Changes) -> None:
@@ -181,17 +188,21 @@ class MemoryRows(Rows):
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
-    def push(self, rollout_ids: Sequence[str]) -> None:
-        """Append the rollouts to the queue."""
-        self._queue.update(dict.fromkeys(rollout_ids))
+    def push(self, rows: Sequence[RolloutRow]) -> None:
+        """Append the rollouts to their queues."""
+        for row in rows:
+            self._queues.setdefault(row.queue, {}).setdefault(row.rollout_id)
 
-    def drop(self, rollout_id: str) -> None:
-        """Remove the rollout from the queue."""
-        self._queue.pop(rollout_id, None)
+    def drop(self, row: RolloutRow) -> None:
+        """Remove the rollout from its queue."""
+        waiting = self._queues.get(row.queue, {})
+        waiting.pop(row.rollout_id, None)
+        if not waiting:
+            self._queues.pop(row.queue, None)
 
-    def head(self, limit: int) -> list[str]:
+    def head(self, queue: str, limit: int) -> list[str]:
         """Return the first rollouts of the queue."""
-        return [name for name, _ in zip(self._queue, range(limit), strict=False)]
+        return [name for name, _ in zip(self._queues.get(queue, ()), range(limit), strict=False)]
 
     # --- Attempts
 

@@ -4,6 +4,7 @@ Ids and names from users are refused where they are not well-formed Unicode, or 
 store. Span names come from running agents and cannot be corrected by the caller, so they are repaired instead.
 """
 
+import re
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ MOST_BYTES_OF_AN_ID = 800
 """Largest size of an id in bytes; three of them must fit into an index row of PostgreSQL."""
 _LONG = MOST_BYTES_OF_AN_ID // 4
 """Characters of a span's name and ids in all, above which an id may have too many bytes."""
+_QUEUE = re.compile("[A-Za-z0-9._-]*")
 NO_CHARACTER = "it has half of a surrogate pair, which is not a character"
 """Reason why text that is not well-formed cannot be stored."""
 
@@ -58,6 +60,13 @@ def check_texts(what: str, texts: Sequence[str]) -> None:
     """Do `check_text` for several texts of one kind."""
     for text in texts:
         check_text(**{what: text})
+
+
+def check_queue(name: str) -> None:
+    """Raise UsageError for an invalid name of a queue; the empty name is the usual queue."""
+    check_ids(queue=name)
+    if not _QUEUE.fullmatch(name):
+        raise UsageError(f"queue {name[:200]!a} is not a name; use only letters, digits, '.', '_' and '-'")
 
 
 def storable(spans: Sequence[Span]) -> Sequence[Span]:

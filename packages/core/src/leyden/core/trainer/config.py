@@ -24,6 +24,7 @@ from leyden.core.policy.device import check_device_name
 from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.trainer.agents.placement import RunnerPlacement
 from leyden.core.trainer.monitoring.trackers import tracker_names
+from leyden.core.trainer.run_folder.store_location import recorded_uri
 from leyden.core.trainer.serving.endpoint import ModelEndpoint
 from leyden.core.trainer.serving.provider import ProviderEndpoint
 from leyden.core.trajectory.select import Selector
@@ -117,6 +118,11 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Whether the first batch is used to check that the run can learn, before it trains."""
     checkpoint_every: int = 1
     keep_checkpoints: int = 2
+    store: str | None = None
+    """URI of a store that keeps the rollouts, and that other runs may share; None: a file of the run's folder does."""
+    artifacts: str | None = None
+    """Folder or URL that gets a copy of the run's folder after every step, from which other machines continue; None:
+    no copy."""
     engine: Literal["embedded", "vllm"] = "embedded"
     """Engine that serves the policies: in this process, or one vLLM server for each policy."""
     vllm: VllmOptions = VllmOptions()
@@ -405,6 +411,8 @@ def check_in_clear(config: RunConfig) -> None:
 def save_config(config: RunConfig, path: Path) -> None:
     """Write `config` as YAML, atomically and with secrets masked. User names in URLs stay readable."""
     data: Any = mask_values(msgspec.to_builtins(config), _masked)
+    if config.store is not None:
+        data["store"] = recorded_uri(config.store)
     temporary = path.with_suffix(".tmp")
     temporary.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
     os.replace(temporary, path)

@@ -22,15 +22,21 @@ from leyden.core.masking import MASK, mask_own_logs, remember_secret
 from leyden.core.policy.device import check_device
 from leyden.core.policy.repeatable import repeatable
 from leyden.core.runner.user_code.agent_spec import agent_fields
-from leyden.core.store.open import open_store
 from leyden.core.trainer.agents.local import AgentPlan, AgentSide, no_agents, remote_agents, worker_agents
 from leyden.core.trainer.config import RunConfig, check_in_clear, save_config
 from leyden.core.trainer.event_loop import ended_by_sigterm, run_loop
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.preflight.rehearsal import ENOUGH_ROLLOUTS, MOST_BATCHES
 from leyden.core.trainer.preflight.report import CheckReport
+from leyden.core.trainer.run_folder.artifacts import settled_url
 from leyden.core.trainer.run_folder.folder import RunFolder, is_free
 from leyden.core.trainer.run_folder.report import RunReport
+from leyden.core.trainer.run_folder.store_location import (
+    StoreLocation,
+    check_same_store,
+    remember_store,
+    settled_uri,
+)
 from leyden.core.trainer.serving.endpoint import check_model
 from leyden.core.trainer.session import check, train
 
@@ -63,7 +69,7 @@ def begin(
     prepare_masking(config)
     check_needed(config, tasks)
     check_machine(config)
-    config = with_recorded_settings(with_sides(config))
+    config = with_recorded_settings(with_sides(_settled(config)))
     folder = RunFolder.create(runs, config, tasks, dict(held_out))
     try:
         return _recorded(folder, config, run_session)
@@ -97,12 +103,13 @@ def _has_evidence(folder: RunFolder) -> bool:
     """Whether an agent printed something, or an attempt of a rollout was started."""
     if folder.worker_log.exists() and folder.worker_log.stat().st_size:
         return True
-    return folder.store_file.exists() and run_loop(_started_rollouts(folder.store_uri)) > 0
+    location = folder.store_location
+    return location.exists and run_loop(_started_rollouts(location)) > 0
 
 
-async def _started_rollouts(store_uri: str) -> int:
-    """Number of rollouts in a store that have an attempt."""
-    store = await open_store(store_uri, clock=lambda: 0.0)
+async def _started_rollouts(location: StoreLocation) -> int:
+    """Number of the run's rollouts that have an attempt."""
+    store = await location.open(clock=lambda: 0.0)
     try:
         return sum(isinstance(rollout, AttemptedRollout) for rollout in await store.query_rollouts())
     finally:
@@ -122,6 +129,8 @@ class ResumeChanges:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Settings of the algorithm by key; dots in a key separate the parts of a nested option. Only keys that
     `Algorithm.check_change` accepts are allowed."""
+    store: str | None = None
+    """URI of the run's store, which must be the one that the run began with: it may add the password."""
 
 
 def resume(runs: Path, name: str, run_session: SessionFunction, changes: ResumeChanges | None = None) -> RunReport:
@@ -130,8 +139,14 @@ def resume(runs: Path, name: str, run_session: SessionFunction, changes: ResumeC
     All changes except the number of steps are written to `config.yaml` and stay in effect for later sessions. Raises
     UsageError for a change that is not allowed, and RunError for a run that cannot be resumed.
     """
+    changes = changes or ResumeChanges()
     folder, config = RunFolder.open(runs, name)
     prepare_masking(config)
+    if changes.store is not None:
+        check_same_store(config.store, changes.store, name)
+        remember_store(settled_uri(changes.store))
+    if config.store is not None and config.store.startswith("memory:"):
+        raise RunError(f"run {name!r} kept its rollouts in memory, which ended with its process: start it again")
     if (failure := folder.failure()) is not None:
         first = failure.splitlines()[0]
         raise RunError(
@@ -139,7 +154,6 @@ def resume(runs: Path, name: str, run_session: SessionFunction, changes: ResumeC
             "or another name"
         )
     check_command(name, config)
-    changes = changes or ResumeChanges()
     done = max((int(line.get("step", 0)) for line in folder.metrics()), default=0)
     if changes.steps is not None and changes.steps < done:
         raise UsageError(f"run {name!r} has already taken {done} steps; give --steps above {done} to go on")
@@ -151,6 +165,19 @@ def resume(runs: Path, name: str, run_session: SessionFunction, changes: ResumeC
     if changes.steps is not None:
         different = msgspec.structs.replace(different, steps=changes.steps)
     return _recorded(folder, different, run_session)
+
+
+def _settled(config: RunConfig) -> RunConfig:
+    """Return `config` with places that do not depend on the working folder.
+
+    Raises UsageError for artifacts that cannot be used.
+    """
+    if config.store is not None:
+        config = msgspec.structs.replace(config, store=settled_uri(config.store))
+        remember_store(config.store or "")
+    if config.artifacts is not None:
+        config = msgspec.structs.replace(config, artifacts=settled_url(config.artifacts))
+    return config
 
 
 def check_command(name: str, config: RunConfig) -> None:
@@ -206,7 +233,7 @@ def check_run(runs: Path, config: RunConfig, tasks: list[Task], run_check: Check
         "algorithm_config": settings,
     }
     config = msgspec.structs.replace(
-        with_sides(config), name=_free_name(runs, f"{config.name[:MOST_NAME]}-check"), **smaller
+        with_sides(_settled(config)), name=_free_name(runs, f"{config.name[:MOST_NAME]}-check"), **smaller
     )
     is_first = not runs.exists()
     folder = RunFolder.create(runs, config, tasks, {})

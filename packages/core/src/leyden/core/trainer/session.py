@@ -27,6 +27,7 @@ from leyden.core.trainer.preflight.report import CheckReport, CheckResult, save_
 from leyden.core.trainer.preflight.run import before_loading, conclude, is_due, measure_memory, not_loaded, preflight
 from leyden.core.trainer.rollouts.collector import Collector
 from leyden.core.trainer.rollouts.interrupted import set_aside
+from leyden.core.trainer.run_folder.artifact_sync import check_continuing
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.prompts.files import export_prompts
 from leyden.core.trainer.run_folder.prompts.search import (
@@ -36,6 +37,7 @@ from leyden.core.trainer.run_folder.prompts.search import (
     result_of,
 )
 from leyden.core.trainer.run_folder.report import RunReport
+from leyden.core.trainer.run_folder.run_owner import owned
 from leyden.core.trainer.run_folder.timing import TimeUsage
 from leyden.core.trainer.run_folder.weights import export_policies, with_version
 from leyden.core.trainer.serving.external import serve_external
@@ -66,7 +68,11 @@ async def train(
     trackers = open_trackers(config.tracker, folder.trackers, config.name, folder.written_config())
     failed = True
     try:
-        async with _open_context(folder, config, algorithm, agents, display, resources, trackers, began) as context:
+        await asyncio.to_thread(check_continuing, folder, config.artifacts)
+        async with (
+            owned(folder, config),
+            _open_context(folder, config, algorithm, agents, display, resources, trackers, began) as context,
+        ):
             if before is not None and isinstance(context, RunContext):
                 conclude(await preflight(context, before), context)
             async with context.journal.recorded():
@@ -82,6 +88,7 @@ async def train(
     report = context.journal.report_now()
     folder.write_report(report)
     draw_curve(folder, config, report)
+    await context.journal.end_artifacts()
     return report
 
 
@@ -142,7 +149,8 @@ async def _open_context(
         display.show(
             f"{len(tasks)} tasks for the {config.tasks_per_step} of each step: a step runs tasks several times"
         )
-    await set_aside(folder.store_uri)
+    location = folder.store_location
+    await set_aside(location)
     example = tasks[0] if tasks else EXAMPLE
     initial: NamedResources = {**config.prompts, **config.prompt_edits, **(resources or {})}
     key = next((llm.api_key for llm in initial.values() if isinstance(llm, LLM)), None)
@@ -163,6 +171,7 @@ async def _open_context(
             agents_output=agents_output(config, folder),
         )
         collector.resources_id = versions.resources_id
+        collector.prefix = location.prefix
         journal = RunJournal(folder, config, display, trackers, began)
         if isinstance(algorithm, ExternalLoopAlgorithm):
             context = ExternalLoopRun(config, journal, serving, collector)

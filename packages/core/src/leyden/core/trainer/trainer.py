@@ -1,7 +1,8 @@
 """Python interface of training: `Trainer` offers what `leyden train` and `leyden dev` do."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,6 +38,7 @@ from leyden.core.trainer.rollouts.selection import Selection, read_selection
 from leyden.core.trainer.rollouts.tasks import load_tasks
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
+from leyden.core.trainer.run_folder.store_location import VARIABLE, remember_store, settled_uri
 from leyden.core.trainer.serving.endpoint import KEY, ModelEndpoint, openai_endpoint, untrained
 from leyden.core.trainer.serving.given_keys import give_keys
 from leyden.core.trainer.serving.provider import read_provider
@@ -44,6 +46,7 @@ from leyden.core.trajectory.trace_to_messages import TraceToMessages
 
 if TYPE_CHECKING:
     from leyden.core.runner.attempts.hooks import Hook
+    from leyden.core.store.base import LightningStore
     from leyden.core.trainer.rollouts.recorded import RecordedRollout
 
 log = logging.getLogger(__name__)
@@ -79,6 +82,9 @@ class Trainer:
             the run's. With an algorithm that trains no weights, the endpoint of the first LLM answers the agent.
             Without one, the endpoint of OPENAI_BASE_URL does, or OpenAI's, with the key in OPENAI_API_KEY.
         engine: "vllm" serves the policies with vLLM servers, which use the options in `vllm`.
+        store: Store that keeps the rollouts, which several runs may share: a URI or a store object. By default, the
+            run's folder has a store of its own. `resume` needs the same store object, or the URI with its password.
+        artifacts: Folder or URL that gets a copy of the run's folder after every step.
         device: Device on which policies are trained and served, `cpu` or `cuda`. The default is the CPU; for
             `resume` it is the device of the run.
     """
@@ -122,6 +128,8 @@ class Trainer:
         keep_checkpoints: int = 2,
         eval_every: int = 0,
         patience: int | None = None,
+        store: "str | LightningStore | None" = None,
+        artifacts: str | Path | None = None,
         tracker: str | Sequence[str] | None = None,
         check: bool = True,
         runs: str | Path = "runs",
@@ -154,6 +162,7 @@ class Trainer:
         self.engine_precision: EnginePrecision = engine_precision
         self.checkpoint_every, self.keep_checkpoints = checkpoint_every, keep_checkpoints
         self.eval_every, self.patience = eval_every, patience
+        self.store, self.artifacts = store, None if artifacts is None else str(artifacts)
         self.tracker = tracker_names(tracker)
         self.checks_first = check
         self.quiet = quiet
@@ -175,11 +184,14 @@ class Trainer:
         held_out = {} if val_dataset is None else {"val": _rows(val_dataset)}
         config = self._config(agent, reward, held_out)
         config = msgspec.structs.replace(config, **_read_from(train_dataset, val_dataset))
-        return begin(self.runs, config, tasks, held_out, self._session_function(agent, reward))
+        with self._serving_store() as uri:
+            return begin(self.runs, config, tasks, held_out, self._session_function(agent, reward, uri))
 
     def resume(self, agent: Any, name: str, reward: RewardFunction | str | None = None) -> RunReport:
         """Resume the run `name` after its last checkpoint and return its report."""
-        return resume(self.runs, name, self._session_function(agent, reward), ResumeChanges(device=self.device))
+        changes = ResumeChanges(device=self.device, store=self.store if isinstance(self.store, str) else None)
+        with self._serving_store() as uri:
+            return resume(self.runs, name, self._session_function(agent, reward, uri), changes)
 
     def check(self, agent: Any, dataset: TaskRows, reward: RewardFunction | str | None = None) -> CheckReport:
         """Check on a few rollouts of `dataset` that `fit` would learn from it, and return the check's report.
@@ -188,7 +200,8 @@ class Trainer:
         `check=False`. Raises UsageError for arguments that cannot work.
         """
         config = self._config(agent, reward, ("val",) if self.eval_every else ())
-        return check_run(self.runs, config, _rows(dataset), self._check_function(agent, reward))
+        with self._serving_store() as uri:
+            return check_run(self.runs, config, _rows(dataset), self._check_function(agent, reward, uri))
 
     def dev(
         self, agent: Any, dev_dataset: TaskRows, reward: RewardFunction | str | None = None
@@ -224,7 +237,19 @@ class Trainer:
             )
         return self.policy
 
-    def _session_function(self, agent: Any, reward: RewardFunction | str | None) -> SessionFunction:
+    @contextmanager
+    def _serving_store(self) -> Generator[str | None]:
+        """Context manager: lets other processes of a run use a store object; yields the URI of the run's store."""
+        if self.store is None or isinstance(self.store, str):
+            yield None if self.store is None else settled_uri(self.store)
+            return
+        from leyden.core.trainer.services.live_store import described, served
+
+        with served(self.store) as uri:
+            remember_store(uri, described(self.store))
+            yield uri
+
+    def _session_function(self, agent: Any, reward: RewardFunction | str | None, store: str | None) -> SessionFunction:
         if agent is None or isinstance(agent, str):
             self._check_importable(reward)
             give_keys(self.algorithm.keys)
@@ -240,11 +265,11 @@ class Trainer:
             loaded.check_tasks(folder.task_examples(config))
             folder.save_resources(self.initial_resources)
             shown = "quiet" if self.quiet else "bars"
-            return train_with_live_agent(folder, config, loaded, shown, self._keys())
+            return train_with_live_agent(folder, config, loaded, shown, self._keys(store))
 
         return run_session
 
-    def _check_function(self, agent: Any, reward: RewardFunction | str | None) -> CheckFunction:
+    def _check_function(self, agent: Any, reward: RewardFunction | str | None, store: str | None) -> CheckFunction:
         if isinstance(agent, str):
             self._check_importable(reward)
             give_keys(self.algorithm.keys)
@@ -260,7 +285,7 @@ class Trainer:
             loaded.check_tasks(folder.task_examples(config))
             folder.save_resources(self.initial_resources)
             shown = "quiet" if self.quiet else "bars"
-            return check_with_live_agent(folder, config, loaded, shown, self._keys())
+            return check_with_live_agent(folder, config, loaded, shown, self._keys(store))
 
         return run_check
 
@@ -279,10 +304,19 @@ class Trainer:
     def _llm(self) -> LLM | None:
         return next((one for one in self.initial_resources.values() if isinstance(one, LLM)), None)
 
-    def _keys(self) -> dict[str, str]:
-        """Keys that were given in Python, by the variables in which the learner process finds them."""
+    def _keys(self, store: str | None) -> dict[str, str]:
+        """Keys, and the URI of the store, that were given in Python, by the variables of the learner process."""
         llm = None if self.algorithm.needs_policy else self._llm()
-        return {**self.algorithm.keys, **({} if llm is None or llm.api_key is None else {KEY: llm.api_key})}
+        keys = {} if llm is None or llm.api_key is None else {KEY: llm.api_key}
+        return {**self.algorithm.keys, **keys, **({} if store is None else {VARIABLE: store})}
+
+    def _named_store(self) -> str | None:
+        """The store as `config.yaml` names it."""
+        if self.store is None or isinstance(self.store, str):
+            return self.store
+        from leyden.core.trainer.services.live_store import described
+
+        return described(self.store)
 
     def _where(self, agent: Any) -> RunnerPlacement:
         if self.runners.where != "local" and not isinstance(agent, str):
@@ -342,6 +376,8 @@ class Trainer:
             held_out=tuple(EvaluationSet(name=name, source="val_dataset") for name in held_out),
             eval_every=self.eval_every,
             patience=self.patience,
+            store=self._named_store(),
+            artifacts=self.artifacts,
             tracker=self.tracker,
             algorithm=self.algorithm.reference(),
             algorithm_config=self.algorithm.settings(),

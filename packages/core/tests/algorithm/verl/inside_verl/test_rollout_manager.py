@@ -83,6 +83,8 @@ def test_rollouts_of_a_training_that_has_failed_do_not_hide_why(failing: tuple[A
 def test_a_queue_whose_loss_verl_or_a_rollout_meets_first_is_still_the_reason(
     failing: tuple[Any, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from leyden.core.algorithm.verl.inside_verl import verl_queue
+
     made, said = failing
     live = {"TransferQueueController", "TransferQueueStorage_0"}
     monkeypatch.setattr(verl_queue, "queue_parts", lambda: set(live))

@@ -21,6 +21,7 @@ from leyden.core.cli.options import (
     PromptsOption,
     ProviderKeyEnvOption,
     ProviderOption,
+    StoreOption,
     TasksOption,
     TimeoutOption,
     answering,
@@ -61,6 +62,7 @@ def dev(
     isolation: IsolationOption = "auto",
     timeout: TimeoutOption = 120.0,
     env: EnvOption = None,
+    store: StoreOption = None,
     json: JsonOption = False,
 ) -> int:
     """Run AGENT, or COMMAND, on a few tasks and show each rollout as a tree. Exit code 1 when a rollout failed."""
@@ -84,6 +86,7 @@ def dev(
         input=input,
         hooks=tuple(hook or ()),
         env=read_env(env or [], given_command(context)),
+        store=store,
     )
     results = dry_run(plan, named, load_tasks(tasks, count), reward, show=not json)
     if json:

@@ -18,6 +18,7 @@ from leyden.core.cli.options import (
     PromptsOption,
     ProviderKeyEnvOption,
     ProviderOption,
+    StoreOption,
     answering,
     check_policy_device,
     read_env,
@@ -43,6 +44,7 @@ def run_command(
     reward: Annotated[str | None, typer.Option(help="Reward function `score(task, result)`, as file.py:score.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Time limit of COMMAND in seconds. [default: no limit]")] = None,
     env: EnvOption = None,
+    store: StoreOption = None,
     json: JsonOption = False,
 ) -> int:
     """Run COMMAND as one rollout: its model calls are answered and recorded, and shown as a tree at the end.
@@ -67,6 +69,7 @@ def run_command(
         resources=resources,
         provider=read_provider(provider, provider_key_env),
         timeout_seconds=timeout,
+        store=store,
     )
     (recorded,) = dry_run(plan, agent, [given], reward, show=False)
     code = agent.outcome(recorded)

@@ -112,13 +112,13 @@ def _largest(line: dict[str, Any], key: str) -> float:
 
 
 async def _show_rollout(folder: Any, wanted: str, *, json: bool) -> None:
-    from leyden.core.store.open import open_store
     from leyden.core.trainer.rollouts.recorded import find_rollout, no_rollout, read_rollout
 
-    if not folder.store_file.exists():
+    location = folder.store_location
+    if not location.exists:
         raise RunError(f"run {folder.path.name!r} has no store yet")
     # Time stands still: to look at a run must not end what is under way in it.
-    store = await open_store(folder.store_uri, clock=lambda: 0.0)
+    store = await location.open(clock=lambda: 0.0)
     try:
         found = await find_rollout(store, wanted)
         if found is None:

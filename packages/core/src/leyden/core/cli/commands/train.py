@@ -74,7 +74,7 @@ def _finish(given: RunOptions, work: "Callable[[], RunReport]", name: str) -> No
             is_settled = False  # raised by a rollout after the first step
         if not is_settled and folder.path.exists():
             sys.stderr.write(f"\nfailed; continue with: leyden train --resume {name}{where}\n")
-        if folder.failure() is not None or (not is_settled and folder.store_file.exists()):
+        if folder.failure() is not None or (not is_settled and folder.store_location.exists):
             sys.stderr.write(f"outcome of each rollout: {folder.command('why')}\n")
         raise
     if given.json:

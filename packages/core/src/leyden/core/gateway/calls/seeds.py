@@ -16,11 +16,12 @@ REMEMBERED = 4096
 class CallSeeds:
     """Seeds for the calls of one policy.
 
-    A seed is a hash of the run's seed, the rollout id, the prompt, and how often the attempt has sent this prompt.
+    A seed is a hash of the run's seed, the rollout id without the run's own `prefix`, the prompt, and how often the
+    attempt has sent this prompt.
     """
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, seed: int, prefix: str = "") -> None:
+        self._seed, self._prefix = seed, prefix
         self._prompt_counts: OrderedDict[str, Counter[bytes]] = OrderedDict()
 
     def seed(self, rollout_id: str, attempt_id: str, prompt_ids: Sequence[int]) -> int:
@@ -31,5 +32,5 @@ class CallSeeds:
         if len(self._prompt_counts) > REMEMBERED:
             self._prompt_counts.popitem(last=False)
         counts[prompt] += 1
-        call = f"{self._seed}/{rollout_id}/{counts[prompt]}/".encode() + prompt
+        call = f"{self._seed}/{rollout_id.removeprefix(self._prefix)}/{counts[prompt]}/".encode() + prompt
         return int.from_bytes(blake2b(call, digest_size=7).digest())

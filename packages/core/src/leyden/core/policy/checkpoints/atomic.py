@@ -11,7 +11,8 @@ from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
-_PENDING = ".writing-"
+PENDING = ".writing-"
+"""Beginning of the names of unfinished folders."""
 
 
 @contextmanager
@@ -23,7 +24,7 @@ def whole_folder(target: Path, *, private: bool = False) -> Generator[Path]:
     """
     if target.exists():
         raise FileExistsError(f"{target} already exists")
-    with _locked_folder(f"{_PENDING}{target.name}-", target.parent) as pending:
+    with _locked_folder(f"{PENDING}{target.name}-", target.parent) as pending:
         yield pending
         pending.chmod(0o700 if private else 0o755)
         for path in (*pending.rglob("*"), pending):
@@ -35,7 +36,7 @@ def whole_folder(target: Path, *, private: bool = False) -> Generator[Path]:
 @contextmanager
 def replaced_folder(target: Path) -> Generator[Path]:
     """Like `whole_folder`, but replaces an existing `target`; between two renames there is none."""
-    with _locked_folder(f"{_PENDING}old-", target.parent) as old_folder:
+    with _locked_folder(f"{PENDING}old-", target.parent) as old_folder:
         with whole_folder(old_folder / target.name) as fresh:
             yield fresh
         if target.exists():
@@ -46,7 +47,7 @@ def replaced_folder(target: Path) -> Generator[Path]:
 
 def remove_unfinished(folder: Path) -> None:
     """Remove unfinished folders of killed processes from `folder`, but none that is being written."""
-    for path in folder.glob(f"{_PENDING}*"):
+    for path in folder.glob(f"{PENDING}*"):
         with suppress(OSError), closing(_Lock(path)):
             shutil.rmtree(path, ignore_errors=True)
 

@@ -38,10 +38,13 @@ from leyden.core.store.common.rows import (
     to_rollout,
 )
 
-QUEUE = "queue"
-"""Topic that is notified when there are more rollouts to claim."""
 CLOCK = "clock"
 """Topic that is notified when a new deadline was set, which waiting callers must take into account."""
+
+
+def queue_topic(queue: str) -> str:
+    """Return the topic that is notified when there are more rollouts to claim in a queue."""
+    return f"queue:{queue}" if queue else "queue"
 
 
 def new_rollout_id() -> str:
@@ -67,9 +70,8 @@ def enqueue(rows: Rows, requests: Sequence[EnqueueRollout], positions: Sequence[
         given = [first[rollout_id] for rollout_id in new]
         rows.given_positions = chain(given, given, rows.given_positions or ())
     rows.insert_rollouts(list(new.values()))
-    rows.push(list(new))
-    if new:
-        rows.topics.add(QUEUE)
+    rows.push(list(new.values()))
+    rows.topics.update(queue_topic(row.queue) for row in new.values())
     latest = rows.latest_attempts(list(stored.values()))
     return [to_rollout(stored.get(name) or new[name], latest.get(name)) for name in ids]
 
@@ -84,11 +86,11 @@ def start(rows: Rows, request: EnqueueRollout, worker_id: str | None) -> Attempt
     return begun
 
 
-def claim(rows: Rows, limit: int, worker_id: str | None) -> list[AttemptedRollout]:
-    """Take up to `limit` rollouts from the head of the queue, each with a new attempt."""
+def claim(rows: Rows, queue: str, limit: int, worker_id: str | None) -> list[AttemptedRollout]:
+    """Take up to `limit` rollouts from the head of a queue, each with a new attempt."""
     if limit <= 0:
         return []
-    ids = rows.head(limit)
+    ids = rows.head(queue, limit)
     found = rows.rollouts(ids)
     claimed = [_begin_attempt(rows, found[rollout_id], worker_id) for rollout_id in ids]
     if worker_id:
@@ -206,6 +208,8 @@ def _new_rollout(rows: Rows, rollout_id: str, request: EnqueueRollout, status: R
     resources_id = request.resources_id
     if resources_id is None and (latest := rows.resources(None)) is not None:
         resources_id = latest.resources_id
+    elif not resources_id:
+        resources_id = None
     return RolloutRow(
         rollout_id=rollout_id,
         input=encode(request.input, "the input of a rollout"),
@@ -216,6 +220,7 @@ def _new_rollout(rows: Rows, rollout_id: str, request: EnqueueRollout, status: R
         status=status,
         config=encode(config, "the config of a rollout"),
         metadata=encode(request.metadata or {}, "the metadata of a rollout"),
+        queue=request.queue,
     )
 
 
@@ -269,10 +274,10 @@ def _move_rollout(
     if latest is not None and status in health_check.WATCHED_ROLLOUT:
         wanted["deadline"] = health_check.deadline(_liveness(latest), config_of(replace(row, **changes)))
     if status in QUEUED and row.status not in QUEUED:
-        rows.push([row.rollout_id])
-        rows.topics.add(QUEUE)
+        rows.push([row])
+        rows.topics.add(queue_topic(row.queue))
     elif status not in QUEUED and row.status in QUEUED:
-        rows.drop(row.rollout_id)
+        rows.drop(row)
     changed = {name: value for name, value in wanted.items() if getattr(row, name) != value}
     if changed.get("deadline") is not None:
         rows.topics.add(CLOCK)

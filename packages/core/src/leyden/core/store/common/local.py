@@ -37,7 +37,7 @@ from leyden.core.store.common.run_records import LocalRunRecords
 from leyden.core.store.common.span_codec import RecentCalls
 from leyden.core.store.common.span_entry import MENDABLE, entered, mended
 from leyden.core.store.state_and_retry_rules import check_config, check_mode
-from leyden.core.store.text import check_ids, check_text, check_texts
+from leyden.core.store.text import check_ids, check_queue, check_text, check_texts
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -109,7 +109,7 @@ class LocalStore(LocalRunRecords):
         if self._closed:
             raise StoreError("this store is closed")
 
-    # --- Rollouts and the queue
+    # --- Rollouts and the queues
 
     async def start_rollout(
         self,
@@ -120,20 +120,26 @@ class LocalStore(LocalRunRecords):
         metadata: dict[str, Any] | None = None,
         worker_id: str | None = None,
         request_id: str | None = None,
+        queue: str = "",
     ) -> AttemptedRollout:
         """Create a rollout with its first attempt."""
-        request = EnqueueRollout(input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata)
+        request = EnqueueRollout(
+            input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata, queue=queue
+        )
         check_text(resources_id=resources_id)
         check_ids(worker_id=worker_id, request_id=request_id)
-        return await self._begin(request_id, lambda rows: lifecycle.start(rows, request, worker_id))
+        check_queue(queue)
+        return await self._begin(request_id, lambda rows: lifecycle.start(rows, request, worker_id), queue)
 
-    async def _begin(self, request_id: str | None, work: Callable[[Rows], AttemptedRollout]) -> AttemptedRollout:
+    async def _begin(
+        self, request_id: str | None, work: Callable[[Rows], AttemptedRollout], queue: str | None = None
+    ) -> AttemptedRollout:
         """Begin an attempt; with a request id, only once.
 
         Raises CallRefused where the attempt of the first call is no longer open or the latest.
         """
         made = await self._write(
-            lambda rows: idempotent_attempts(rows, request_id, lambda rows: [work(rows)]), small=True
+            lambda rows: idempotent_attempts(rows, request_id, lambda rows: [work(rows)], queue), small=True
         )
         if not made:
             raise CallRefused(f"the attempt that request {request_id} began has ended, or is no longer the latest")
@@ -147,10 +153,17 @@ class LocalStore(LocalRunRecords):
         config: RolloutConfig | None = None,
         metadata: dict[str, Any] | None = None,
         rollout_id: str | None = None,
+        queue: str = "",
     ) -> Rollout:
         """Queue one rollout."""
         request = EnqueueRollout(
-            input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata, rollout_id=rollout_id
+            input=input,
+            mode=mode,
+            resources_id=resources_id,
+            config=config,
+            metadata=metadata,
+            rollout_id=rollout_id,
+            queue=queue,
         )
         return (await self.enqueue_many_rollouts([request]))[0]
 
@@ -159,13 +172,15 @@ class LocalStore(LocalRunRecords):
         for request in rollouts:
             check_text(resources_id=request.resources_id)
             check_ids(rollout_id=request.rollout_id)
+            check_queue(request.queue)
         return await self._write(lambda rows: lifecycle.enqueue(rows, rollouts), small=len(rollouts) <= _FEW)
 
     async def dequeue_rollout(
-        self, worker_id: str | None = None, request_id: str | None = None
+        self, worker_id: str | None = None, request_id: str | None = None, queue: str = ""
     ) -> AttemptedRollout | None:
-        """Claim the oldest queued rollout."""
-        return next(iter(await self.dequeue_many_rollouts(worker_id=worker_id, request_id=request_id)), None)
+        """Claim the oldest rollout of a queue."""
+        claimed = await self.dequeue_many_rollouts(worker_id=worker_id, request_id=request_id, queue=queue)
+        return next(iter(claimed), None)
 
     async def dequeue_many_rollouts(
         self,
@@ -174,24 +189,28 @@ class LocalStore(LocalRunRecords):
         worker_id: str | None = None,
         timeout: float = 0.0,
         request_id: str | None = None,
+        queue: str = "",
     ) -> list[AttemptedRollout]:
         """Claim rollouts, waiting for the first one."""
         check_ids(worker_id=worker_id, request_id=request_id)
+        check_queue(queue)
         small = limit <= _FEW
 
         def claim(rows: Rows) -> list[AttemptedRollout]:
-            return idempotent_attempts(rows, request_id, lambda rows: lifecycle.claim(rows, limit, worker_id))
+            return idempotent_attempts(
+                rows, request_id, lambda rows: lifecycle.claim(rows, queue, limit, worker_id), queue
+            )
 
         claimed = await self._write(claim, small=small)
         if claimed or limit <= 0 or timeout <= 0:
             return claimed
 
         async def look() -> list[AttemptedRollout] | None:
-            if not await self._read(lambda rows: rows.head(1), small=True):
+            if not await self._read(lambda rows: rows.head(queue, 1), small=True):
                 return None
             return await self._write(claim, small=small) or None
 
-        return await self._wait(look, {lifecycle.QUEUE}, timeout) or []
+        return await self._wait(look, {lifecycle.queue_topic(queue)}, timeout) or []
 
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None, request_id: str | None = None

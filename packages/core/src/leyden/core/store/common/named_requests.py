@@ -22,13 +22,18 @@ _KEYS = msgspec.msgpack.Decoder(_Keys)
 
 
 def idempotent_attempts(
-    rows: Rows, request_id: str | None, work: Callable[[Rows], Sequence[AttemptedRollout]]
+    rows: Rows, request_id: str | None, work: Callable[[Rows], Sequence[AttemptedRollout]], queue: str | None = None
 ) -> list[AttemptedRollout]:
-    """Do `work`; on a repeated call, return those of the first call's attempts that are open and the latest."""
+    """Do `work`; on a repeated call, return those of the first call's attempts that are open and the latest.
+
+    Raises CallRefused where the first call was about another queue than `queue`, if one is given.
+    """
 
     def found(keys: _Keys) -> list[AttemptedRollout]:
         wanted = [(rollout_id, str(attempt_id)) for rollout_id, attempt_id in keys]
         rollouts, attempts = rows.rollouts([rollout_id for rollout_id, _ in wanted]), rows.attempts(wanted)
+        if queue is not None and any(row.queue != queue for row in rollouts.values()):
+            raise _used_for_another(request_id)
         return [
             to_attempted_rollout(rollouts[key[0]], attempt)
             for key, attempt in attempts.items()
@@ -50,7 +55,7 @@ def idempotent_resources(
         ((resources_id, version),) = keys
         row = rows.resources(resources_id, int(version))
         if row is None:
-            raise CallRefused(f"request id {request_id} was used for another request: give every request its own id")
+            raise _used_for_another(request_id)
         return to_resources(row)
 
     return _run_once(rows, request_id, lambda: work(rows), lambda made: [(made.resources_id, made.version)], found)
@@ -60,6 +65,10 @@ def recorded_version(resources_id: str, version: int) -> bytes:
     """Return the recorded result of a request that made this version of resources."""
     keys: _Keys = [(resources_id, version)]
     return msgspec.msgpack.encode(keys)
+
+
+def _used_for_another(request_id: str | None) -> CallRefused:
+    return CallRefused(f"request id {request_id} was used for another request: give every request its own id")
 
 
 def _attempt_keys(made: Sequence[AttemptedRollout]) -> _Keys:

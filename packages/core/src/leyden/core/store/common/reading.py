@@ -27,7 +27,7 @@ from leyden.core.store.common.rows import (
 )
 from leyden.core.store.common.span_codec import whole_spans
 from leyden.core.store.query import Query, check, conditions
-from leyden.core.store.text import check_text
+from leyden.core.store.text import check_queue, check_text
 
 T = TypeVar("T")
 
@@ -96,6 +96,7 @@ class ReadingStore(ArgumentChecks, LightningStore):
         offset: int = 0,
         status: Sequence[RolloutStatus] | None = None,
         rollout_ids: Sequence[str] | None = None,
+        queue: str | None = None,
     ) -> Page[Rollout]:
         """Return rollouts with their latest attempts."""
         query = rollouts_query(
@@ -107,6 +108,7 @@ class ReadingStore(ArgumentChecks, LightningStore):
             sort_order,
             limit,
             offset,
+            queue,
         )
 
         def work(rows: Rows) -> Page[Rollout]:
@@ -275,9 +277,13 @@ def rollouts_query(
     sort_order: SortOrder,
     limit: int,
     offset: int,
+    queue: str | None,
 ) -> Query:
     """Return the query of `query_rollouts`. Raises ValueError for invalid arguments."""
+    if queue is not None:
+        check_queue(queue)
     query = Query(
+        within={} if queue is None else {"queue": queue},
         conditions=conditions(
             one_of={"status": status_in, "rollout_id": rollout_id_in}, contains={"rollout_id": rollout_id_contains}
         ),

@@ -53,6 +53,8 @@ class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
     """Number of attempts, which is the sequence id of the latest."""
     deadline: float | None = None
     """Unix time at which the health check must examine the rollout; it may be too early, but never too late."""
+    queue: str = ""
+    """Name of the queue in which the rollout waits; it never changes."""
 
 
 class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,8 +142,8 @@ class Rows(RecordRows):
         """
         raise NotImplementedError
 
-    def queue_head(self, limit: int) -> list[tuple[int, str]]:
-        """Return up to `limit` ids from the front of the queue, each after its position; nothing is claimed."""
+    def queue_head(self, queue: str, limit: int) -> list[tuple[int, str]]:
+        """Return up to `limit` ids from the front of a queue, each after its position; nothing is claimed."""
         raise NotImplementedError
 
     @abstractmethod
@@ -154,7 +156,10 @@ class Rows(RecordRows):
 
     @abstractmethod
     def select_rollouts(self, query: Query) -> tuple[list[RolloutRow], int]:
-        """Return a page of rows, and the number of rows before paging; the other `select_*` do the same."""
+        """Return a page of rows, and the number of rows before paging; the other `select_*` do the same.
+
+        `query.within` may name the queue.
+        """
 
     @abstractmethod
     def insert_rollouts(self, rows: Sequence[RolloutRow]) -> None:
@@ -173,16 +178,16 @@ class Rows(RecordRows):
         """Return the earliest deadline, or None."""
 
     @abstractmethod
-    def push(self, rollout_ids: Sequence[str]) -> None:
-        """Put rollouts at the end of the queue."""
+    def push(self, rows: Sequence[RolloutRow]) -> None:
+        """Put rollouts at the ends of their queues."""
 
     @abstractmethod
-    def drop(self, rollout_id: str) -> None:
-        """Remove a rollout from the queue, if it is queued."""
+    def drop(self, row: RolloutRow) -> None:
+        """Remove a rollout from its queue, if it is queued."""
 
     @abstractmethod
-    def head(self, limit: int) -> list[str]:
-        """Return up to `limit` ids from the front of the queue, the oldest first."""
+    def head(self, queue: str, limit: int) -> list[str]:
+        """Return up to `limit` ids from the front of a queue, the oldest first."""
 
     @abstractmethod
     def attempts(self, keys: Sequence[AttemptKey]) -> dict[AttemptKey, AttemptRow]:
@@ -322,6 +327,7 @@ def _rollout_fields(row: RolloutRow) -> dict[str, Any]:
         "status": row.status,
         "config": config_of(row),
         "metadata": _ANY.decode(row.metadata),
+        "queue": row.queue,
     }
 
 

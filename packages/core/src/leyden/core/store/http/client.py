@@ -133,10 +133,17 @@ class HttpStore(ArgumentChecks, LightningStore):
         config: RolloutConfig | None = None,
         metadata: dict[str, Any] | None = None,
         rollout_id: str | None = None,
+        queue: str = "",
     ) -> Rollout:
-        """Put a rollout at the end of the queue; the latest resources are assigned unless an id is given."""
+        """Put a rollout at the end of a queue; the latest resources are assigned unless an id is given."""
         request = EnqueueRollout(
-            input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata, rollout_id=rollout_id
+            input=input,
+            mode=mode,
+            resources_id=resources_id,
+            config=config,
+            metadata=metadata,
+            rollout_id=rollout_id,
+            queue=queue,
         )
         return (await self.enqueue_many_rollouts([request]))[0]
 
@@ -146,10 +153,11 @@ class HttpStore(ArgumentChecks, LightningStore):
         return await self._call(LightningStore.enqueue_many_rollouts, named)
 
     async def dequeue_rollout(
-        self, worker_id: str | None = None, request_id: str | None = None
+        self, worker_id: str | None = None, request_id: str | None = None, queue: str = ""
     ) -> AttemptedRollout | None:
-        """Claim the oldest queued rollout with a new attempt; return None when the queue is empty."""
-        return next(iter(await self.dequeue_many_rollouts(worker_id=worker_id, request_id=request_id)), None)
+        """Claim the oldest rollout of a queue with a new attempt; return None when the queue is empty."""
+        claimed = await self.dequeue_many_rollouts(worker_id=worker_id, request_id=request_id, queue=queue)
+        return next(iter(claimed), None)
 
     async def dequeue_many_rollouts(
         self,
@@ -158,21 +166,24 @@ class HttpStore(ArgumentChecks, LightningStore):
         worker_id: str | None = None,
         timeout: float = 0.0,
         request_id: str | None = None,
+        queue: str = "",
     ) -> list[AttemptedRollout]:
-        """Claim up to `limit` rollouts; wait up to `timeout` seconds for the first one, without polling.
+        """Claim up to `limit` rollouts of a queue; wait up to `timeout` seconds for the first one, without polling.
 
-        If the answer to a claim was lost, the worker's next claim returns the rollouts of the lost one.
+        If the answer to a claim was lost, the worker's next claim from that queue returns the rollouts of the lost one.
         """
+        of_queue = {"queue": queue} if queue else {}  # left out where empty, since an older server has no such argument
         end = time.monotonic() + timeout
         while True:
             wait = min(max(end - time.monotonic(), 0.0), LONGEST_WAIT)
-            with self._claims.named(worker_id, limit, request_id) as name:
+            with self._claims.named((worker_id, queue), limit, request_id) as name:
                 claimed = await self._call(
                     LightningStore.dequeue_many_rollouts,
                     limit=limit,
                     worker_id=worker_id,
                     timeout=wait,
                     request_id=name,
+                    **of_queue,
                 )
             if claimed or limit <= 0 or time.monotonic() >= end:
                 return claimed
@@ -284,20 +295,23 @@ class UnansweredClaims:
     """
 
     def __init__(self) -> None:
-        self._unanswered: dict[str | None, tuple[str, int]] = {}
-        """By worker: the claim that the server may have granted, and the number of rollouts that it requested."""
+        self._unanswered: dict[tuple[str | None, str], tuple[str, int]] = {}
+        """By worker and queue: the claim that the server may have granted, and how many rollouts it requested."""
 
     @contextmanager
-    def named(self, worker_id: str | None, limit: int, name: str | None) -> Generator[str]:
-        """Return the id of a claim: `name`, the id of the worker's last claim if its answer was lost, or a new one."""
-        before = self._unanswered.pop(worker_id, None) if name is None else None
+    def named(self, claimer: tuple[str | None, str], limit: int, name: str | None) -> Generator[str]:
+        """Return the id of a claim: `name`, the id of the last claim if its answer was lost, or a new one.
+
+        `claimer` is the worker's id with the name of the queue.
+        """
+        before = self._unanswered.pop(claimer, None) if name is None else None
         if before is not None and before[1] > limit:  # the server may have granted more than `limit`
-            self._unanswered[worker_id] = before
+            self._unanswered[claimer] = before
             before = None
         used = name or (_new_id() if before is None else before[0])
         try:
             yield used
         except BaseException as error:  # also when cancelled, since the server may have received the request
             if not isinstance(error, REFUSALS) and len(self._unanswered) < _MOST_CLAIMS and name is None:
-                self._unanswered.setdefault(worker_id, (used, max(limit, 0)))
+                self._unanswered.setdefault(claimer, (used, max(limit, 0)))
             raise

@@ -15,7 +15,7 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.http.access import WorkerCaller
 from leyden.core.store.http.refused import Refused
 
-_ALLOWED_FILTERS = frozenset({"status_in", "rollout_id_in"})
+_ALLOWED_FILTERS = frozenset({"status_in", "rollout_id_in", "queue"})
 """Arguments of `query_rollouts` that a worker may set."""
 _DEFAULTS: Mapping[str, Any] = {"filter_logic": "and", "sort_order": "asc", "limit": -1, "offset": 0}
 

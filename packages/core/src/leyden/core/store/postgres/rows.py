@@ -165,29 +165,30 @@ class PostgresRows(SqlRows):
         """Whether callers that wait for the next deadline will look before any deadline set by this transaction."""
         return self._soonest is None or (self._known_due is not None and self._known_due <= self._soonest)
 
-    def push(self, rollout_ids: Sequence[str]) -> None:
+    def push(self, rows: Sequence[RolloutRow]) -> None:
         """Insert all with one statement."""
-        if not rollout_ids:
+        if not rows:
             return
+        queued = json.dumps([(row.rollout_id, row.queue) for row in rows])
         if self.given_positions is None:
-            self._run_compiled(postgres.PUSH, keys=json.dumps(rollout_ids))
+            self._run_compiled(postgres.PUSH, keys=queued)
         else:
-            positions = list(islice(self.given_positions, len(rollout_ids)))
-            self._run_compiled(postgres.PUSH_NUMBERED, keys=json.dumps(rollout_ids), positions=json.dumps(positions))
+            positions = list(islice(self.given_positions, len(rows)))
+            self._run_compiled(postgres.PUSH_NUMBERED, keys=queued, positions=json.dumps(positions))
 
-    def head(self, limit: int) -> list[str]:
+    def head(self, queue: str, limit: int) -> list[str]:
         """Return the first queued ids; a writing transaction skips locked rollouts, and locks the rest.
 
         Where all are locked, it waits a little: some of them may not be claimed, and their transactions may have queued
         others.
         """
         if not self._writes:
-            return super().head(limit)
-        rows = self._compiled_rows(RolloutRow, postgres.HEAD, limit=limit)
+            return super().head(queue, limit)
+        rows = self._compiled_rows(RolloutRow, postgres.HEAD, key=queue, limit=limit)
         give_up = time.monotonic() + HELD_SECONDS
-        while not rows and super().head(1) and time.monotonic() < give_up:
+        while not rows and super().head(queue, 1) and time.monotonic() < give_up:
             time.sleep(_PAUSE)
-            rows = self._compiled_rows(RolloutRow, postgres.HEAD, limit=limit)
+            rows = self._compiled_rows(RolloutRow, postgres.HEAD, key=queue, limit=limit)
         self._claimed = {row.rollout_id: row for row in rows}
         return list(self._claimed)
 

@@ -20,6 +20,7 @@ from sqlalchemy import (
     insert,
     literal_column,
     select,
+    type_coerce,
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB, psycopg
@@ -68,7 +69,7 @@ _IS_QUEUED = " ".join(f"WHEN '{status}' THEN true" for status in sorted(QUEUED))
 HEAD = _locked(
     select(*sql.ROLLOUT)
     .join_from(schema.queue, schema.rollouts, _queue.rollout_id == _rollouts.rollout_id)
-    .where(literal_column(f"CASE rollouts.status {_IS_QUEUED} END"))
+    .where(_queue.queue == _KEY, literal_column(f"CASE rollouts.status {_IS_QUEUED} END"))
     .order_by(_queue.position)
     .limit(bindparam("limit", type_=Integer)),
     skip=True,
@@ -81,11 +82,12 @@ RECORD_BY_KEY = {
 """For a writing transaction, which locks runs."""
 LOCK_WORKER = select(func.pg_advisory_xact_lock(func.hashtextextended(_KEY, literal_column("1", Integer))))
 """A lock by name, since the row may not exist yet."""
-_listed = (
-    func.jsonb_array_elements_text(cast(_KEYS, JSONB)).table_valued("value", with_ordinality="place").render_derived()
-)
+_listed = func.jsonb_array_elements(cast(_KEYS, JSONB)).table_valued("value", with_ordinality="place").render_derived()
+_pair = type_coerce(_listed.c.value, JSONB)
 SET_COUNTER = update(schema.rollouts).where(_ONE).values(span_counter=bindparam("number", type_=BigInteger))
-PUSH = insert(schema.queue).inline().from_select(["rollout_id"], select(_listed.c.value).order_by(_listed.c.place))
+_names = [_pair[literal_column("0")].astext, _pair[literal_column("1")].astext]
+PUSH = insert(schema.queue).inline().from_select(["rollout_id", "queue"], select(*_names).order_by(_listed.c.place))
+"""Queues rollouts; each of the `keys` is a rollout id with the name of its queue."""
 _positions = bindparam("positions", type_=Text)
 _numbers = (
     func.jsonb_array_elements_text(cast(_positions, JSONB))
@@ -96,8 +98,8 @@ PUSH_NUMBERED = (
     insert(schema.queue)
     .inline()
     .from_select(
-        ["rollout_id", "position"],
-        select(_listed.c.value, cast(_numbers.c.value, BigInteger)).join_from(
+        ["rollout_id", "queue", "position"],
+        select(*_names, cast(_numbers.c.value, BigInteger)).join_from(
             _listed, _numbers, _listed.c.place == _numbers.c.place
         ),
     )

@@ -129,7 +129,8 @@ def _rollout_changes(rows: RedisRows, name: str, old: RolloutAtRest | None, new:
     fields = changed_fields(old, new)
     changes: list[Change] = [("HSET", keys.rollout + name, *(part for field in fields.items() for part in field))]
     if before is None:
-        changes.append(("ZADD", keys.rollouts, position_argument(new.position), name))
+        position = position_argument(new.position)
+        changes += [("ZADD", key, position, name) for key in (keys.rollouts, keys.rollouts_of(row.queue))]
     if before is None or before.status != row.status:
         if before is not None:
             changes.append(("ZREM", keys.status(before.status), name))
@@ -142,12 +143,16 @@ def _rollout_changes(rows: RedisRows, name: str, old: RolloutAtRest | None, new:
 
 
 def _queue_changes(rows: RedisRows) -> list[Change]:
+    keys = rows.keys
     changes: list[Change] = []
-    for chunk in chunks(sorted(rows.dropped)):
-        changes += [("ZREM", rows.keys.queue, *chunk), ("HDEL", rows.keys.held, *chunk)]
-    return changes + [
-        ("ZADD", rows.keys.queue, "NX", position_argument(number), name) for name, number in rows.queued.items()
-    ]
+    for queue in sorted(set(rows.dropped.values())):
+        names = sorted(name for name, of_queue in rows.dropped.items() if of_queue == queue)
+        for chunk in chunks(names):
+            changes += [("ZREM", keys.queue(queue), *chunk), ("HDEL", keys.held, *chunk)]
+    for name, number in rows.queued.items():
+        queue = rows.written[name].row.queue
+        changes.append(("ZADD", keys.queue(queue), "NX", position_argument(number), name))
+    return changes
 
 
 def _span_changes(rows: RedisRows, ahead: Mapping[str, Sequence[bytes]]) -> list[Change]:

@@ -66,8 +66,8 @@ def read_rollout(rollout_id: str, flat: Sequence[bytes]) -> RolloutAtRest | None
 
 
 def read_state(packed: bytes) -> dict[str, Any]:
-    """Return the fields of a rollout that queries may filter and sort on."""
-    return dict(zip(_STATE, _unpack(packed), strict=True))
+    """Return the fields of a rollout that queries may filter and sort on; an older version wrote no queue."""
+    return dict(zip(_STATE, _unpack(packed), strict=False))
 
 
 def row_without_bodies(rollout_id: str, packed: bytes) -> RolloutRow:

@@ -62,20 +62,20 @@ class LinkSource:
     """Reads over one link; raises HealthCheckDue where the health check must write first."""
 
     def __init__(self, link: RedisLink, keys: RedisKeys, now: str, name: str | None) -> None:
-        """Claims are reserved under `name`; without a name, the queue is only read."""
+        """Claims are reserved under `name`; without a name, queues are only read."""
         self._link, self._keys, self.now, self._name = link, keys, now, name
 
     def query(self, commands: Sequence[Command]) -> list[Any]:
         """Return the answers to commands, all from one moment."""
         return _found(self._link.run(READ, self._keys.deadlines, self.now, msgspec.msgpack.encode(commands)))
 
-    def hold(self, limit: int) -> list[Any]:
-        """Return the first rollouts of the queue, and reserve them."""
+    def hold(self, queue: str, limit: int) -> list[Any]:
+        """Return the first rollouts of a queue, and reserve them."""
         keys = self._keys
         if self._name is None:
-            (found,) = self.query([("EACH", "0", str(limit - 1), keys.rollout, keys.queue, "HGETALL")])
+            (found,) = self.query([("EACH", "0", str(limit - 1), keys.rollout, keys.queue(queue), "", "HGETALL")])
             return found
-        wanted = (keys.deadlines, keys.queue, keys.held, keys.rollout, self.now, str(limit), self._name)
+        wanted = (keys.deadlines, keys.queue(queue), keys.held, keys.rollout, self.now, str(limit), self._name)
         return _found(self._link.run(HOLD, *wanted, _HOLD_MILLISECONDS))
 
 
@@ -95,6 +95,6 @@ class EmptySource:
         """Raise NotCached."""
         raise NotCached
 
-    def hold(self, limit: int) -> list[Any]:
+    def hold(self, queue: str, limit: int) -> list[Any]:
         """Raise NotCached."""
         raise NotCached

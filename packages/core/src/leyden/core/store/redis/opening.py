@@ -4,7 +4,7 @@ from typing import Any
 
 from leyden.core.errors import StoreError, UsageError
 from leyden.core.store.redis.connection import RedisAddress, RedisLink
-from leyden.core.store.redis.scripts import VERSION, RedisKeys
+from leyden.core.store.redis.scripts import UPGRADE, VERSION, RedisKeys
 
 OLDEST = (6, 2)
 """First version of Redis with all commands that are used."""
@@ -46,7 +46,10 @@ def _check_durable(link: RedisLink, address: RedisAddress) -> None:
 
 
 def claim_namespace(link: RedisLink, address: RedisAddress, keys: RedisKeys) -> None:
-    """Record the version of the store; raises UsageError when it is newer, or the keys are another application's."""
+    """Record the version of the store, and change an older store.
+
+    Raises UsageError when the version is newer, or the keys are another application's.
+    """
     kind = link.call("TYPE", keys.schema)
     if kind == b"none":
         _check_empty(link, address, keys)
@@ -56,6 +59,8 @@ def claim_namespace(link: RedisLink, address: RedisAddress, keys: RedisKeys) -> 
         raise UsageError(_foreign(address, keys))
     if int(found) > VERSION:
         raise UsageError(f"the store {address} was written by a newer version of Leyden; update Leyden to open it")
+    if int(found) < VERSION:
+        link.call("EVAL", UPGRADE, "0", keys.schema, keys.rollouts, keys.rollouts_of(""), str(VERSION))
 
 
 def _check_empty(link: RedisLink, address: RedisAddress, keys: RedisKeys) -> None:

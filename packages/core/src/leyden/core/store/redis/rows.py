@@ -1,10 +1,11 @@
 """`RedisRows`: the rows of a store in Redis, within one transaction."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from leyden.core.data.rollout import ROLLOUT_MOVES
+from leyden.core.data.rollout import QUEUED, ROLLOUT_MOVES
 from leyden.core.store.common.rows import (
     KEPT_SECONDS,
     AttemptKey,
@@ -31,7 +32,7 @@ from leyden.core.store.redis.codec import (
     row_without_bodies,
 )
 from leyden.core.store.redis.run_records import RedisRunRecords
-from leyden.core.store.redis.scripts import StaleData, chunks
+from leyden.core.store.redis.scripts import Command, StaleData, chunks
 from leyden.core.store.redis.transaction import TransactionSnapshot
 
 _HEARTBEAT_FIELDS = frozenset({"last_heartbeat_time", "deadline"})
@@ -45,7 +46,8 @@ class RedisRows(RedisRunRecords):
         """Read the sizes of sorted sets, and two counters."""
         keys = self.keys
         *sizes, counted = self.query(
-            *(("ZCARD", key) for key in (keys.rollouts, keys.resources_ids, keys.workers, keys.queue)),
+            *(("ZCARD", key) for key in (keys.rollouts, keys.resources_ids, keys.workers)),
+            *(("ZCARD", keys.status(status)) for status in QUEUED),
             ("HMGET", keys.counts, "attempts", "spans"),
         )
         attempts, spans = (int(value or 0) for value in counted)
@@ -55,7 +57,7 @@ class RedisRows(RedisRunRecords):
             "total_spans": spans,
             "total_resources": sizes[1],
             "total_workers": sizes[2],
-            "queue_length": sizes[3],
+            "queue_length": sum(sizes[3:]),
         }
 
     def positions(self, rows: Sequence[RolloutRow | AttemptRow | ResourcesRow | WorkerRow | RecordRow]) -> list[int]:
@@ -77,9 +79,9 @@ class RedisRows(RedisRunRecords):
         kept = [row for row in rows if isinstance(row, RecordRow)]
         return self.positions_of(kept)
 
-    def queue_head(self, limit: int) -> list[tuple[int, str]]:
+    def queue_head(self, queue: str, limit: int) -> list[tuple[int, str]]:
         """Read the first members of the queue with their scores."""
-        (flat,) = self.query(("ZRANGE", self.keys.queue, "0", str(limit - 1), "WITHSCORES"))
+        (flat,) = self.query(("ZRANGE", self.keys.queue(queue), "0", str(limit - 1), "WITHSCORES"))
         return [(int(float(score)), name.decode()) for name, score in zip(flat[::2], flat[1::2], strict=True)]
 
     # --- Rollouts
@@ -125,19 +127,19 @@ class RedisRows(RedisRunRecords):
         (first,) = self.query(("ZRANGE", self.keys.deadlines, "0", "0", "WITHSCORES"))
         return float(first[1]) if first else None
 
-    def push(self, rollout_ids: Sequence[str]) -> None:
-        """Reserve positions in the queue."""
-        for name in rollout_ids:
-            self.queued[name] = self.new_position()
+    def push(self, rows: Sequence[RolloutRow]) -> None:
+        """Reserve positions in the queues; the rows are written by the same transaction."""
+        for row in rows:
+            self.queued[row.rollout_id] = self.new_position()
 
-    def drop(self, rollout_id: str) -> None:
-        """Remove the rollout from the queue."""
-        self.queued.pop(rollout_id, None)
-        self.dropped.add(rollout_id)
+    def drop(self, row: RolloutRow) -> None:
+        """Remove the rollout from its queue."""
+        self.queued.pop(row.rollout_id, None)
+        self.dropped[row.rollout_id] = row.queue
 
-    def head(self, limit: int) -> list[str]:
+    def head(self, queue: str, limit: int) -> list[str]:
         """Reserve the first rollouts of the queue; only before any write."""
-        return self.hold(limit)
+        return self.hold(queue, limit)
 
     # --- Attempts
 
@@ -310,7 +312,7 @@ class RedisRows(RedisRunRecords):
     def select_resources(self, query: Query) -> tuple[list[ResourcesRow], int]:
         """Read all current versions, and evaluate the query."""
         keys = self.keys
-        (found,) = self.query(("EACH", "0", "-1", keys.versions, keys.resources_ids, "HGET", "current"))
+        (found,) = self.query(("EACH", "0", "-1", keys.versions, keys.resources_ids, "", "HGET", "current"))
         return evaluate([read_resources(packed) for _, packed in found], query)
 
     def worker(self, worker_id: str) -> WorkerRow | None:
@@ -326,7 +328,7 @@ class RedisRows(RedisRunRecords):
     def select_workers(self, query: Query) -> tuple[list[WorkerRow], int]:
         """Read all workers, and evaluate the query."""
         keys = self.keys
-        (found,) = self.query(("EACH", "0", "-1", keys.worker, keys.workers, "HGET", "row"))
+        (found,) = self.query(("EACH", "0", "-1", keys.worker, keys.workers, "", "HGET", "row"))
         return evaluate([read_worker(packed) for _, packed in found], query)
 
     # --- Results of requests with an id
@@ -357,6 +359,23 @@ def _part(query: Query) -> tuple[int, int]:
 Page = tuple[list[RolloutRow], int]
 
 
+@dataclass(frozen=True, slots=True)
+class _Sets:
+    """The sorted sets by position, whose members are the rollouts that a query may find."""
+
+    names: Sequence[str]
+    within: str = ""
+    """A further sorted set, of which they must also be members; or nothing."""
+
+    def each(self, first: int, last: int, prefix: str, *command: str) -> Command:
+        """Return a query by `command` for each rollout from the `first` place to the `last` one."""
+        return "EACH", str(first), str(last), prefix, " ".join(self.names), self.within, *command
+
+    def sizes(self) -> list[Command]:
+        """Return queries for the numbers of members."""
+        return [("SIZE", name, self.within) if self.within else ("ZCARD", name) for name in self.names]
+
+
 def page_of_rollouts(rows: TransactionSnapshot, query: Query) -> Page:
     """Return the page, and the number of rows before paging."""
     tests: Mapping[str, Condition] = {}
@@ -366,26 +385,29 @@ def page_of_rollouts(rows: TransactionSnapshot, query: Query) -> Page:
         found = rows.at_rest(sorted(tests["rollout_id"].value))
         ordered = sorted(found.values(), key=lambda rollout: rollout.position)
         return evaluate([rollout.row for rollout in ordered], query, lambda row: found[row.rollout_id].position)
-    sets = [rows.keys.rollouts]
+    queue = query.within.get("queue")
+    of_all = rows.keys.rollouts if queue is None else rows.keys.rollouts_of(queue)
+    sets = _Sets([of_all])
     if "status" in tests:
-        sets = [rows.keys.status(status) for status in ROLLOUT_MOVES if status in tests["status"].value]
-    if not sets:
+        statuses = [status for status in ROLLOUT_MOVES if status in tests["status"].value]
+        sets = _Sets([*map(rows.keys.status, statuses)], "" if queue is None else of_all)
+    if not sets.names:
         return [], 0
-    if query.sort_by is None and len(tests) == len(query.conditions):
+    is_indexed = query.after is None or not sets.within
+    if query.sort_by is None and len(tests) == len(query.conditions) and is_indexed:
         return _in_order(rows, query, sets)
     return _evaluated(rows, query, sets)
 
 
-def _in_order(rows: TransactionSnapshot, query: Query, sets: list[str]) -> Page:
+def _in_order(rows: TransactionSnapshot, query: Query, sets: _Sets) -> Page:
     """Read only the page."""
     skipped = query.offset
     if query.after is not None:
-        skipped += sum(rows.query(*(("ZCOUNT", name, "-inf", str(query.after.position)) for name in sets)))
+        skipped += sum(rows.query(*(("ZCOUNT", name, "-inf", str(query.after.position)) for name in sets.names)))
     first, last = skipped, -1 if query.limit < 0 else skipped + query.limit - 1
-    sizes = [("ZCARD", name) for name in sets]
     if query.limit == 0:
-        return [], sum(rows.query(*sizes))
-    found, *counted = rows.query(("EACH", str(first), str(last), rows.keys.rollout, " ".join(sets), "HGETALL"), *sizes)
+        return [], sum(rows.query(*sets.sizes()))
+    found, *counted = rows.query(sets.each(first, last, rows.keys.rollout, "HGETALL"), *sets.sizes())
     ids = [name.decode() for name, _ in found]
     for name, (_, flat) in zip(ids, found, strict=True):
         rows.note(name, flat)
@@ -393,9 +415,9 @@ def _in_order(rows: TransactionSnapshot, query: Query, sets: list[str]) -> Page:
     return [at_rest[name].row for name in ids], sum(counted)
 
 
-def _evaluated(rows: TransactionSnapshot, query: Query, sets: list[str]) -> Page:
+def _evaluated(rows: TransactionSnapshot, query: Query, sets: _Sets) -> Page:
     """Read the fields for filters and sorting of all rollouts, then read the page."""
-    (found,) = rows.query(("EACH", "0", "-1", rows.keys.rollout, " ".join(sets), "HMGET", "v", "state", "n"))
+    (found,) = rows.query(sets.each(0, -1, rows.keys.rollout, "HMGET", "v", "state", "n"))
     versions = {name.decode(): version.decode() for name, (version, _, _) in found}
     positions = {name.decode(): int(position) for name, (_, _, position) in found}
     states = [row_without_bodies(name.decode(), state) for name, (_, state, _) in found]

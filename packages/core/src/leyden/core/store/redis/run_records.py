@@ -59,7 +59,7 @@ class RedisRunRecords(TransactionSnapshot):
         prefix, (ordered, *_) = self._places(kind, run_id)
         if kind is not StepRow:
             command = ("HGET", "row") if kind is RunRow else ("GET",)
-            (found,) = self.query(("EACH", "0", "-1", prefix, ordered, *command))
+            (found,) = self.query(("EACH", "0", "-1", prefix, ordered, "", *command))
             rows = [_read(kind, packed) for _, packed in found]
             if query.after is None or not rows:
                 return evaluate(rows, query)
@@ -68,7 +68,7 @@ class RedisRunRecords(TransactionSnapshot):
         if query.limit == 0:
             return [], self.query(("ZCARD", ordered))[0]
         first, last = _part(query)
-        found, total = self.query(("EACH", str(first), str(last), prefix, ordered, "GET"), ("ZCARD", ordered))
+        found, total = self.query(("EACH", str(first), str(last), prefix, ordered, "", "GET"), ("ZCARD", ordered))
         rows = [_read(kind, packed) for _, packed in found]
         return rows[:: 1 if query.order == "asc" else -1], total
 

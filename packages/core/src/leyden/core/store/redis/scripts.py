@@ -15,11 +15,11 @@ import msgspec
 
 T = TypeVar("T")
 
-VERSION = 1
+VERSION = 2
 """Version of the format, kept in the key `schema`; a store written by a newer version is refused."""
 
 Command = Sequence[str]
-"""A command of Redis, or `EACH`."""
+"""A command of Redis, or `EACH` or `SIZE`."""
 
 
 class HealthCheckDue(Exception):
@@ -49,8 +49,8 @@ class RedisKeys:
         self.resources_ids = f"{prefix}shelf"
         self.resources = f"{prefix}resources"
         """Hash: `v` and the row of the resources stored last."""
-        self.queue = f"{prefix}queue"
-        """Sorted set of rollout ids by position."""
+        self.usual_queue = f"{prefix}queue"
+        """Sorted set of the ids of the rollouts that wait in the usual queue by position; see `queue`."""
         self.held = f"{prefix}held"
         """Hash of reserved rollouts: which store is about to claim each, and until when others skip it."""
         self.deadlines = f"{prefix}deadlines"
@@ -89,6 +89,14 @@ class RedisKeys:
         """Return the sorted set of the ids of the rollouts in a status by position."""
         return f"{self.prefix}status:{status}"
 
+    def queue(self, queue: str) -> str:
+        """Return the sorted set of the ids of the rollouts that wait in a queue, by place in the queue."""
+        return f"{self.usual_queue}:{queue}" if queue else self.usual_queue
+
+    def rollouts_of(self, queue: str) -> str:
+        """Return the sorted set of the ids of all rollouts of a queue by position."""
+        return f"{self.rollouts}:{queue}"
+
 
 # Arguments: key of the deadlines, current time or nothing, commands. Answers {1} where the health check must write
 # first.
@@ -96,13 +104,18 @@ READ = """
 if ARGV[2] ~= '' and #redis.call('ZRANGEBYSCORE', ARGV[1], '-inf', ARGV[2], 'LIMIT', 0, 1) > 0 then
     return {1}
 end
-local function members(sets, first, last)
-    if #sets == 1 then
+local function members(sets, within, first, last)
+    if #sets == 1 and within == '' then
         return redis.call('ZRANGE', sets[1], first, last)
     end
     local all, ids = {}, {}
     for _, set in ipairs(sets) do
-        local flat = redis.call('ZRANGE', set, 0, last, 'WITHSCORES')
+        local flat
+        if within == '' then
+            flat = redis.call('ZRANGE', set, 0, last, 'WITHSCORES')
+        else
+            flat = redis.call('ZINTER', 2, set, within, 'AGGREGATE', 'MIN', 'WITHSCORES')
+        end
         for i = 1, #flat, 2 do
             all[#all + 1] = {tonumber(flat[i + 1]), flat[i]}
         end
@@ -116,14 +129,18 @@ local function members(sets, first, last)
 end
 local found = {}
 for i, command in ipairs(cmsgpack.unpack(ARGV[3])) do
-    if command[1] == 'EACH' then
-        -- First and last place, prefix of the keys, sorted sets as one text, command, and what it wants after the key.
+    if command[1] == 'SIZE' then
+        -- Two sorted sets, of which the common members are counted.
+        found[i] = #redis.call('ZINTER', 2, command[2], command[3])
+    elseif command[1] == 'EACH' then
+        -- First and last place, prefix of the keys, sorted sets as one text, a sorted set that has all members or
+        -- nothing, command, and what it wants after the key.
         local sets, rows = {}, {}
         for set in string.gmatch(command[5], '%S+') do
             sets[#sets + 1] = set
         end
-        for j, id in ipairs(members(sets, tonumber(command[2]), tonumber(command[3]))) do
-            rows[j] = {id, redis.call(command[6], command[4] .. id, unpack(command, 7))}
+        for j, id in ipairs(members(sets, command[6], tonumber(command[2]), tonumber(command[3]))) do
+            rows[j] = {id, redis.call(command[7], command[4] .. id, unpack(command, 8))}
         end
         found[i] = rows
     else
@@ -162,6 +179,15 @@ while #found < limit do
     end
 end
 return {0, found}
+"""
+
+# Arguments: keys of the version, of all rollouts and of those in the usual queue; the new version. A store of version 1
+# has no named queues, so all its rollouts are in the usual one.
+UPGRADE = """
+if redis.call('GET', ARGV[1]) == '1' then
+    redis.call('ZUNIONSTORE', ARGV[3], 1, ARGV[2])
+    redis.call('SET', ARGV[1], ARGV[4])
+end
 """
 
 # Arguments: keys of the deadlines, the serial and the last commit of this store; number of the commit; current time or

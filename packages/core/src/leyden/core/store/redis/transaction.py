@@ -34,8 +34,8 @@ class RedisSource(Protocol):
         """Return the answers to commands, all from one moment."""
         ...
 
-    def hold(self, limit: int) -> list[Any]:
-        """Return the ids and hashes of the first rollouts of the queue, which are now reserved for this store."""
+    def hold(self, queue: str, limit: int) -> list[Any]:
+        """Return the ids and hashes of the first rollouts of a queue, which are now reserved for this store."""
         ...
 
 
@@ -80,7 +80,8 @@ class TransactionSnapshot(Rows):
         """Rollouts whose spans are removed, with the numbers of these spans."""
         self.queued: dict[str, int] = {}
         """Positions in the queue that the commit will assign."""
-        self.dropped: set[str] = set()
+        self.dropped: dict[str, str] = {}
+        """Rollouts that leave their queue, each with the name of the queue."""
         self.seen_runs: dict[str, str] = {}
         """Version of each run that was read."""
         self.record_changes: list[Sequence[bytes | str | int]] = []
@@ -93,11 +94,11 @@ class TransactionSnapshot(Rows):
         self.queries += 1
         return self._source.query(commands)
 
-    def hold(self, limit: int) -> list[str]:
-        """Reserve the first rollouts of the queue, and return their ids."""
+    def hold(self, queue: str, limit: int) -> list[str]:
+        """Reserve the first rollouts of a queue, and return their ids."""
         self.queries += 1
         ids: list[str] = []
-        for name, flat in self._source.hold(limit):
+        for name, flat in self._source.hold(queue, limit):
             ids.append(name.decode())
             self.note(ids[-1], flat)
         return ids

@@ -7,6 +7,7 @@ that does not answer in time is left out. Waiting callers are notified by whiche
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -23,6 +24,17 @@ from leyden.core.store.sharded.shard_list import LOOK_SECONDS
 from leyden.core.store.sharded.shards import RETURNED, SOON, Shards
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClaimRequest:
+    """Arguments of a claim."""
+
+    queue: str
+    limit: int
+    worker_id: str | None
+    id: str | None
+    """Request id; a request with an id is made once."""
+
+
 class Claims:
     """Claims from all shards."""
 
@@ -30,15 +42,11 @@ class Claims:
         self._shards = shards
         self._locations = locations
 
-    async def claim(
-        self, limit: int, worker_id: str | None, request_id: str | None, *, notes_idle: bool = True
-    ) -> list[AttemptedRollout]:
-        """Claim up to `limit` rollouts; with a request id, only once.
-
-        With `notes_idle`, a claim that finds nothing makes its worker idle.
-        """
-        if request_id is not None:
-            granted = await self._granted(request_id)
+    async def claim(self, request: ClaimRequest, *, notes_idle: bool = True) -> list[AttemptedRollout]:
+        """Claim rollouts. With `notes_idle`, a claim that finds nothing makes its worker idle."""
+        limit = request.limit
+        if request.id is not None:
+            granted = await self._granted(request.id, request.queue)
             if granted is not None:
                 return granted
         claimed: list[AttemptedRollout] = []
@@ -47,7 +55,7 @@ class Claims:
         while len(claimed) < limit:
             shards = [shard for shard in await self._shards.all() if shard not in done]
             wanted = limit - len(claimed)
-            heads = await self._shards.ask(_reading_head(wanted), seconds=SOON, among=shards)
+            heads = await self._shards.ask(_reading_head(request.queue, wanted), seconds=SOON, among=shards)
             if not claimed and not done:
                 heads.require()
             queued = sorted(
@@ -56,20 +64,20 @@ class Claims:
             )[:wanted]
             if not queued:
                 break
-            found = await self._from_shards(queued, worker_id, request_id)
+            found = await self._from_shards(queued, request)
             asked = {shard for _, _, shard in queued}
-            done |= asked if request_id is not None else asked - found.keys()
+            done |= asked if request.id is not None else asked - found.keys()
             claimed += [each for _, each in sorted(chain(*found.values()), key=lambda pair: pair[0])]
-        if not claimed and worker_id and limit > 0 and notes_idle:
-            claimed = await self._note_idle(worker_id, request_id)
+        if not claimed and request.worker_id and limit > 0 and notes_idle:
+            claimed = await self._note_idle(request.worker_id, request)
         return claimed
 
-    async def wait(self, timeout: float) -> None:
-        """Return when a shard has something queued, when the shards change, or after `timeout` seconds."""
+    async def wait(self, queue: str, timeout: float) -> None:
+        """Return when a shard has something in the queue, when the shards change, or after `timeout` seconds."""
         with self._shards.notifier.listen({RETURNED}) as changed:
             shards = await self._shards.reachable()
             waits = [asyncio.create_task(_waited(changed, timeout))]
-            waits += [asyncio.create_task(shard.call(_waiting_for_queue(timeout))) for shard in shards]
+            waits += [asyncio.create_task(shard.call(_waiting_for_queue(queue, timeout))) for shard in shards]
             try:
                 await self._first(waits, timeout)
             finally:
@@ -85,7 +93,7 @@ class Claims:
                 return
             await self._shards.all()  # it notifies of a changed list
 
-    async def _granted(self, request_id: str) -> list[AttemptedRollout] | None:
+    async def _granted(self, request_id: str, queue: str) -> list[AttemptedRollout] | None:
         """Return what a request has claimed before, as far as it is open and the latest; None for a new request."""
         known = await self._shards.ask(lambda rows: rows.recorded_answer(request_id) is not None, seconds=SOON)
         made = [shard for shard, is_made in known.require().by_shard.items() if is_made]
@@ -93,7 +101,7 @@ class Claims:
             return None
 
         def again(rows: Rows) -> list[tuple[int, AttemptedRollout]]:
-            found = idempotent_attempts(rows, request_id, lambda rows: [])
+            found = idempotent_attempts(rows, request_id, lambda rows: [], queue)
             attempts = rows.attempts([(each.rollout_id, each.attempt.attempt_id) for each in found])
             return list(zip(rows.positions(list(attempts.values())), found, strict=True))
 
@@ -101,7 +109,7 @@ class Claims:
         return [each for _, each in sorted(chain(*answers.by_shard.values()), key=lambda pair: pair[0])]
 
     async def _from_shards(
-        self, queued: Sequence[tuple[int, str, Shard]], worker_id: str | None, request_id: str | None
+        self, queued: Sequence[tuple[int, str, Shard]], request: ClaimRequest
     ) -> dict[Shard, list[tuple[int, AttemptedRollout]]]:
         """Claim as many rollouts from each shard as it has among the oldest; return those of shards that had some.
 
@@ -111,7 +119,7 @@ class Claims:
         shares: dict[Shard, list[int]] = {}
         for number, (_, _, shard) in zip(NUMBERS.block(len(queued)), queued, strict=True):
             shares.setdefault(shard, []).append(number)
-        calls = {shard: _claiming(share, worker_id, request_id) for shard, share in shares.items()}
+        calls = {shard: _claiming(share, request) for shard, share in shares.items()}
         answers = await self._shards.call_each(calls)
         claimed: dict[Shard, list[tuple[int, AttemptedRollout]]] = {}
         for shard, found in answers.by_shard.items():
@@ -139,27 +147,32 @@ class Claims:
                 await shard.call(_cancelling(name, each.attempt.attempt_id, notes))
         return kept
 
-    async def _note_idle(self, worker_id: str, request_id: str | None) -> list[AttemptedRollout]:
+    async def _note_idle(self, worker_id: str, request: ClaimRequest) -> list[AttemptedRollout]:
         """Record that a worker found nothing, where it is busy or on its own shard; claim what was queued just now."""
         answers = await self._shards.ask(lambda rows: rows.worker(worker_id), seconds=SOON)
         busy = [shard for shard, row in answers.by_shard.items() if row is not None and row.status == "busy"]
         shard = busy[0] if busy else await self._shards.first_reachable(worker_id)
-        found = await shard.call(_claiming([next(NUMBERS)], worker_id, request_id))
+        found = await shard.call(_claiming([next(NUMBERS)], request))
         self._locations.note([each.rollout_id for each in found], shard)
         return await self._without_duplicates(shard, found)
 
 
-def _reading_head(limit: int) -> Callable[[Rows], list[tuple[int, str]]]:
-    return lambda rows: rows.queue_head(limit)
+def _reading_head(queue: str, limit: int) -> Callable[[Rows], list[tuple[int, str]]]:
+    return lambda rows: rows.queue_head(queue, limit)
 
 
-def _claiming(numbers: Sequence[int], worker_id: str | None, request_id: str | None) -> Callable[[LocalStore], Any]:
+def _claiming(numbers: Sequence[int], request: ClaimRequest) -> Callable[[LocalStore], Any]:
     """Return a call that claims one rollout for each of `numbers`, the positions of their attempts."""
     positions = for_each_try(numbers)
 
     def claim(rows: Rows) -> list[AttemptedRollout]:
         rows.given_positions = chain(positions(), NUMBERS)
-        return idempotent_attempts(rows, request_id, lambda rows: lifecycle.claim(rows, len(numbers), worker_id))
+        return idempotent_attempts(
+            rows,
+            request.id,
+            lambda rows: lifecycle.claim(rows, request.queue, len(numbers), request.worker_id),
+            request.queue,
+        )
 
     return lambda store: store.transact(claim, write=True)
 
@@ -174,12 +187,12 @@ def _cancelling(rollout_id: str, attempt_id: str, notes: dict[str, str]) -> Call
     return lambda store: store.transact(cancel, write=True)
 
 
-def _waiting_for_queue(timeout: float) -> Callable[[LocalStore], Any]:
+def _waiting_for_queue(queue: str, timeout: float) -> Callable[[LocalStore], Any]:
     async def wait(store: LocalStore) -> bool | None:
         async def look() -> bool | None:
-            return bool(await store.transact(lambda rows: rows.head(1), write=False)) or None
+            return bool(await store.transact(lambda rows: rows.head(queue, 1), write=False)) or None
 
-        return await store.wait_until(look, {lifecycle.QUEUE}, timeout)
+        return await store.wait_until(look, {lifecycle.queue_topic(queue)}, timeout)
 
     return wait
 

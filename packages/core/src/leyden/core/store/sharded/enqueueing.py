@@ -83,7 +83,9 @@ class Enqueueing:
         named = replace(request, rollout_id=rollout_id)
 
         def work(rows: Rows) -> list[AttemptedRollout]:
-            return idempotent_attempts(rows, request_id, lambda rows: [lifecycle.start(rows, named, worker_id)])
+            return idempotent_attempts(
+                rows, request_id, lambda rows: [lifecycle.start(rows, named, worker_id)], request.queue
+            )
 
         made = await shard.call(lambda store: store.transact(work, write=True))
         if not made:

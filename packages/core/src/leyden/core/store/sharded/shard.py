@@ -146,7 +146,7 @@ class Shard:
             self._store = opened
             if self._closed.is_set():
                 await opened.close()
-        await self._store.transact(lambda rows: rows.head(1), write=False)
+        await self._store.transact(lambda rows: rows.head("", 1), write=False)
 
     async def close(self) -> None:
         """Close the store; no thread tries to reach it any more."""

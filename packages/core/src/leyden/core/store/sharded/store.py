@@ -35,7 +35,7 @@ from leyden.core.store.common.rows import Rows, encode
 from leyden.core.store.common.span_entry import MENDABLE, entered
 from leyden.core.store.common.span_ingest import problem
 from leyden.core.store.query import Place, Query
-from leyden.core.store.sharded.claims import Claims
+from leyden.core.store.sharded.claims import ClaimRequest, Claims
 from leyden.core.store.sharded.enqueueing import Enqueueing
 from leyden.core.store.sharded.merging import Part, merged_page
 from leyden.core.store.sharded.resources import SharedResources
@@ -46,7 +46,7 @@ from leyden.core.store.sharded.shards import Shards
 from leyden.core.store.sharded.statistics import statistics_of
 from leyden.core.store.sharded.waiting import wait_for_rollouts
 from leyden.core.store.sharded.workers import find_worker, page_of_workers
-from leyden.core.store.text import check_ids, check_text, check_texts
+from leyden.core.store.text import check_ids, check_queue, check_text, check_texts
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -108,11 +108,15 @@ class ShardedStore(ShardedRunRecords):
         metadata: dict[str, Any] | None = None,
         worker_id: str | None = None,
         request_id: str | None = None,
+        queue: str = "",
     ) -> AttemptedRollout:
         """Create a rollout with its first attempt."""
-        request = EnqueueRollout(input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata)
+        request = EnqueueRollout(
+            input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata, queue=queue
+        )
         check_text(resources_id=resources_id)
         check_ids(worker_id=worker_id, request_id=request_id)
+        check_queue(queue)
         return await self._enqueueing.start(request, worker_id, request_id)
 
     async def enqueue_rollout(
@@ -123,10 +127,17 @@ class ShardedStore(ShardedRunRecords):
         config: RolloutConfig | None = None,
         metadata: dict[str, Any] | None = None,
         rollout_id: str | None = None,
+        queue: str = "",
     ) -> Rollout:
         """Queue one rollout."""
         request = EnqueueRollout(
-            input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata, rollout_id=rollout_id
+            input=input,
+            mode=mode,
+            resources_id=resources_id,
+            config=config,
+            metadata=metadata,
+            rollout_id=rollout_id,
+            queue=queue,
         )
         return (await self.enqueue_many_rollouts([request]))[0]
 
@@ -135,13 +146,15 @@ class ShardedStore(ShardedRunRecords):
         for request in rollouts:
             check_text(resources_id=request.resources_id)
             check_ids(rollout_id=request.rollout_id)
+            check_queue(request.queue)
         return await self._enqueueing.enqueue(rollouts)
 
     async def dequeue_rollout(
-        self, worker_id: str | None = None, request_id: str | None = None
+        self, worker_id: str | None = None, request_id: str | None = None, queue: str = ""
     ) -> AttemptedRollout | None:
-        """Claim the oldest queued rollout of all shards."""
-        return next(iter(await self.dequeue_many_rollouts(worker_id=worker_id, request_id=request_id)), None)
+        """Claim the oldest rollout of a queue over all shards."""
+        claimed = await self.dequeue_many_rollouts(worker_id=worker_id, request_id=request_id, queue=queue)
+        return next(iter(claimed), None)
 
     async def dequeue_many_rollouts(
         self,
@@ -150,16 +163,19 @@ class ShardedStore(ShardedRunRecords):
         worker_id: str | None = None,
         timeout: float = 0.0,
         request_id: str | None = None,
+        queue: str = "",
     ) -> list[AttemptedRollout]:
         """Claim rollouts, waiting for the first one."""
         check_ids(worker_id=worker_id, request_id=request_id)
+        check_queue(queue)
+        request = ClaimRequest(queue=queue, limit=limit, worker_id=worker_id, id=request_id)
         if limit <= 0:
             return []
         end = time.monotonic() + timeout
-        claimed = await self._claims.claim(limit, worker_id, request_id)
+        claimed = await self._claims.claim(request)
         while not claimed and (left := end - time.monotonic()) > 0:
-            await self._claims.wait(left)
-            claimed = await self._claims.claim(limit, worker_id, request_id, notes_idle=False)
+            await self._claims.wait(queue, left)
+            claimed = await self._claims.claim(request, notes_idle=False)
         return claimed
 
     async def start_attempt(
@@ -181,6 +197,7 @@ class ShardedStore(ShardedRunRecords):
         offset: int = 0,
         status: Sequence[RolloutStatus] | None = None,
         rollout_ids: Sequence[str] | None = None,
+        queue: str | None = None,
     ) -> Page[Rollout]:
         """Return rollouts of all shards with their latest attempts."""
         query = rollouts_query(
@@ -192,6 +209,7 @@ class ShardedStore(ShardedRunRecords):
             sort_order,
             limit,
             offset,
+            queue,
         )
         return await merged_page(self._shards, query, _part_of_rollouts)
 

@@ -152,9 +152,9 @@ class SqlRows(Rows):
         by_key = {tuple(row[1:]): row[0] for row in found}
         return [by_key[key] for key in keys]
 
-    def queue_head(self, limit: int) -> list[tuple[int, str]]:
+    def queue_head(self, queue: str, limit: int) -> list[tuple[int, str]]:
         """Select by position."""
-        return [(row[0], row[1]) for row in self._run_compiled(sql.HEAD_WITH_POSITIONS, limit=limit)]
+        return [(row[0], row[1]) for row in self._run_compiled(sql.HEAD_WITH_POSITIONS, key=queue, limit=limit)]
 
     # --- Rollouts
 
@@ -191,24 +191,23 @@ class SqlRows(Rows):
         """Select by the partial index of deadlines."""
         return self._run_compiled(sql.NEXT_DEADLINE).fetchone()[0]
 
-    def push(self, rollout_ids: Sequence[str]) -> None:
+    def push(self, rows: Sequence[RolloutRow]) -> None:
         """Insert into the queue; the position is an automatic key."""
-        if self.given_positions is None:
-            self._insert_all(schema.queue, ("rollout_id",), [{"rollout_id": name} for name in rollout_ids])
-        else:
-            queued = [
-                {"position": number, "rollout_id": name}
-                for name, number in zip(rollout_ids, self.given_positions, strict=False)
-            ]
-            self._insert_all(schema.queue, ("position", "rollout_id"), queued)
+        names = ("rollout_id", "queue")
+        queued = [{name: getattr(row, name) for name in names} for row in rows]
+        if self.given_positions is not None:
+            names = (*names, "position")
+            numbers = zip(queued, self.given_positions, strict=False)
+            queued = [{**row, "position": number} for row, number in numbers]
+        self._insert_all(schema.queue, names, queued)
 
-    def drop(self, rollout_id: str) -> None:
+    def drop(self, row: RolloutRow) -> None:
         """Delete from the queue."""
-        self._run_compiled(sql.DROP_FROM_QUEUE, key=rollout_id)
+        self._run_compiled(sql.DROP_FROM_QUEUE, key=row.rollout_id)
 
-    def head(self, limit: int) -> list[str]:
+    def head(self, queue: str, limit: int) -> list[str]:
         """Select by position."""
-        return [rollout_id for (rollout_id,) in self._run_compiled(sql.HEAD_OF_QUEUE, limit=limit)]
+        return [rollout_id for (rollout_id,) in self._run_compiled(sql.HEAD_OF_QUEUE, key=queue, limit=limit)]
 
     # --- Attempts
 
@@ -388,10 +387,17 @@ def _spans_in_order(rollout_id: str) -> Query:
 
 def _filters(table: Any, query: Query) -> list[ColumnElement[bool]]:
     tests = [_test(table.c[condition.field], condition) for condition in query.conditions]
-    within: list[ColumnElement[bool]] = [table.c[name] == value for name, value in query.within.items()]
+    within = [_is(table.c[name], value, query) for name, value in query.within.items()]
     if tests:
         within.append(or_(*tests) if query.logic == "or" else and_(*tests))
     return within
+
+
+def _is(column: Column[Any], value: str, query: Query) -> ColumnElement[bool]:
+    """Return a condition that uses an index, but for the queue of rollouts that are named; these are found by id."""
+    joined = query.logic == "and" or len(query.conditions) == 1
+    named = any(condition.field == "rollout_id" and condition.test == "one of" for condition in query.conditions)
+    return column.concat("") == value if column.name == "queue" and joined and named else column == value
 
 
 def _test(column: Column[Any], condition: Condition) -> ColumnElement[bool]:

@@ -1,7 +1,7 @@
 """Tables and indexes of a SQL store. Column names are the field names of `store.common.rows`.
 
-Each frequent access has an index: the queue by position, the latest attempt, an attempt's spans in order, duplicates of
-spans, deadlines, and a worker's open attempts.
+Each frequent access has an index: each queue by position, a queue's rollouts, the latest attempt, an attempt's spans in
+order, duplicates of spans, deadlines, and a worker's open attempts.
 """
 
 from sqlalchemy import (
@@ -19,7 +19,7 @@ from sqlalchemy import (
 from sqlalchemy import Text as AnyText
 from sqlalchemy import literal_column as sql
 
-VERSION = 8
+VERSION = 9
 """Version of the schema, stored with the data, and the newest of `migrations`; newer stores are refused."""
 KEEP_HEARTBEATS = """
 UPDATE attempts SET last_heartbeat_time = {last}
@@ -55,7 +55,9 @@ rollouts = Table(
     # The highest span number reserved before its span arrived. Numbers of stored spans are in their index.
     Column("span_counter", Big, nullable=False, default=0),
     Column("deadline", Float),
+    Column("queue", Text, nullable=False, server_default=""),
 )
+_rollouts_of_queue = Index("rollouts_of_queue", rollouts.c.queue, rollouts.c.id)
 Index(
     "rollouts_by_deadline",
     rollouts.c.deadline,
@@ -68,7 +70,13 @@ queue = Table(
     metadata,
     Column("position", Big, primary_key=True),
     Column("rollout_id", Text, nullable=False, unique=True),
+    Column("queue", Text, nullable=False, server_default=""),
 )
+_queue_in_order = Index("queue_in_order", queue.c.queue, queue.c.position).ddl_if(dialect="sqlite")
+# PostgreSQL has this index as the primary key instead. Next to one of the position alone, a planner with old statistics
+# would scan that one, through all other queues.
+QUEUE_COLUMNS = {"rollouts": _rollouts_of_queue, "queue": _queue_in_order}
+"""Tables with the column `queue`, which version 9 added, each with its index by queue."""
 
 attempts = Table(
     "attempts",

@@ -65,9 +65,10 @@ OVERDUE = (
     .order_by(_rollouts.deadline, schema.rollouts.c.id)
 )
 DROP_FROM_QUEUE = delete(schema.queue).where(_queue.rollout_id == _KEY)
-HEAD_OF_QUEUE = select(_queue.rollout_id).order_by(_queue.position).limit(bindparam("limit", type_=Integer))
-HEAD_WITH_POSITIONS = (
-    select(_queue.position, _queue.rollout_id).order_by(_queue.position).limit(bindparam("limit", type_=Integer))
+_IN_QUEUE = select(_queue.rollout_id, _queue.position).where(_queue.queue == _KEY).order_by(_queue.position)
+HEAD_OF_QUEUE = _IN_QUEUE.with_only_columns(_queue.rollout_id).limit(bindparam("limit", type_=Integer))
+HEAD_WITH_POSITIONS = _IN_QUEUE.with_only_columns(_queue.position, _queue.rollout_id).limit(
+    bindparam("limit", type_=Integer)
 )
 ATTEMPTS_OF = select(*ATTEMPT).where(among(_attempts.rollout_id, _KEYS)).order_by(_attempts.sequence_id)
 OPEN_ATTEMPT_OF = (

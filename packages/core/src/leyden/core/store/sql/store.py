@@ -358,9 +358,17 @@ def _migrate(connection: Connection, path: Path) -> None:
     if version == 0 and inspect(connection).get_table_names():
         raise UsageError(f"{path} is a database, but not a store of Leyden")
     schema.metadata.create_all(connection)  # creates the tables that an older store lacks
-    if "heartbeat_time" in {column["name"] for column in inspect(connection).get_columns("spans")}:
+    if _has_column(connection, "spans", "heartbeat_time"):
         connection.exec_driver_sql(schema.KEEP_HEARTBEATS)
+    for table, index in schema.QUEUE_COLUMNS.items():
+        if not _has_column(connection, table, "queue"):
+            connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN queue TEXT NOT NULL DEFAULT ''")
+            index.create(connection)
     connection.exec_driver_sql(f"PRAGMA user_version={schema.VERSION}")
+
+
+def _has_column(connection: Connection, table: str, name: str) -> bool:
+    return name in {column["name"] for column in inspect(connection).get_columns(table)}
 
 
 def _cause(error: Exception) -> object:

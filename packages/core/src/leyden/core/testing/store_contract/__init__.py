@@ -14,6 +14,7 @@ Needs pytest with pytest-asyncio in auto mode, and Hypothesis. Knows nothing of 
 
 from leyden.core.testing.store_contract.conversations import ConversationTests
 from leyden.core.testing.store_contract.lifecycle import LifecycleTests
+from leyden.core.testing.store_contract.named_queues import NamedQueueTests
 from leyden.core.testing.store_contract.queries import QueryTests
 from leyden.core.testing.store_contract.queue import QueueTests
 from leyden.core.testing.store_contract.records import RecordTests
@@ -27,10 +28,10 @@ from leyden.core.testing.store_contract.values import ValueTests
 from leyden.core.testing.store_contract.waiting import WaitingTests
 from leyden.core.testing.store_contract.workers import WorkerTests
 
-__all__ = ["StoreContract"]
+__all__ = ["OneQueueContract", "StoreContract"]
 
 
-class StoreContract(
+class OneQueueContract(
     LifecycleTests,
     QueueTests,
     SpanStateTests,
@@ -46,4 +47,8 @@ class StoreContract(
     RunTests,
     WorkerTests,
 ):
+    """Every promise of a store with a single queue, such as a `QueueView`."""
+
+
+class StoreContract(OneQueueContract, NamedQueueTests):
     """Every promise."""

@@ -74,6 +74,9 @@ class RecordTests(StoreTests):
         assert await store.get_resources_by_id(first.resources_id, read.resources_version) == first
         assert (explicit.resources_id, explicit.resources_version) == ("unknown", None)
         assert (started.resources_id, started.resources_version) == (first.resources_id, 1)
+        without = await store.enqueue_rollout(4, resources_id="")
+        assert (without.resources_id, without.resources_version) == (None, None)
+        assert (await store.start_rollout(5, resources_id="")).resources_id is None
         moved = await store.update_rollout(noted.rollout_id, resources_id=first.resources_id)
         assert moved.resources_version == 2
         assert (await store.update_rollout(noted.rollout_id, resources_id=None)).resources_version is None

@@ -88,8 +88,8 @@ class StoreMachine(RuleBasedStateMachine):
         """Possible states of the store: several, until an answer shows in which order things happened."""
         self._names = AttemptNames()
         self._waiting: list[Waiting] = []
-        self._idle: list[tuple[int, asyncio.Task[Any]]] = []
-        """Callers that wait for work: limit and task."""
+        self._idle: list[tuple[dict[str, Any], asyncio.Task[Any]]] = []
+        """Callers that wait for work: arguments and task."""
         self._failed = False
         self._steps = 0
         self._runner = asyncio.Runner()
@@ -145,11 +145,11 @@ class StoreMachine(RuleBasedStateMachine):
         if len(self._waiting) < 3:
             self._run(self._wait(client, [position.found(self.model) for position in positions]))
 
-    @rule(client=CLIENTS, limit=st.integers(1, 2))
-    def wait_for_work(self, client: int, limit: int) -> None:
+    @rule(client=CLIENTS, limit=st.integers(1, 2), queue=ops.QUEUE)
+    def wait_for_work(self, client: int, limit: int, queue: str = "") -> None:
         """Begin to wait for work, unless there is work already or claims may not overlap other calls."""
-        if self.overlapping and len(self._idle) < 2 and not self.model.queue:
-            self._run(self._wait_for_work(client, limit))
+        if self.overlapping and len(self._idle) < 2 and queue not in self.model.queues:
+            self._run(self._wait_for_work(client, {"limit": limit, "queue": queue}))
 
     def teardown(self) -> None:
         """Compare everything, through every client, and close the store."""
@@ -199,10 +199,10 @@ class StoreMachine(RuleBasedStateMachine):
         self._waiting.append(Waiting(rollout_ids, ends, task))
         await self._check_waiting()
 
-    async def _wait_for_work(self, client: int, limit: int) -> None:
+    async def _wait_for_work(self, client: int, arguments: dict[str, Any]) -> None:
         store = self.clients[client % len(self.clients)]
-        task = asyncio.create_task(store.dequeue_many_rollouts(limit=limit, timeout=600.0))
-        self._idle.append((limit, task))
+        task = asyncio.create_task(store.dequeue_many_rollouts(**arguments, timeout=600.0))
+        self._idle.append((arguments, task))
         await self._explain([])
 
     async def _explain(self, done: list[Done], *, in_turn: bool = False) -> None:
@@ -221,11 +221,12 @@ class StoreMachine(RuleBasedStateMachine):
             waited = [self._beside(one, [*done, *claims]) for one in claims]
             orders = _merged(found, waited) if in_turn else permutations([*found, *waited])
             after = _distinct(model for order in orders for model in self._after(order, view))
-            if after and not (after[0].queue and self._idle):
+            served = [task for arguments, task in self._idle if after and arguments["queue"] in after[0].queues]
+            if after and not served:
                 break
             # If no order explains the answers, a pending claim of a waiting caller may still explain them.
             patience = max(2.0, PATIENCE * self.hurry) if after else PATIENCE * self.hurry
-            if not await _first_of([task for _, task in self._idle], patience):
+            if not await _first_of(served or [task for _, task in self._idle], patience):
                 assert not after, "there is work, and no waiting caller was notified"
                 raise AssertionError(self._report([*done, *claims, *view]))
         self.models = after
@@ -248,12 +249,11 @@ class StoreMachine(RuleBasedStateMachine):
         return view + [await self._call(self._steps, name, arguments) for name, arguments in queries]
 
     def _claimed_by_waiting(self) -> list[Done]:
-        finished = [(limit, task) for limit, task in self._idle if task.done()]
-        self._idle = [(limit, task) for limit, task in self._idle if not task.done()]
-        answers = [(limit, self._names.from_store(task.result())) for limit, task in finished]
+        finished = [one for one in self._idle if one[1].done()]
+        self._idle = [one for one in self._idle if not one[1].done()]
+        answers = [(arguments, self._names.from_store(task.result())) for arguments, task in finished]
         return [
-            Done("dequeue_many_rollouts", {"limit": limit}, answer, at=self._earlier(answer))
-            for limit, answer in answers
+            Done("dequeue_many_rollouts", arguments, answer, at=self._earlier(answer)) for arguments, answer in answers
         ]
 
     def _earlier(self, claimed: Any) -> float | None:

@@ -55,7 +55,7 @@ class Model(States, RecordsModel):
         )
         return dict(zip(COUNTED, counts, strict=True))
 
-    # --- The queue
+    # --- Queues
 
     def start_rollout(self, given: object, worker_id: str | None = None, **request: Any) -> Rollout:
         """Create a rollout with its first attempt."""
@@ -79,8 +79,7 @@ class Model(States, RecordsModel):
         for request, name in zip(rollouts, names, strict=True):
             ids.append(request.rollout_id or name)
             if ids[-1] not in self.rollouts:
-                self._made(replace(request, rollout_id=ids[-1]), "queuing")
-                self.queue.append({ids[-1]})
+                self.join_queue(self._made(replace(request, rollout_id=ids[-1]), "queuing"))
         return [self.rollouts[name].record() for name in ids]
 
     def _made(self, request: EnqueueRollout, status: RolloutStatus) -> RolloutNow:
@@ -88,6 +87,8 @@ class Model(States, RecordsModel):
         resources_id = request.resources_id
         if resources_id is None and self.resources:
             resources_id = list(self.resources)[-1]
+        if resources_id == "":
+            resources_id = None
         assert request.rollout_id is not None and request.rollout_id not in self.rollouts, "an id was given twice"
         rollout = RolloutNow(
             rollout_id=request.rollout_id,
@@ -99,6 +100,7 @@ class Model(States, RecordsModel):
             status=status,
             config=request.config or RolloutConfig(),
             metadata=request.metadata or {},
+            queue=request.queue,
         )
         self.rollouts[rollout.rollout_id] = rollout
         return rollout
@@ -106,33 +108,36 @@ class Model(States, RecordsModel):
     def _version(self, resources_id: str | None) -> int | None:
         return None if resources_id not in self.resources else self.resources[resources_id][-1].version
 
-    def dequeue_rollout(self, given: object, worker_id: str | None = None) -> Rollout | None:
+    def dequeue_rollout(self, given: object, worker_id: str | None = None, queue: str = "") -> Rollout | None:
         """Claim one rollout."""
-        claims = self.dequeue_many_rollouts([given], limit=1, worker_id=worker_id)
+        claims = self.dequeue_many_rollouts([given], limit=1, worker_id=worker_id, queue=queue)
         return claims[0] if claims else None
 
     def dequeue_many_rollouts(
-        self, given: object, *, limit: int = 1, worker_id: str | None = None, timeout: float = 0.0
+        self, given: object, *, limit: int = 1, worker_id: str | None = None, timeout: float = 0.0, queue: str = ""
     ) -> list[Rollout]:
-        """Claim the oldest rollouts, except those in `beside`, which may be skipped; equally old ones in any order."""
+        """Claim the oldest rollouts of a queue; equally old ones in any order.
+
+        Rollouts in `beside` may be skipped.
+        """
         if limit <= 0:
             return []
         chosen = _ids(given)
         claimed: list[RolloutNow] = []
-        while self.queue and len(claimed) < limit:
-            if chosen and len(claimed) == len(chosen) and self.beside.issuperset(set[str]().union(*self.queue)):
+        while (groups := self.queues.get(queue)) and len(claimed) < limit:
+            if chosen and len(claimed) == len(chosen) and self.beside.issuperset(set[str]().union(*groups)):
                 break
             wish = chosen[len(claimed)] if len(claimed) < len(chosen) else ""
-            rollout = self.rollouts[wish if self._is_next(wish) else min(self.queue[0])]
+            rollout = self.rollouts[wish if self._is_next(wish, groups) else min(groups[0])]
             self.begin_attempt(rollout, worker_id)
             claimed.append(rollout)
         if worker_id:
             self.settle(worker_id, "idle", claimed=True)
         return [rollout.record() for rollout in claimed]
 
-    def _is_next(self, rollout_id: str) -> bool:
-        position = next((n for n, group in enumerate(self.queue) if rollout_id in group), -1)
-        return position >= 0 and self.beside.issuperset(set[str]().union(*self.queue[:position]))
+    def _is_next(self, rollout_id: str, groups: Sequence[set[str]]) -> bool:
+        position = next((n for n, group in enumerate(groups) if rollout_id in group), -1)
+        return position >= 0 and self.beside.issuperset(set[str]().union(*groups[:position]))
 
     def start_attempt(self, given: object, rollout_id: str, worker_id: str | None = None) -> Rollout:
         """Start a further attempt; raises IllegalMove for a cancelled rollout."""
@@ -270,6 +275,7 @@ class Model(States, RecordsModel):
         status_in: Any = None,
         rollout_id_in: Any = None,
         rollout_id_contains: str | None = None,
+        queue: str | None = None,
         **paging: Any,
     ) -> Page[Rollout]:
         """Return a page of rollouts; the newer names of the filters override the older ones."""
@@ -278,7 +284,8 @@ class Model(States, RecordsModel):
             "rollout_id_in": rollout_ids if rollout_id_in is None else rollout_id_in,
             "rollout_id_contains": rollout_id_contains,
         }
-        return answer([rollout.record() for rollout in self.rollouts.values()], filters, **paging)
+        records = [rollout.record() for rollout in self.rollouts.values() if queue in (None, rollout.queue)]
+        return answer(records, filters, **paging)
 
     def query_attempts(self, given: object, rollout_id: str, **paging: Any) -> Page[Attempt]:
         """Return a page of attempts, sorted by number by default."""

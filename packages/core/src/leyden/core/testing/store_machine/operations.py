@@ -30,6 +30,7 @@ CONFIGS = [
     RolloutConfig(unresponsive_seconds=3),
 ]
 WORKERS = ["w0", "w1"]
+QUEUES = ["", "q1"]
 RESOURCES: list[dict[str, PromptTemplate]] = [{}, {"prompt": PromptTemplate(template="Say {word}")}]
 
 
@@ -103,6 +104,7 @@ _bad_config = st.sampled_from([*CONFIGS, RolloutConfig(max_attempts=0)])
 _metadata = st.sampled_from([None, {"m": 1}, {}])
 _mode = st.sampled_from([None, "train", "val"])
 _resources_id = st.sampled_from([None, None, "x", "unknown"])
+QUEUE = st.sampled_from([*[QUEUES[0]] * 2, QUEUES[1]])
 
 
 def _of_attempt(
@@ -113,7 +115,12 @@ def _of_attempt(
     )
 
 
-_request = {"input": st.sampled_from([{"q": 1}, "text", 7]), "mode": _mode, "resources_id": _resources_id}
+_request = {
+    "input": st.sampled_from([{"q": 1}, "text", 7]),
+    "mode": _mode,
+    "resources_id": _resources_id | st.just(""),
+    "queue": QUEUE,
+}
 _requests = st.builds(
     EnqueueRollout,
     input=st.just({"q": [1]}),
@@ -121,6 +128,7 @@ _requests = st.builds(
     config=_config,
     mode=_mode,
     metadata=_metadata,
+    queue=QUEUE,
 )
 ENQUEUES: Operations = st.one_of(
     _call("enqueue_many_rollouts", rollouts=st.lists(_requests, max_size=3)),
@@ -128,8 +136,8 @@ ENQUEUES: Operations = st.one_of(
     _call("start_rollout", **_request, config=_config, metadata=_metadata, worker_id=_worker),
 )
 CLAIMS: Operations = st.one_of(
-    _call("dequeue_rollout", worker_id=_worker),
-    _call("dequeue_many_rollouts", limit=st.integers(-1, 3), worker_id=_worker),
+    _call("dequeue_rollout", worker_id=_worker, queue=QUEUE),
+    _call("dequeue_many_rollouts", limit=st.integers(-1, 3), worker_id=_worker, queue=QUEUE),
     _call("start_attempt", rollout_id=ROLLOUT, worker_id=_worker),
 )
 ATTEMPT_CHANGES: Operations = st.one_of(
@@ -247,6 +255,7 @@ QUESTIONS: Operations = st.one_of(
         rollout_id_in=st.none() | st.lists(ROLLOUT, max_size=2),
         rollout_ids=st.none() | st.lists(ROLLOUT, max_size=1),
         rollout_id_contains=_text,
+        queue=st.none() | QUEUE,
         filter_logic=_logic,
     ),
     _paged(

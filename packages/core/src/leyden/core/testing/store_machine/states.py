@@ -1,4 +1,4 @@
-"""`States`: a reference implementation of the state rules for rollouts, attempts, workers and the queue.
+"""`States`: a reference implementation of the state rules for rollouts, attempts, workers and queues.
 
 It is written from the requirements of `LightningStore` and shares no code with a store, so that the two can differ.
 """
@@ -77,6 +77,7 @@ class RolloutNow:
     status: RolloutStatus
     config: RolloutConfig
     metadata: dict[str, Any]
+    queue: str = ""
     end_time: float | None = None
     attempts: list[AttemptNow] = field(default_factory=list[AttemptNow])
     spans: list[Span] = field(default_factory=list[Span])
@@ -97,13 +98,16 @@ def name_of(rollout_id: str, sequence_id: int) -> str:
 
 
 class States:
-    """Rollouts, attempts, workers and the queue at one moment."""
+    """Rollouts, attempts, workers and queues at one moment."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.rollouts: dict[str, RolloutNow] = {}
-        self.queue: list[set[str]] = []
-        """First in, first out; the members of one set were queued at the same time, so their order is not defined."""
+        self.queues: dict[str, list[set[str]]] = {}
+        """Queues that are not empty, by name, first in, first out.
+
+        The members of one set were queued at the same time, so their order is not defined.
+        """
         self.workers: dict[str, Worker] = {}
         self._begun = 0
 
@@ -114,7 +118,7 @@ class States:
     @property
     def queued(self) -> int:
         """Number of rollouts that wait to be claimed."""
-        return sum(map(len, self.queue))
+        return sum(len(group) for queue in self.queues.values() for group in queue)
 
     # --- Time
 
@@ -130,12 +134,14 @@ class States:
 
     def check_health(self, order: Sequence[int] | None = None) -> None:
         """Apply the health check at `now`; `order` is the order of the overdue rollouts."""
-        late, before = self.late(), len(self.queue)
+        late, before = self.late(), {name: len(queue) for name, queue in self.queues.items()}
         for position in order or range(len(late)):
             rollout, verdict = late[position]
             self.change_attempt(rollout, rollout.attempts[-1], {"status": verdict})
-        if len(self.queue) > before:
-            self.queue[before:] = [set[str]().union(*self.queue[before:])]
+        for name, queue in self.queues.items():
+            new = queue[before.get(name, 0) :]
+            if new:
+                queue[-len(new) :] = [set[str]().union(*new)]
 
     def _verdict(self, attempt: AttemptNow, config: RolloutConfig) -> AttemptStatus | None:
         is_open = attempt.status in OPEN
@@ -179,13 +185,18 @@ class States:
             rollout.ends += 1
             self._supersede(rollout.attempts[:-1])
         if before in QUEUED and status not in QUEUED:
-            self.leave_queue(rollout.rollout_id)
+            self._leave_queue(rollout)
         elif before not in QUEUED and status in QUEUED:
-            self.queue.append({rollout.rollout_id})
+            self.join_queue(rollout)
 
-    def leave_queue(self, rollout_id: str) -> None:
-        """Remove a rollout from the queue."""
-        self.queue = [left for group in self.queue if (left := group - {rollout_id})]
+    def join_queue(self, rollout: RolloutNow) -> None:
+        """Put a rollout at the end of its queue."""
+        self.queues.setdefault(rollout.queue, []).append({rollout.rollout_id})
+
+    def _leave_queue(self, rollout: RolloutNow) -> None:
+        groups = self.queues.pop(rollout.queue)
+        if rest := [left for group in groups if (left := group - {rollout.rollout_id})]:
+            self.queues[rollout.queue] = rest
 
     # --- Attempts
 

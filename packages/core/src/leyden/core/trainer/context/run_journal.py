@@ -19,6 +19,8 @@ from leyden.core.trainer.monitoring.alerts import AlertDetector
 from leyden.core.trainer.monitoring.display import Display
 from leyden.core.trainer.monitoring.trackers import Trackers
 from leyden.core.trainer.rollouts.collector import Collected
+from leyden.core.trainer.run_folder.artifact_sync import ArtifactSync
+from leyden.core.trainer.run_folder.artifacts import Artifacts, url_of_run
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.model_selection import ModelSelection
 from leyden.core.trainer.run_folder.report import HeldOutResult, KeptVersion, PolicyTotals, RaisedAlert, RunReport
@@ -42,6 +44,7 @@ class RunJournal:
         """The versions of the policies: their scores, and which of them is the best."""
         self._alert_detector = AlertDetector((), self.policies, config.off_policy)
         self._store_sync: StoreSync | None = None
+        self._artifact_sync: ArtifactSync | None = None
         self._step_began = time.monotonic()
 
     # --- Begin and end of a session
@@ -80,13 +83,20 @@ class RunJournal:
 
     async def follow(self, store: LightningStore, step: int) -> None:
         """Copy the folder into `store` from now on; `step` is that from which the session continues."""
+        run_id = self.folder.run_id(self.config.name)
+        if (url := url_of_run(self.config.artifacts, run_id)) is not None:
+            self._artifact_sync = ArtifactSync(Artifacts(url), self.folder, run_id)
         self._store_sync = StoreSync(store, self.folder, self.config)
         await self._store_sync.begin(step)
+        if self._artifact_sync is not None:
+            await self._artifact_sync.catch_up()
 
     async def catch_up(self) -> None:
-        """Copy what is new in the folder into the store; does nothing before `follow`."""
+        """Copy what is new in the folder into the store and to the artifacts; does nothing before `follow`."""
         if self._store_sync is not None:
             await self._store_sync.catch_up()
+        if self._artifact_sync is not None:
+            await self._artifact_sync.catch_up()
 
     @asynccontextmanager
     async def recorded(self) -> AsyncGenerator[None]:
@@ -97,9 +107,16 @@ class RunJournal:
             if self._store_sync is not None:
                 stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
                 await self._store_sync.end_badly("stopped" if stopped else "failed")
+            if self._artifact_sync is not None:
+                await self._artifact_sync.end_badly()
             raise
         if self._store_sync is not None:
             await self._store_sync.end()
+
+    async def end_artifacts(self) -> None:
+        """Return when the artifacts have the finished folder; raises RunError if they could not be written."""
+        if self._artifact_sync is not None:
+            await self._artifact_sync.end()
 
     def keep_for_good(self, step: int) -> KeptVersion:
         """Choose the version that a run keeps that ended with `step`, record it in the report, and return it."""

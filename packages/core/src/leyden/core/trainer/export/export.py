@@ -18,10 +18,11 @@ from leyden.core.errors import UsageError
 from leyden.core.masking import mask_text
 from leyden.core.policy.checkpoints.atomic import remove_unfinished, replaced_folder, whole_folder
 from leyden.core.store.base import LightningStore
-from leyden.core.store.open import open_store
 from leyden.core.trainer.export.rows import RECORDS, ROWS, RolloutOutcome, Table, has_candidates, record_rows
 from leyden.core.trainer.export.table_files import FORMATS, Format, RowFile, check_installed, open_files
 from leyden.core.trainer.rollouts.offline import locate, run_of
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.store_location import StoreLocation
 from leyden.core.trainer.why.reading import run_facts_of
 from leyden.core.trainer.why.trained_or_reason import RunFacts, explain
 
@@ -73,9 +74,10 @@ async def export_run(
     check_installed(format)
     target = Path(to)
     making = _folder(target, replace)
-    uri, facts = locate(source, Path(runs)), run_facts_of(run_of(source, Path(runs)))
+    location, run = await asyncio.to_thread(_found, source, Path(runs))
+    facts = run_facts_of(run)
     # The clock stands still: reading a store must not time out attempts that are running in it.
-    store = await open_store(uri, clock=lambda: 0.0)
+    store = await location.open(clock=lambda: 0.0)
     try:
         remove_unfinished(target.parent)
         if what is None and await has_candidates(store):
@@ -110,6 +112,11 @@ async def export_run(
     finally:
         await store.close()
     return exported
+
+
+def _found(source: str, runs: Path) -> tuple[StoreLocation, RunFolder | None]:
+    """Return the store of a source, and the run that it belongs to, if that is known."""
+    return locate(source, runs), run_of(source, runs)
 
 
 def _chosen(what: Sequence[Table]) -> list[Table]:

@@ -10,7 +10,6 @@ import msgspec
 from leyden.core.data.similar_messages import Tally
 from leyden.core.errors import RunError, UsageError
 from leyden.core.policy.checkpoints.atomic import replace_file
-from leyden.core.store.open import open_store
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.rescore.advantages import AdvantageComparison, compare_advantages
 from leyden.core.trainer.rescore.comparison import (
@@ -62,7 +61,7 @@ def rescore(runs: Path, name: str, options: RescoreOptions, progress: Progress |
     that cannot be loaded or if no rollout can be scored.
     """
     folder, config = RunFolder.open(runs, name)
-    if not folder.store_file.exists():
+    if not folder.store_location.exists:
         raise RunError(f"run {folder.path.name!r} has no rollouts: {folder.failure() or 'it has not started'}")
     rollouts = asyncio.run(_read(folder, config, options))
     if not rollouts:
@@ -129,7 +128,7 @@ class _Calls:
 
 async def _read(folder: RunFolder, config: RunConfig, options: RescoreOptions) -> list[StoredRollout]:
     # The clock stands still: reading a store must not time out attempts that are running in it.
-    store = await open_store(folder.store_uri, clock=lambda: 0.0)
+    store = await folder.store_location.open(clock=lambda: 0.0)
     try:
         found = stored_rollouts(store, own_selector(config), options.which, options.limit)
         return [rollout async for rollout in found]

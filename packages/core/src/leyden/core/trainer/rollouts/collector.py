@@ -152,6 +152,8 @@ class Collector:
         """Version of the resources that rollouts run with; None: the latest in the store."""
         self.divided: tuple[str, ...] = ()
         """Versions of the resources that the training rollouts of each task run with in turn; empty: `resources_id`."""
+        self.prefix = ""
+        """Beginning of the ids of the run's rollouts in a store that several runs share."""
         self.lineage = ""
         """Prefix of rollout ids. A rollback changes it, so that repeated steps run new rollouts."""
         self.idle = IdleTimer()
@@ -331,7 +333,7 @@ class Collector:
         self, rollout_id: str, task: Task, mode: RolloutMode, metadata: dict[str, Any], version: str | None = None
     ) -> EnqueueRollout:
         return EnqueueRollout(
-            rollout_id=self.lineage + rollout_id,
+            rollout_id=self.prefix + self.lineage + rollout_id,
             input=task,
             mode=mode,
             resources_id=version or self.resources_id,

@@ -12,8 +12,8 @@ from leyden.core.data.failure import Failure
 from leyden.core.data.rollout import FINISHED_ROLLOUT, AttemptedRollout, Rollout, RolloutConfig
 from leyden.core.errors import LeydenError, RewardError, TaskError, UnknownAgent
 from leyden.core.store.base import LightningStore
-from leyden.core.store.open import open_store
 from leyden.core.store.state_and_retry_rules import OPEN_ATTEMPT
+from leyden.core.trainer.run_folder.store_location import StoreLocation
 
 FATAL: dict[str, type[LeydenError]] = {"reward": RewardError, "input": TaskError}
 """Kinds of attempt errors that the user must fix. They stop the run; the resumed run repeats the rollout."""
@@ -38,28 +38,35 @@ def is_tried_again(rollout: Rollout) -> bool:
     return rollout.status == "failed" and bool(rollout.metadata.get(ABANDONED) or fatal_error(rollout))
 
 
-async def set_aside(store_uri: str) -> None:
-    """Take the unfinished rollouts of a store out of its queue. No other process may use the store.
+async def set_aside(location: StoreLocation, last_alive: float | None = None) -> None:
+    """Take the unfinished rollouts of a run out of its queue. No other process may train the run.
+
+    Processes of other runs time out what they find in a shared store, even if no process of its own run is left. With
+    `last_alive`, the Unix time at which the run's last process still worked, attempts that timed out later count as
+    stopped.
 
     Each rollout changes in one transaction, together with its maximum number of attempts: a stop is not a failure and
     uses up no attempt. After a kill at any moment, this function can be called again.
     """
+    if not location.exists:
+        return
     # The clock stands still: the store must not time out attempts for the time in which no process ran.
-    store = await open_store(store_uri, clock=lambda: 0.0)
+    store = await location.open(clock=lambda: 0.0)
     try:
         found = (await store.query_rollouts()).complete()
-        left = [rollout for rollout in found if _is_unfinished(rollout)]
+        left = [one for one in found if _is_unfinished(one) or _outlived(one, last_alive)]
         for rollout in left:
+            uses_up = _was_running(rollout) or _outlived(rollout, last_alive)
             await store.update_rollout(
                 rollout.rollout_id,
                 status="failed",
                 metadata={**rollout.metadata, ABANDONED: True},
-                config=_with_another_attempt(rollout.config) if _was_running(rollout) else rollout.config,
+                config=_with_another_attempt(rollout.config) if uses_up else rollout.config,
             )
     finally:
         await store.close()
     if left:
-        await _close_attempts(store_uri, [rollout for rollout in left if isinstance(rollout, AttemptedRollout)])
+        await _close_attempts(location, [rollout for rollout in left if isinstance(rollout, AttemptedRollout)])
 
 
 async def requeue(store: LightningStore, rollouts: Sequence[Rollout]) -> None:
@@ -70,9 +77,9 @@ async def requeue(store: LightningStore, rollouts: Sequence[Rollout]) -> None:
             await store.update_rollout(rollout.rollout_id, status="requeuing", metadata=metadata)
 
 
-async def _close_attempts(store_uri: str, rollouts: Sequence[AttemptedRollout]) -> None:
+async def _close_attempts(location: StoreLocation, rollouts: Sequence[AttemptedRollout]) -> None:
     """Mark the open attempts as failed. Their rollouts were set aside, so their status does not change."""
-    store = await open_store(store_uri)
+    store = await location.open()
     try:
         for rollout in rollouts:
             attempt = rollout.attempt
@@ -94,6 +101,18 @@ def _was_running(rollout: Rollout) -> bool:
     if not isinstance(rollout, AttemptedRollout):
         return False
     return rollout.status == "failed" or rollout.attempt.status in OPEN_ATTEMPT
+
+
+def _outlived(rollout: Rollout, last_alive: float | None) -> bool:
+    """Whether the latest attempt has timed out at a moment at which the run's last process did not work any more."""
+    if last_alive is None or rollout.metadata.get(ABANDONED) or not isinstance(rollout, AttemptedRollout):
+        return False
+    attempt, limits = rollout.attempt, rollout.config
+    if attempt.status == "timeout" and limits.timeout_seconds is not None:
+        return attempt.start_time + limits.timeout_seconds > last_alive
+    if attempt.status == "unresponsive" and limits.unresponsive_seconds is not None:
+        return (attempt.last_heartbeat_time or attempt.start_time) + limits.unresponsive_seconds > last_alive
+    return False
 
 
 def _with_another_attempt(config: RolloutConfig) -> RolloutConfig:

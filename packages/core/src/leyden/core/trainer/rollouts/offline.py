@@ -30,13 +30,15 @@ from leyden.core.data.span import Span
 from leyden.core.data.transition import Trajectory, Transition
 from leyden.core.errors import RunError, UsageError
 from leyden.core.gateway.codec import Codec
+from leyden.core.masking import mask_text
 from leyden.core.store.base import LightningStore
-from leyden.core.store.open import open_store
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.rollouts.retokenise import CannotRetokenise, retokenise
 from leyden.core.trainer.rollouts.selection import make_selector
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import StoredResult
+from leyden.core.trainer.run_folder.shared_runs import is_address
+from leyden.core.trainer.run_folder.store_location import StoreLocation, sqlite_file
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.calls import is_recorded_call
 from leyden.core.trajectory.choices import unused_choices
@@ -47,31 +49,32 @@ ANSWERED_BY_OTHERS = frozenset({UPSTREAM, FROZEN})
 """Reasons why a call cannot be trained as the policy's own, although the policy can imitate it."""
 
 
-def locate(source: str, runs: Path) -> str:
-    """Return the store URI for `source`: a URI, or the folder or name of a run.
+def locate(source: str, runs: Path) -> StoreLocation:
+    """Return the store of `source`: the URI of a store, or the folder, the name or the address URI#RUN of a run.
 
-    Raises UsageError if no store exists.
+    Raises UsageError if no store exists. Finding a run by its address starts an event loop of its own.
     """
     run = run_of(source, runs)
-    uri = source if run is None else run.store_uri
-    file = Path(uri.partition("://")[2].removeprefix("/"))
-    if uri.startswith("sqlite://") and not file.is_file():
-        raise UsageError(f"there is no store {file}, which {source} names")
-    return uri
+    location = StoreLocation(source) if run is None else run.store_location
+    if not location.exists and location.uri.startswith("sqlite:"):
+        raise UsageError(f"there is no store {sqlite_file(location.uri)}, which {mask_text(source)} names")
+    return location
 
 
 def run_of(source: str, runs: Path) -> RunFolder | None:
     """Return the run that the rollouts of `source` belong to, or None if unknown.
 
-    `source` is the name or folder of a run, or the URI of its store. Raises RunError for a name that no run has.
+    `source` is the name, the folder or the address URI#RUN of a run, or the URI of its own store. Raises RunError for a
+    run that does not exist.
     """
-    if "://" not in source:
+    if not is_address(source) or "#" in source:
         folder = Path(source)
         return RunFolder(folder) if (folder / "config.yaml").exists() else RunFolder.open(runs, source)[0]
-    scheme, _, path = source.partition("://")
-    folder = RunFolder(Path(path.removeprefix("/")).parent)
-    of_sqlite = scheme.startswith("sqlite") and folder.store_uri == source
-    return folder if of_sqlite and folder.config_file.exists() else None
+    if not source.startswith("sqlite:"):
+        return None
+    folder = RunFolder(sqlite_file(source).parent)
+    is_own = folder.config_file.exists() and folder.store_file == sqlite_file(source)
+    return folder if is_own else None
 
 
 async def read_stored(source: str, folder: RunFolder, config: RunConfig) -> StoredRollouts:
@@ -82,13 +85,13 @@ async def read_stored(source: str, folder: RunFolder, config: RunConfig) -> Stor
     """
     from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
 
-    uri = locate(source, folder.path.parent)
+    location = await asyncio.to_thread(locate, source, folder.path.parent)
     policy, *others = config.policies.values()
     if others:
         names = ", ".join(config.policies)
         raise UsageError(f"spans do not name the policy that learns from a call: give one policy, not {names}")
     codec = await asyncio.to_thread(HuggingFaceCodec, policy)
-    found = await read_store(uri, codec, make_selector(config), only=folder.read_rollouts(source))
+    found = await read_store(location, codec, make_selector(config), only=folder.read_rollouts(source))
     folder.note_rollouts(source, found.ids)
     return found
 
@@ -104,14 +107,16 @@ def described(found: StoredRollouts) -> StoredResult:
     )
 
 
-async def read_store(uri: str, codec: Codec, selector: Selector, only: Collection[str] | None = None) -> StoredRollouts:
-    """Read the rollouts in the store at `uri`, or only those whose ids are in `only`.
+async def read_store(
+    location: StoreLocation, codec: Codec, selector: Selector, only: Collection[str] | None = None
+) -> StoredRollouts:
+    """Read the rollouts of a store or of a run, or only those whose ids are in `only`.
 
     Only the last attempt of each rollout is read. Calls are tokenised for the policy of `codec`. Held-out rollouts are
     left out, because they measure a policy. Raises RunError when a rollout of `only` no longer exists.
     """
     # The clock stands still: reading a store must not time out attempts that are running in it.
-    store = await open_store(uri, clock=lambda: 0.0)
+    store = await location.open(clock=lambda: 0.0)
     try:
         return await _read(store, codec, selector, only)
     finally:

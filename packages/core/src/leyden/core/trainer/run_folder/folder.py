@@ -24,6 +24,8 @@ from leyden.core.trainer.rollouts.tasks import load_tasks, save_tasks, task_exam
 from leyden.core.trainer.run_folder.move_journal import end_moves, is_under_way
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.run_folder.run_lock import is_locked, run_lock
+from leyden.core.trainer.run_folder.shared_runs import folder_of, is_address
+from leyden.core.trainer.run_folder.store_location import StoreLocation, usable_uri
 from leyden.core.trainer.run_folder.token_records import TokenRecords
 
 Metrics = dict[str, Any]
@@ -74,9 +76,12 @@ class RunFolder:
         self._run_id_file = path / "run_id"
 
     @property
-    def store_uri(self) -> str:
-        """URI of the run's store."""
-        return f"sqlite:///{self.store_file}"
+    def store_location(self) -> StoreLocation:
+        """Where the run's rollouts are. Raises RunError if the password of a shared store is missing."""
+        recorded: str | None = self.written_config().get("store")
+        if recorded is None:
+            return StoreLocation(f"sqlite:///{self.store_file}")
+        return StoreLocation(usable_uri(recorded, self.path.name), self.run_id(self.path.name))
 
     @classmethod
     def create(cls, runs: Path, config: RunConfig, tasks: list[Task], held_out: dict[str, list[Task]]) -> "RunFolder":
@@ -102,19 +107,20 @@ class RunFolder:
                 for name, rows in held_out.items():
                     save_tasks(rows, folder.tasks_file(name))
                 save_config(config, folder.config_file)
+                folder.run_id(config.name)
         except OSError as error:
             raise RunError(f"run folder {path} cannot be made: {error.strerror}") from None
         return cls(path)
 
     @classmethod
     def open(cls, runs: Path, name: str) -> tuple["RunFolder", RunConfig]:
-        """Return the run of this name or path, and its configuration; raises RunError when there is none.
+        """Return the run of this name, path or address URI#RUN, and its configuration; raises RunError without one.
 
         Completes a decided rollback of a killed process first, unless another process holds the run.
         """
-        if "://" in name:
-            store = mask_text(name)
-            raise RunError(f"{store} is a store, not a run: leyden export {store} --to FOLDER writes what it holds")
+        if is_address(name):
+            path = folder_of(name, runs)
+            runs, name = path.parent, path.name
         path = Path(name) if Path(name).joinpath("config.yaml").exists() else runs / check_name(name)
         if not path.is_dir():
             known = sorted(p.parent.name for p in runs.glob("*/config.yaml") if cls(p.parent).failure() is None)

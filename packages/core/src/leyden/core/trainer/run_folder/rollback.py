@@ -14,7 +14,6 @@ import msgspec
 
 from leyden.core.errors import NotFound, RunError, StoreError, UsageError
 from leyden.core.policy.checkpoints.atomic import whole_folder
-from leyden.core.store.open import open_store
 from leyden.core.trainer.rollouts.interrupted import set_aside
 from leyden.core.trainer.run_folder.early_stopping import BestVersion
 from leyden.core.trainer.run_folder.folder import LEARNED, RunFolder
@@ -83,11 +82,14 @@ def roll_back(models: Models, version: ModelVersion) -> RolledBack:
 async def _rewind_store(folder: RunFolder, number: int) -> str | None:
     """Remove later records of the run from its store; return why this failed, or None."""
     run_id = folder.known_run_id()
-    if run_id is None or not folder.store_file.exists():
+    if run_id is None:
         return None  # nothing was recorded yet
     try:
-        await set_aside(folder.store_uri)  # rollouts of a killed session must not time out meanwhile
-        store = await open_store(folder.store_uri)
+        location = folder.store_location
+        if not location.exists:
+            return None
+        await set_aside(location)  # rollouts of a killed session must not time out meanwhile
+        store = await location.open()
         try:
             await store.rewind_run(run_id, number)
             await store.update_run(run_id, status="stopped")
@@ -95,7 +97,7 @@ async def _rewind_store(folder: RunFolder, number: int) -> str | None:
             await store.close()
     except NotFound:
         return None
-    except (StoreError, UsageError, OSError) as error:
+    except (StoreError, RunError, UsageError, OSError) as error:
         return " ".join(str(error).split())
     return None
 

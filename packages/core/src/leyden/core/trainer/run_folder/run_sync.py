@@ -7,7 +7,7 @@ folder are removed when the next session begins.
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -17,11 +17,10 @@ from leyden.core.errors import StoreError
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.monitoring.trackers import numbers
+from leyden.core.trainer.run_folder.artifacts import url_of_run
 from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.shared_runs import place_of_run
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile, is_checkpoint
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +39,13 @@ class StoreSync:
         """Record that the run continues after `step`, to which the folder was rewound."""
         self._run_id = self._folder.run_id(self._config.name)
         config, experiment = self._folder.written_config(), self._config.experiment
+        place = place_of_run(self._folder.path, url_of_run(self._config.artifacts, self._run_id))
         await self._store.add_run(
-            Run(run_id=self._run_id, name=self._config.name, experiment=experiment, config=config)
+            Run(run_id=self._run_id, name=self._config.name, experiment=experiment, config=config, metadata=place)
         )
-        await self._store.update_run(self._run_id, experiment=experiment, status="running", config=config)
+        await self._store.update_run(
+            self._run_id, experiment=experiment, status="running", config=config, metadata=place
+        )
         await self._store.rewind_run(self._run_id, step)
         for tail in (self._metrics, self._versions):
             tail.rewind()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
@@ -12,7 +13,7 @@ import msgspec
 from leyden.core.data.bounds import check_bound
 from leyden.core.data.isolation import Isolation
 from leyden.core.data.resources import LLM, NamedResources
-from leyden.core.data.rollout import FINISHED_ROLLOUT, ROLLOUT_MOVES, EnqueueRollout, Rollout, RolloutConfig, Task
+from leyden.core.data.rollout import FINISHED_ROLLOUT, EnqueueRollout, Rollout, RolloutConfig, Task
 from leyden.core.data.route import ANSWERED_BY, POLICY
 from leyden.core.errors import LeydenError, TaskError, UsageError
 from leyden.core.gateway.upstream.endpoints import check_endpoint, open_upstream
@@ -23,6 +24,7 @@ from leyden.core.runner.user_code.loaded_agent import LoadedAgent
 from leyden.core.runner.user_code.loading import AgentReference
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
+from leyden.core.store.queue_view import QueueView
 from leyden.core.trainer.agents.local import AgentPlan, served_resources, worker_agents
 from leyden.core.trainer.event_loop import ended_by_sigterm, run_both, run_loop
 from leyden.core.trainer.rollouts.recorded import RecordedRollout, read_rollout
@@ -116,8 +118,7 @@ def dry_rollouts(
     """Run `agent` as each of `rollouts` says, and return the recorded rollouts in this order; see `dry_run`.
 
     They begin in this order, up to `plan.concurrency` of them at once. Raises UsageError for a store that has one of
-    them already, or rollouts that are under way, as the workers here would run those. Rollouts that an error,
-    Ctrl-C or SIGTERM leaves unfinished are cancelled in the plan's store.
+    them already. Rollouts that an error, Ctrl-C or SIGTERM leaves unfinished are cancelled in the plan's store.
     """
     _check_tasks(plan, agent, [rollout.task for rollout in rollouts])
     live = None
@@ -156,9 +157,10 @@ async def _dry_run(
     live: _Live | None,
     on_finished: OnFinished,
 ) -> list[RecordedRollout]:
-    ids = [rollout.rollout_id or f"dev-{number}" for number, rollout in enumerate(rollouts)]
+    queue = "dev" if plan.store is None else f"dev-{secrets.token_hex(4)}"
+    ids = [rollout.rollout_id or f"{queue}-{number}" for number, rollout in enumerate(rollouts)]
     provider = None if plan.provider is None else plan.provider.open()
-    async with _recording(plan.store, ids) as store:
+    async with _recording(plan.store, queue, ids) as store:
         opening = open_gateway(store, provider=provider)
         async with AsyncExitStack() as engines, opening as (address, gateway), AsyncExitStack() as agents:
             names = _policy_names(plan, rollouts)
@@ -175,16 +177,20 @@ async def _dry_run(
 
 
 @asynccontextmanager
-async def _recording(uri: str | None, ids: Sequence[str]) -> AsyncGenerator[LightningStore]:
-    """Context manager: opens the store. After an error, rollouts that have not finished are cancelled in it."""
+async def _recording(uri: str | None, queue: str, ids: Sequence[str]) -> AsyncGenerator[LightningStore]:
+    """Context manager: opens the store, in which the workers here run only what is in `queue`.
+
+    After an error, rollouts that have not finished are cancelled. Raises UsageError if the store has one of them.
+    """
     if uri is None:
         from leyden.core.store.memory import MemoryStore
 
         yield MemoryStore()
         return
-    store = await open_store(uri)
+    store = QueueView(await open_store(uri), queue)
     try:
-        await _check_free(store, uri, ids)
+        if known := [name for name in ids if await store.get_rollout_by_id(name) is not None]:
+            raise UsageError(f"the store {mask_text(uri)} has a rollout {known[0]} already: give another store")
         try:
             yield store
         except BaseException:
@@ -193,17 +199,6 @@ async def _recording(uri: str | None, ids: Sequence[str]) -> AsyncGenerator[Ligh
             raise
     finally:
         await store.close()
-
-
-async def _check_free(store: LightningStore, uri: str, ids: Sequence[str]) -> None:
-    under_way = sorted(ROLLOUT_MOVES.keys() - FINISHED_ROLLOUT)
-    if count := (await store.query_rollouts(status_in=under_way, limit=1)).total:
-        raise UsageError(
-            f"rollouts are under way in the store {mask_text(uri)} ({count}), and the workers here would run them: "
-            "give another store"
-        )
-    if known := (await store.query_rollouts(rollout_id_in=ids, limit=1)).items:
-        raise UsageError(f"the store {mask_text(uri)} has a rollout {known[0].rollout_id} already: give another store")
 
 
 async def _cancel(store: LightningStore, ids: Sequence[str]) -> None:

@@ -37,7 +37,6 @@ async def serve_external(
     from leyden.core.gateway.calls.span_writer import SpanWriterLimits
     from leyden.core.gateway.codecs.huggingface import HuggingFaceCodec
     from leyden.core.gateway.http import gc_tuning
-    from leyden.core.store.open import open_store
 
     source = _only(config)
     async with AsyncExitStack() as closing:
@@ -46,7 +45,7 @@ async def serve_external(
         engine = ReplicaEngine(model)
         closing.push_async_callback(engine.close)
         policy = ServedPolicy(name=config.usual, engine=engine, codec=codec, sampling=config.sampling)
-        store = await open_store(folder.store_uri)
+        store = await folder.store_location.open()
         closing.push_async_callback(store.close)
         limits = GatewayLimits(records=SpanWriterLimits(within=config.record_within))
         external_replicas = ExternalReplicas(engine)

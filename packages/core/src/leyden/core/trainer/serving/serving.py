@@ -163,12 +163,11 @@ async def serve_policies(
     from leyden.core.gateway.app import GatewayLimits
     from leyden.core.gateway.calls.span_writer import SpanWriterLimits
     from leyden.core.gateway.http import gc_tuning
-    from leyden.core.store.open import open_store
 
     async with AsyncExitStack() as closing:
         record = closing.enter_context(_EngineLog(folder.engine_log)) if config.engine_log else None
         engines = await closing.enter_async_context(AsyncExitStack())
-        store = await open_store(folder.store_uri)
+        store = await folder.store_location.open()
         closing.push_async_callback(store.close)
         limits = GatewayLimits(records=SpanWriterLimits(within=config.record_within))
         other_metrics = {"run": RunMetrics(folder, config).measure}
@@ -208,12 +207,11 @@ async def serve_endpoint(
     """
     from leyden.core.gateway.app import GatewayLimits
     from leyden.core.gateway.calls.span_writer import SpanWriterLimits
-    from leyden.core.store.open import open_store
 
     if config.endpoint is None:
         raise UsageError(f"{config.algorithm} trains no policy, and needs an --endpoint that answers the agent")
     async with AsyncExitStack() as closing:
-        store = await open_store(folder.store_uri)
+        store = await folder.store_location.open()
         closing.push_async_callback(store.close)
         served: dict[str, ServedPolicy] = {}
         if (source := config.endpoint.policy) is not None:
@@ -253,7 +251,7 @@ async def _serve_all(
     from leyden.core.gateway.calls.seeds import CallSeeds
 
     decoding = engine_config(config)
-    call_seeds = CallSeeds(config.seed) if config.deterministic else None
+    call_seeds = CallSeeds(config.seed, folder.store_location.prefix) if config.deterministic else None
     served: dict[str, ServedPolicy] = {}
     for name, source in {**config.policies, **config.frozen}.items():
         trained = name in config.policies

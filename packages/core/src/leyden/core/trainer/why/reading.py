@@ -8,12 +8,12 @@ from pathlib import Path
 from leyden.core.data.rollout import Rollout
 from leyden.core.errors import RunError, UsageError
 from leyden.core.store.base import LightningStore
-from leyden.core.store.open import open_store
 from leyden.core.trainer.config import RunConfig, endpoint_name, load_config
 from leyden.core.trainer.rollouts.offline import locate, objection
 from leyden.core.trainer.rollouts.recorded import find_rollout, no_rollout
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
+from leyden.core.trainer.run_folder.store_location import StoreLocation
 from leyden.core.trainer.why.learning import Learning
 from leyden.core.trainer.why.trained_or_reason import RolloutExplanation, RunFacts, explain
 from leyden.core.trajectory.select import Selector
@@ -26,7 +26,7 @@ PAGE = 1000
 class RolloutSource:
     """Store whose rollouts a run learns from."""
 
-    uri: str
+    location: StoreLocation
     name: str = ""
     """Name that the run has for the store; empty for its own store."""
     only: Collection[str] | None = None
@@ -50,14 +50,16 @@ class RunRecord:
     def open(cls, runs: Path, name: str) -> "RunRecord":
         """Open a run. Raises RunError when there is none, or when it has no store yet."""
         folder, config = RunFolder.open(runs, name)
-        if not folder.store_file.exists():
+        if not folder.store_location.exists:
             ended = folder.failure()
             raise RunError(f"run {folder.path.name!r} has no rollouts: {ended or 'it has not started'}")
         found = [(source, folder.read_rollouts(source) or []) for source in folder.sources()]
-        sources, unreadable = [RolloutSource(uri=folder.store_uri)], list[str]()
+        sources, unreadable = [RolloutSource(location=folder.store_location)], list[str]()
         for source, only in found:
             try:
-                sources.append(RolloutSource(uri=locate(source, folder.path.parent), name=source, only=frozenset(only)))
+                sources.append(
+                    RolloutSource(location=locate(source, folder.path.parent), name=source, only=frozenset(only))
+                )
             except UsageError as error:
                 unreadable.append(f"{len(only)} rollouts of {source} cannot be read: {error}")
         return cls(
@@ -72,7 +74,7 @@ class RunRecord:
     async def explanations(self) -> AsyncGenerator[tuple[RolloutSource, RolloutExplanation]]:
         """Yield the outcome of every rollout with its source: the run's own rollouts first, in order of creation."""
         for source in self.sources:
-            async with _reading(source.uri) as store:
+            async with _reading(source.location) as store:
                 offset = 0
                 while page := (await store.query_rollouts(limit=PAGE, offset=offset)).items:
                     offset += len(page)
@@ -86,11 +88,11 @@ class RunRecord:
         Raises RunError unless exactly one matches.
         """
         for source in self.sources:
-            async with _reading(source.uri) as store:
+            async with _reading(source.location) as store:
                 found = await find_rollout(store, wanted)
                 if found is not None and (source.only is None or found.rollout_id in source.only):
                     return await self._explanation(store, found, source)
-        async with _reading(self.sources[0].uri) as store:
+        async with _reading(self.sources[0].location) as store:
             raise await no_rollout(store, self.folder.path.name, wanted)
 
     async def _explanation(self, store: LightningStore, rollout: Rollout, source: RolloutSource) -> RolloutExplanation:
@@ -124,9 +126,9 @@ def _run_facts(folder: RunFolder, config: RunConfig) -> RunFacts:
 
 
 @asynccontextmanager
-async def _reading(uri: str) -> AsyncGenerator[LightningStore]:
+async def _reading(location: StoreLocation) -> AsyncGenerator[LightningStore]:
     """Open a store for reading only. The clock stands still: reading must not time out attempts that are running."""
-    store = await open_store(uri, clock=lambda: 0.0)
+    store = await location.open(clock=lambda: 0.0)
     try:
         yield store
     finally:

@@ -1,0 +1,97 @@
+"""Runs of a store, named as URI#RUN: finds the folder of such a run, on this machine or at its artifacts."""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from leyden.core.data.run import Run
+from leyden.core.errors import RunError
+from leyden.core.masking import mask_text
+from leyden.core.trainer.run_folder.artifacts import Artifacts
+from leyden.core.trainer.run_folder.store_location import StoreLocation, remember_store, settled_uri
+
+FOLDER, HOST, ARTIFACTS = "folder", "host", "artifacts"
+"""Keys of a run's metadata in its store: path of its folder, name of that machine, and URL of its artifacts."""
+SHOWN = 5
+"""Number of runs that an error names."""
+
+
+def place_of_run(folder: Path, artifacts: str | None) -> dict[str, Any]:
+    """Return the metadata with which a run is found from its store."""
+    return {FOLDER: str(folder.resolve()), HOST: socket.gethostname(), ARTIFACTS: artifacts}
+
+
+def is_address(name: str) -> bool:
+    """Whether `name` is a URI, and not the name or the folder of a run."""
+    return "://" in name
+
+
+def split_address(name: str) -> tuple[str, str]:
+    """Return the URI of the store and the name or id of the run in `URI#RUN`; the run is empty if none is named."""
+    uri, separator, run = name.rpartition("#")
+    return (settled_uri(uri), run) if separator else (settled_uri(name), "")
+
+
+def folder_of(name: str, runs: Path) -> Path:
+    """Return the folder of the run `URI#RUN`; without its folder on this machine, get it from its artifacts.
+
+    `URI` alone names the only run of a store. A folder from artifacts is written below `runs`. Raises RunError where
+    there is no such run, or where its folder is on another machine.
+    """
+    uri, wanted = split_address(name)
+    if Artifacts.is_at(uri):
+        return Artifacts(uri).get_below(runs)
+    record = asyncio.run(_read(uri, wanted))
+    remember_store(uri)
+    found = _on_this_machine(record, runs)
+    if found is not None:
+        return found
+    if (url := record.metadata.get(ARTIFACTS)) is not None:
+        return Artifacts(url).get_below(runs)
+    where, host = record.metadata.get(FOLDER), record.metadata.get(HOST)
+    if where is None:
+        raise RunError(f"{mask_text(name)} does not say where the run's folder is; an older version of Leyden wrote it")
+    raise RunError(
+        f"the folder of run {record.name!r} is {where} on {host}, and not on this machine: copy it into {runs}, or "
+        "train with --artifacts, which other machines can read"
+    )
+
+
+async def _read(uri: str, wanted: str) -> Run:
+    """Return the record of a run. Raises RunError unless exactly one run of the store has this id or name."""
+    location = StoreLocation(uri)
+    if not location.exists:
+        raise RunError(f"there is no store {location}" if location.is_kept else f"{location} keeps no run")
+    store = await location.open(clock=lambda: 0.0)
+    try:
+        if wanted and (run := await store.get_run_by_id(wanted)) is not None:
+            return run
+        runs = (await store.query_runs(name=wanted or None, sort_by="start_time", sort_order="desc")).items
+        if len(runs) == 1:
+            return runs[0]
+        others = runs or ((await store.query_runs(sort_by="start_time", sort_order="desc")).items if wanted else [])
+    finally:
+        await store.close()
+    if not others:
+        raise RunError(f"there is no run in {location}")
+    if not runs:
+        raise RunError(f"no run of {location} is called {wanted!r}; runs there: {_listed(others)}")
+    what = f"several runs of {location} are called {wanted!r}" if wanted else f"{location} has {len(runs):,} runs"
+    raise RunError(f"{what}; name one as {location}#RUN: {_listed(others)}")
+
+
+def _listed(runs: Sequence[Run]) -> str:
+    more = "" if len(runs) <= SHOWN else f" and {len(runs) - SHOWN:,} older ones"
+    return ", ".join(run.run_id for run in runs[:SHOWN]) + more
+
+
+def _on_this_machine(record: Run, runs: Path) -> Path | None:
+    """Return the folder of a run, if it is here: where it was trained last, or below `runs`."""
+    known = record.metadata.get(FOLDER)
+    for path in (runs / record.name, *([] if known is None else [Path(known)])):
+        file = path / "run_id"
+        if file.is_file() and file.read_text().strip() == record.run_id:
+            return path
+    return None

@@ -1,0 +1,107 @@
+"""A run by its store: which of several runs is meant, and where its folder is."""
+
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leyden.core.data.run import Run
+from leyden.core.errors import RunError
+from leyden.core.store.open import open_store
+from leyden.core.trainer.config import RunConfig
+from leyden.core.trainer.run_folder.artifacts import Artifacts, url_of_run, write_stamp
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.shared_runs import place_of_run, split_address
+from leyden.core.trainer.run_folder.snapshot import snapshot
+
+
+async def recorded(store: str, folder: RunFolder, name: str = "calc", **metadata: Any) -> str:
+    """Record a run as its trainer does, and return its id."""
+    run_id = folder.run_id(name)
+    opened = await open_store(store)
+    try:
+        place = {**place_of_run(folder.path, None), **metadata}
+        await opened.add_run(Run(run_id=run_id, name=name, metadata=place))
+    finally:
+        await opened.close()
+    return run_id
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/shared.db"
+
+
+def made(runs: Path, store: str, name: str = "calc") -> RunFolder:
+    return RunFolder.create(runs, RunConfig(name=name, policy="p", store=store), [{"n": 1}], {})
+
+
+async def test_a_run_is_opened_by_name_or_id_wherever_its_folder_is_here(tmp_path: Path, store: str) -> None:
+    folder = made(tmp_path / "trained", store)
+    run_id = await recorded(store, folder)
+    for name in (f"{store}#calc", f"{store}#{run_id}", store):
+        opened, config = await in_thread(tmp_path / "elsewhere", name)
+        assert opened.path == folder.path and config.store == store
+
+
+async def in_thread(runs: Path, name: str) -> tuple[RunFolder, RunConfig]:
+    import asyncio
+
+    return await asyncio.to_thread(RunFolder.open, runs, name)
+
+
+async def test_of_several_runs_one_must_be_named(tmp_path: Path, store: str) -> None:
+    ids = [await recorded(store, made(tmp_path / where, store)) for where in ("a", "b")]
+    ids.append(await recorded(store, made(tmp_path / "c", store, "other"), "other"))
+    with pytest.raises(RunError, match=f"has 3 runs; name one as {store}#RUN: ") as raised:
+        await in_thread(tmp_path, store)
+    assert all(run_id in str(raised.value) for run_id in ids)
+    with pytest.raises(RunError, match=f"several runs of {store} are called 'calc'; name one"):
+        await in_thread(tmp_path, f"{store}#calc")
+    with pytest.raises(RunError, match=f"no run of {store} is called 'none'; runs there: "):
+        await in_thread(tmp_path, f"{store}#none")
+    opened, _ = await in_thread(tmp_path, f"{store}#other")
+    assert opened.path == tmp_path / "c/other"
+
+
+async def test_a_folder_on_another_machine_is_named_with_what_to_do(tmp_path: Path, store: str) -> None:
+    folder = made(tmp_path / "trained", store)
+    await recorded(store, folder)
+    shutil.rmtree(folder.path)
+    message = f"is {folder.path} on {socket.gethostname()}, and not on this machine: copy it into .* --artifacts"
+    with pytest.raises(RunError, match=message):
+        await in_thread(tmp_path / "runs", f"{store}#calc")
+
+
+async def test_a_folder_comes_from_its_artifacts(tmp_path: Path, store: str) -> None:
+    folder = made(tmp_path / "trained", store)
+    url = url_of_run(str(tmp_path / "copies"), folder.run_id("calc"))
+    assert url is not None
+    await recorded(store, folder, artifacts=url)
+    with snapshot(folder.path) as files:
+        write_stamp(folder.path, Artifacts(url).put(files, "calc", folder.run_id("calc"), None))
+    tasks = folder.tasks()
+    shutil.rmtree(folder.path)
+    opened, config = await in_thread(tmp_path / "runs", f"{store}#calc")
+    assert opened.path == tmp_path / "runs/calc" and opened.tasks() == tasks and config.store == store
+    assert (await in_thread(tmp_path / "more", f"file://{url}"))[0].tasks() == tasks  # the copy alone names a run, too
+
+
+async def test_a_store_without_runs_or_of_an_older_version_says_so(tmp_path: Path, store: str) -> None:
+    with pytest.raises(RunError, match=f"there is no store {store}"):
+        await in_thread(tmp_path, f"{store}#calc")
+    await (await open_store(store)).close()
+    with pytest.raises(RunError, match=f"there is no run in {store}"):
+        await in_thread(tmp_path, store)
+    opened = await open_store(store)
+    await opened.add_run(Run(run_id="calc-1", name="calc"))
+    await opened.close()
+    with pytest.raises(RunError, match="does not say where the run's folder is"):
+        await in_thread(tmp_path, store)
+
+
+def test_the_last_hash_sign_divides_an_address() -> None:
+    assert split_address("redis://cache/0#calc") == ("redis://cache/0", "calc")
+    assert split_address("redis://cache/0") == ("redis://cache/0", "")
