@@ -6,7 +6,8 @@
 Every shard is a server or a file of its own on this machine. Measured are:
 
 - write: spans a second of several processes, each of which stores light spans (a tool call), a hundred in a call, four
-  calls at once. `x plain` is the rate by that of the store without `shard://`, which takes its turn beside them.
+  calls at once. `x plain` is the rate by that of the store without `shard://`, which takes its turn beside them, and
+  `cpu x plain` the same of the processor time of the writers for a span, which other load hardly changes.
 - claim: rollouts a second that eight processes claim and end one by one, until none is left. `once` is whether every
   rollout was claimed, and by one process only.
 - killed: two shards in Redis; one is killed while processes write, and started again a few seconds later. `lost` is the
@@ -114,6 +115,7 @@ def write(backend: str, shards: int, spans: int, writers: int) -> Row:
     return {
         "rate": sum(each["spans"] for each in found) / seconds,
         "seconds": seconds,
+        "cpu_us": 1e6 * cpu / sum(each["spans"] for each in found),
         "busy": cpu / seconds / (os.cpu_count() or 1),
     }
 
@@ -125,19 +127,24 @@ def compare_writes(backend: str, counts: Sequence[int], spans: int, writers: int
         for shards, rows in measured.items():
             rows.append(write(backend, shards, spans, writers))
             print(f"write {backend} {shards or 'plain'}: {rows[-1]['rate']:,.0f} spans a second", file=sys.stderr)
-    pairs = {shards: zip(rows, measured[PLAIN], strict=True) for shards, rows in measured.items()}
     return [
         {
             "backend": backend,
             "shards": shards,
             "spans": spans,
             "writers": writers,
-            "x plain": statistics.median(row["rate"] / plain["rate"] for row, plain in pairs[shards]),
+            "x plain": by_plain(rows, measured[PLAIN], "rate"),
+            "cpu x plain": by_plain(rows, measured[PLAIN], "cpu_us"),
             "spans_per_s": statistics.median(row["rate"] for row in rows),
             "busy": statistics.median(row["busy"] for row in rows),
         }
         for shards, rows in measured.items()
     ]
+
+
+def by_plain(rows: Sequence[Row], plain: Sequence[Row], name: str) -> float:
+    """Return the median of the figures of each round by those of the plain store in the same round."""
+    return statistics.median(row[name] / other[name] for row, other in zip(rows, plain, strict=True))
 
 
 async def enqueue(uri: str, rollouts: int) -> set[str]:
@@ -166,6 +173,7 @@ def claim(backend: str, shards: int, rollouts: int, processes: int) -> Row:
         "processes": processes,
         "once": once,
         "rollouts_per_s": rollouts / seconds,
+        "cpu_us": 1e6 * sum(each["cpu_seconds"] for each in found) / rollouts,
         "fewest": min(len(each["claimed"]) for each in found),
         "most": max(len(each["claimed"]) for each in found),
     }
