@@ -113,7 +113,7 @@ class RolloutIndex:
 
     async def _read_new(self, store: LightningStore) -> None:
         while True:
-            page = await store.query_rollouts(limit=PAGE, offset=self._offset)
+            page = (await store.query_rollouts(limit=PAGE, offset=self._offset)).complete()
             self.total = page.total
             if self._offset > page.total:
                 self._forget()
@@ -129,7 +129,7 @@ class RolloutIndex:
     async def _read_open(self, store: LightningStore) -> None:
         waiting = sorted(self._open)
         for at in range(0, len(waiting), PAGE):
-            for rollout in await store.query_rollouts(rollout_id_in=waiting[at : at + PAGE]):
+            for rollout in (await store.query_rollouts(rollout_id_in=waiting[at : at + PAGE])).complete():
                 known = self.rows.get(rollout.rollout_id)
                 if known is None or rollout.status in ("running", "preparing") or _has_changed(known, rollout):
                     await self._read(store, rollout)

@@ -52,7 +52,8 @@ class Enqueueing:
         check_requests(requests)
         named = list(dict.fromkeys(request.rollout_id for request in requests if request.rollout_id))
         known, usable = await self._look(named)
-        ids = [request.rollout_id or new_rollout_id() for request in requests]
+        shards_now = await self._shards.all()
+        ids = [request.rollout_id or _id_on(usable, shards_now) for request in requests]
         shards: dict[str, Shard] = {}
         for rollout_id in ids:
             copies = {
@@ -79,8 +80,7 @@ class Enqueueing:
         made_on = next((shard for shard, each in known.by_shard.items() if each.is_made), None)
         # the same request chooses the same shard, which makes it once even if it is sent twice at the same time
         shard = made_on or _chosen(usable, request_id or new_rollout_id(), known)
-        rollout_id = self._id_on(shard, usable)
-        named = replace(request, rollout_id=rollout_id)
+        named = replace(request, rollout_id=_id_on([shard], await self._shards.all()))
 
         def work(rows: Rows) -> list[AttemptedRollout]:
             return idempotent_attempts(
@@ -104,12 +104,15 @@ class Enqueueing:
         behind = await self._resources.agree({shard: each.latest for shard, each in known.by_shard.items()})
         return known, [shard for shard in known.by_shard if shard.state == "active" and shard not in behind]
 
-    def _id_on(self, shard: Shard, usable: Sequence[Shard]) -> str:
-        """Return a new id whose first choice is `shard`, so that it is found there at once."""
-        while True:
-            rollout_id = new_rollout_id()
-            if max({shard, *usable}, key=lambda each: weight(each.name, rollout_id)) is shard:
-                return rollout_id
+
+def _id_on(wanted: Sequence[Shard], shards: Sequence[Shard]) -> str:
+    """Return a new id whose first choice among all shards is a wanted one, so that it is found there at once."""
+    possible = {shard.name for shard in shards} & {shard.name for shard in wanted}
+    while True:
+        rollout_id = new_rollout_id()
+        first = max(shards, key=lambda shard: weight(shard.name, rollout_id))
+        if first.name in possible or not possible:
+            return rollout_id
 
 
 def _storing(part: Sequence[tuple[int, EnqueueRollout]]) -> Callable[[LocalStore], Awaitable[list[Rollout]]]:
