@@ -167,7 +167,7 @@ class LocalRunRecords(ReadingStore):
 
     async def add_policy_versions(self, versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:
         """Store versions."""
-        new = [_version_row(version) for version in versions]
+        new = version_rows(versions)
 
         def work(rows: Rows) -> list[PolicyVersion]:
             runs = {run_id: _found(rows, run_id) for run_id in sorted({row.run_id for row in new})}
@@ -303,6 +303,11 @@ def _added(old: StepRow | None, run_id: str, new: StepMetrics, now: float) -> St
         return old
     body = encode((all_values, all_notes), "the metrics of a run")
     return StepRow(run_id=run_id, step=new.step, time=new.time or now, body=body)
+
+
+def version_rows(versions: Sequence[PolicyVersion]) -> list[VersionRow]:
+    """Return the rows of new versions. Raises ValueError for a version that cannot be stored."""
+    return [_version_row(version) for version in versions]
 
 
 def _version_row(version: PolicyVersion) -> VersionRow:

@@ -93,10 +93,17 @@ class Claims:
                 return
             await self._shards.all()  # it notifies of a changed list
 
+    async def made_on(self, request_id: str) -> Shard | None:
+        """Return a shard that has made a request before, or None."""
+        return next(iter(await self._all_made_on(request_id)), None)
+
+    async def _all_made_on(self, request_id: str) -> list[Shard]:
+        known = await self._shards.ask(lambda rows: rows.recorded_answer(request_id) is not None, seconds=SOON)
+        return [shard for shard, is_made in known.require().by_shard.items() if is_made]
+
     async def _granted(self, request_id: str, queue: str) -> list[AttemptedRollout] | None:
         """Return what a request has claimed before, as far as it is open and the latest; None for a new request."""
-        known = await self._shards.ask(lambda rows: rows.recorded_answer(request_id) is not None, seconds=SOON)
-        made = [shard for shard, is_made in known.require().by_shard.items() if is_made]
+        made = await self._all_made_on(request_id)
         if not made:
             return None
 

@@ -13,7 +13,7 @@ from leyden.core.store.common.argument_types import ArgumentChecks
 from leyden.core.store.common.local import LocalStore
 from leyden.core.store.common.rows import Rows
 from leyden.core.store.common.run_record_rows import R, RunRow, VersionRow, to_policy_version, to_run
-from leyden.core.store.common.run_records import runs_query, versions_query
+from leyden.core.store.common.run_records import runs_query, version_rows, versions_query
 from leyden.core.store.query import Place, Query
 from leyden.core.store.sharded.locations import Locations
 from leyden.core.store.sharded.merging import Part, merged_page
@@ -100,6 +100,7 @@ class ShardedRunRecords(ArgumentChecks, LightningStore):
 
     async def add_policy_versions(self, versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:
         """Store versions, all or none where they are of runs on one shard."""
+        version_rows(versions)  # raises for what no shard would store
         groups: dict[Shard, list[PolicyVersion]] = {}
         unknown: list[str] = []
         for version in versions:

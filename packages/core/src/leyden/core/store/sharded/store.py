@@ -182,7 +182,11 @@ class ShardedStore(ShardedRunRecords):
         self, rollout_id: str, worker_id: str | None = None, request_id: str | None = None
     ) -> AttemptedRollout:
         """Start a further attempt manually."""
-        return await self._on(rollout_id, lambda store: store.start_attempt(rollout_id, worker_id, request_id))
+        check_text(rollout_id=rollout_id)
+        check_ids(worker_id=worker_id, request_id=request_id)
+        made_on = None if request_id is None else await self._claims.made_on(request_id)
+        shard = made_on or await self._locations.rollout(rollout_id)
+        return await shard.call(lambda store: store.start_attempt(rollout_id, worker_id, request_id))
 
     async def query_rollouts(
         self,
