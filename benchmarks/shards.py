@@ -234,7 +234,11 @@ def main() -> None:
     parser.add_argument("--measurements", default="write,claim,killed", help="of write, claim, killed")
     parser.add_argument("--json", type=Path, help="file for all figures")
     given = parser.parse_args()
-    backends, counts = given.backends.split(","), [number(text) for text in given.shards.split(",")]
+    backends = given.backends.split(",")
+    try:
+        counts = [number(text) for text in given.shards.split(",")]
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"--shards: {error}")
     if unknown := next((name for name in backends if name not in BACKENDS), None):
         parser.error(f"there is no {unknown} among the backends; use {', '.join(BACKENDS)}")
     left_out = {name: reason for name in backends if (reason := missing(name)) is not None}
@@ -252,6 +256,8 @@ def main() -> None:
                 name,
                 json.dumps({key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}),
             )
+    if any(row["lost"] for row in found["killed"]) or not all(row["once"] for row in found["claim"]):
+        print("acknowledged spans were lost, or rollouts were not claimed once", file=sys.stderr)
     if given.json:
         given.json.write_text(json.dumps(found, indent=2))
 
