@@ -14,15 +14,19 @@ from hypothesis import strategies as st
 
 from leyden.core.data.rollout import ATTEMPT_MOVES, ROLLOUT_MOVES, EnqueueRollout, RolloutConfig
 from leyden.core.data.span import Span
+from leyden.core.data.worker import Worker
 from leyden.core.store.base import LightningStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.open import open_store
 from leyden.core.testing.factories import span
 from leyden.core.testing.servers.postgres_server import PostgresServer
 from leyden.core.testing.servers.redis_server import RedisServer
+from leyden.core.testing.shard_lists import in_sqlite, write_list
 
-OWN_TO_EACH = ("name", "uptime", "span_bytes", "evicted_attempts", "evicted_spans")
-"""What only a store in memory counts."""
+OWN_TO_EACH = ("name", "uptime", "span_bytes", "evicted_attempts", "evicted_spans", "shards")
+"""What only a store in memory, or one over shards, counts."""
+MERGED = ("worker_id", "heartbeat_stats", "last_heartbeat_time", "last_dequeue_time")
+"""Fields of a worker that shards report exactly, also where it has had several attempts at once."""
 ROLLOUTS = ["r0", "r1", "r2"]
 WORKERS = ["w0", "w1", None]
 CONFIGS = [
@@ -128,11 +132,11 @@ async def outcome(work: Awaitable[Any]) -> Any:
         return type(error), str(error)
 
 
-async def contents(store: LightningStore) -> list[Any]:
+async def contents(store: LightningStore, workers: tuple[str, ...]) -> list[Any]:
     found: list[Any] = [
         {name: count for name, count in (await store.statistics()).items() if name not in OWN_TO_EACH},
         await store.query_rollouts(),
-        await store.query_workers(),
+        [[getattr(worker, name) for name in workers] for worker in await store.query_workers()],
     ]
     for rollout_id in ROLLOUTS:
         found += [await store.query_attempts(rollout_id), await store.query_spans(rollout_id)]
@@ -141,14 +145,16 @@ async def contents(store: LightningStore) -> list[Any]:
     return [*found, await store.query_resources(), await store.get_latest_resources()]
 
 
-async def agree(sequence: list[tuple[float, Step]], uri: str) -> None:
+async def agree(
+    sequence: list[tuple[float, Step]], uri: str, workers: tuple[str, ...] = Worker.__struct_fields__
+) -> None:
     clock = Clock()
     memory, other = MemoryStore(clock), await open_store(uri, clock=clock)
     try:
         for seconds, operation in sequence:
             clock.now += seconds
             assert await outcome(operation.run(memory)) == await outcome(operation.run(other)), operation
-            assert await contents(memory) == await contents(other), operation
+            assert await contents(memory, workers) == await contents(other, workers), operation
     finally:
         await memory.close()
         await other.close()
@@ -163,6 +169,14 @@ sequences = given(st.lists(st.tuples(st.sampled_from([0.0, 0.0, 1.0, 3.0]), step
 def test_memory_and_sqlite_agree(sequence: list[tuple[float, Step]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(agree([*_begun(), *sequence], f"sqlite:///{folder}/store.db"))
+
+
+@few
+@sequences
+def test_memory_and_shards_agree(sequence: list[tuple[float, Step]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        uri = write_list(Path(folder) / "shards.yaml", in_sqlite("a", "b", "c"))
+        asyncio.run(agree([*_begun(), *sequence], uri, MERGED))
 
 
 @pytest.mark.long

@@ -119,7 +119,7 @@ class RolloutIndex:
 
     async def _read_new(self, store: LightningStore) -> None:
         while True:
-            page = await store.query_rollouts(limit=PAGE, offset=self._offset)
+            page = (await store.query_rollouts(limit=PAGE, offset=self._offset)).complete()
             self.total = page.total
             if self._offset > page.total:
                 self._forget()
@@ -135,7 +135,7 @@ class RolloutIndex:
     async def _read_open(self, store: LightningStore) -> None:
         waiting = sorted(self._open)
         for at in range(0, len(waiting), PAGE):
-            for rollout in await store.query_rollouts(rollout_id_in=waiting[at : at + PAGE]):
+            for rollout in (await store.query_rollouts(rollout_id_in=waiting[at : at + PAGE])).complete():
                 known = self.rows.get(rollout.rollout_id)
                 is_growing = rollout.status in OPEN and not self._is_gone
                 if known is None or is_growing or self._has_changed(known, rollout):

@@ -6,10 +6,12 @@ from typing import Generic, TypeVar, cast, overload
 
 import msgspec
 
+from leyden.core.errors import StoreError
+
 T = TypeVar("T")
 
 
-class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True, omit_defaults=True):
     """Some of the results of a query, as a sequence, with the number of all results."""
 
     items: list[T]
@@ -18,6 +20,8 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     offset: int
     total: int
     """Number of results before paging."""
+    missing: tuple[str, ...] = ()
+    """Shards that could not be reached, each with the reason; their results are neither among the items nor counted."""
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.items)
@@ -39,6 +43,12 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     def __reversed__(self) -> Iterator[T]:
         return reversed(self.items)
+
+    def complete(self) -> "Page[T]":
+        """Return this page; raises StoreError where shards are missing from it."""
+        if self.missing:
+            raise StoreError(f"the results of {'; '.join(self.missing)} are missing")
+        return self
 
     def index(self, item: T, *bounds: int) -> int:
         """Return the first position of an item; raises ValueError where the page does not hold it."""

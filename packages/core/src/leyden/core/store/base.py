@@ -51,9 +51,10 @@ class LightningStore(RunRecords):
     async def statistics(self) -> dict[str, Any]:
         """Return counts of the stored objects, and the kind of the store.
 
-        Keys: `name` (`memory`, `sqlite`, `postgresql` or `redis`), `uptime` (seconds since its process opened it),
-        `total_rollouts`, `total_attempts`, `total_spans`, `total_resources`, `total_workers`, `queue_length` (of all
-        queues together). A store in memory adds `span_bytes`, `evicted_attempts` and `evicted_spans`.
+        Keys: `name` (`memory`, `sqlite`, `postgresql`, `redis` or `shard`), `uptime` (seconds since its process opened
+        it), `total_rollouts`, `total_attempts`, `total_spans`, `total_resources`, `total_workers`, `queue_length` (of
+        all queues together). A store in memory adds `span_bytes`, `evicted_attempts` and `evicted_spans`. One over
+        shards adds `shards`.
         """
 
     def otlp_traces_endpoint(self) -> str | None:

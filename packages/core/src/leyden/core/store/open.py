@@ -8,10 +8,11 @@ from urllib.parse import unquote
 from leyden.core.errors import UsageError
 from leyden.core.masking import MASK, remember_secret
 from leyden.core.store.base import LightningStore
+from leyden.core.store.text import without_login
 
 _SUPPORTED = (
     "memory://, sqlite:///relative/path, sqlite:////absolute/path, postgresql://user:password@host:port/database, "
-    "redis://host:port/number and http(s)://host:port"
+    "redis://host:port/number, shard:///path/of/the/list and http(s)://host:port"
 )
 TOKEN = "LEYDEN_STORE_TOKEN"
 """Environment variable with the token of a store's server."""
@@ -23,13 +24,14 @@ async def open_store(uri: str, *, clock: Callable[[], float] = time.time) -> Lig
     URIs: `memory://` (2 GiB of spans at most, or `memory://?budget=BYTES`), `sqlite:///relative/path`,
     `sqlite:////absolute/path`, `postgresql://user:password@host:port/database` (needs `leyden-core[postgresql]`), and
     `redis://host:port/number` (also `rediss://` and `redis+unix://`; needs `leyden-core[redis]`).
+    `shard:///relative/path` and `shard:////absolute/path` name a file that lists several of these stores, the shards.
     `http(s)://token@host:port` is a store's server, with its token in the URI or in LEYDEN_STORE_TOKEN.
     Raises UsageError for any other URI. Raises StoreError where a server does not answer or refuses the token.
     `clock` returns Unix seconds, by which attempts time out. A server uses its own clock.
     """
     scheme, separator, rest = uri.partition("://")
     if not separator:
-        raise UsageError(f"{_bare(uri)!r} is not a store's URI; supported are {_SUPPORTED}")
+        raise UsageError(f"{without_login(uri)!r} is not a store's URI; supported are {_SUPPORTED}")
     if scheme == "memory":
         return _open_memory(rest, clock)
     if scheme == "sqlite":
@@ -37,12 +39,14 @@ async def open_store(uri: str, *, clock: Callable[[], float] = time.time) -> Lig
 
         path = rest.removeprefix("/")
         if path == rest or path in ("", ":memory:"):
-            raise UsageError(f"{_bare(uri)!r} names no file; supported are {_SUPPORTED}")
+            raise UsageError(f"{without_login(uri)!r} names no file; supported are {_SUPPORTED}")
         return await SqlStore.open(path, clock)
     if scheme == "postgresql":
         return await _open_postgres(uri, clock)
     if scheme in ("redis", "rediss", "redis+unix"):
         return await _open_redis(uri, clock)
+    if scheme == "shard":
+        return await _open_shards(uri, rest, clock)
     if scheme in ("http", "https"):
         return await _open_server(scheme, rest)
     raise UsageError(f"stores of the kind {scheme}:// are not supported; supported are {_SUPPORTED}")
@@ -75,6 +79,19 @@ async def _open_redis(uri: str, clock: Callable[[], float]) -> LightningStore:
     return await RedisStore.open(uri, clock)
 
 
+async def _open_shards(uri: str, rest: str, clock: Callable[[], float]) -> LightningStore:
+    from leyden.core.store.sharded.store import ShardedStore
+
+    path = rest.removeprefix("/")
+    if path in (rest, ""):
+        raise UsageError(f"{without_login(uri)!r} names no file; supported are {_SUPPORTED}")
+
+    async def open_shard(uri: str) -> LightningStore:
+        return await open_store(uri, clock=clock)
+
+    return await ShardedStore.open(path, open_shard)
+
+
 async def _open_server(scheme: str, rest: str) -> LightningStore:
     """Open the store of a server, and check that the server accepts the token."""
     from leyden.core.store.http.client import HttpStore
@@ -94,10 +111,3 @@ async def _open_server(scheme: str, rest: str) -> LightningStore:
         await store.close()
         raise
     return store
-
-
-def _bare(uri: str) -> str:
-    """Return a URI without user name, password or token."""
-    before, separator, rest = uri.rpartition("://")
-    authority, slash, path = rest.partition("/")
-    return before + separator + authority.rpartition("@")[2] + slash + path

@@ -47,11 +47,37 @@ class Query:
     order: SortOrder = "asc"
     limit: int = -1
     offset: int = 0
+    after: "Place | None" = None
+    """Only rows behind this place are on the page; the total counts the others too. For shards, whose rows have
+    positions."""
 
     def page(self, found: tuple[list[R], int], to_record: Callable[[R], N]) -> Page[N]:
         """Return a page of records, each made by `to_record` from a row."""
         rows, total = found
         return Page(items=[to_record(row) for row in rows], limit=self.limit, offset=self.offset, total=total)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Place of a row in the order of a query: what the query sorts by, and the row's position for ties."""
+
+    value: Any
+    """Value of the field to sort by; None where the query does not sort."""
+    position: int
+    """Position in the order of creation."""
+
+    def is_before(self, other: "Place", *, descending: bool) -> bool:
+        """Whether a row here comes before a row at `other`."""
+        if self.value == other.value:
+            return self.position < other.position
+        if self.value is None or other.value is None:
+            return (self.value is None) == descending
+        return self.value > other.value if descending else self.value < other.value
+
+    @staticmethod
+    def of(row: msgspec.Struct, position: int, query: "Query") -> "Place":
+        """Return the place of a row in the order of `query`."""
+        return Place(None if query.sort_by is None else getattr(row, query.sort_by), position)
 
 
 def conditions(
@@ -93,13 +119,20 @@ def check(query: Query, sortable: frozenset[str]) -> Query:
     return query
 
 
-def evaluate(rows: Iterable[R], query: Query) -> tuple[list[R], int]:
-    """Return the page of `rows` that matches `query`, and the number of matching rows before paging."""
+def evaluate(rows: Iterable[R], query: Query, position: Callable[[R], int] | None = None) -> tuple[list[R], int]:
+    """Return the page of `rows` that matches `query`, and the number of matching rows before paging.
+
+    `position` returns the position of a row, for a query with `after`.
+    """
     found = [row for row in rows if _passes(row, query)]
+    total = len(found)
     if query.sort_by is not None:
         found = _sorted(found, query.sort_by, query.order == "desc")
+    if query.after is not None and position is not None:
+        before, descending = query.after, query.order == "desc"
+        found = [row for row in found if before.is_before(Place.of(row, position(row), query), descending=descending)]
     last = None if query.limit < 0 else query.offset + query.limit
-    return found[query.offset : last], len(found)
+    return found[query.offset : last], total
 
 
 def _passes(row: msgspec.Struct, query: Query) -> bool:

@@ -29,6 +29,13 @@ def can_be_stored(text: str) -> bool:
     return _NUL not in text and is_well_formed(text)
 
 
+def without_login(uri: str) -> str:
+    """Return a URI without user name, password or token."""
+    before, separator, rest = uri.rpartition("://")
+    authority, slash, path = rest.partition("/")
+    return before + separator + authority.rpartition("@")[2] + slash + path
+
+
 def check_text(**given: object) -> None:
     """Raise UsageError for an id or a name that cannot be stored; values that are no text are ignored.
 

@@ -6,6 +6,7 @@ error therefore leaves a backend without rollback unchanged.
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import chain
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -53,8 +54,11 @@ def new_rollout_id() -> str:
     return f"ro-{uuid4().hex[:16]}"
 
 
-def enqueue(rows: Rows, requests: Sequence[EnqueueRollout]) -> list[Rollout]:
-    """Store and queue new rollouts and return all; a rollout whose id is already stored is returned unchanged."""
+def enqueue(rows: Rows, requests: Sequence[EnqueueRollout], positions: Sequence[int] = ()) -> list[Rollout]:
+    """Store and queue new rollouts and return all; a rollout whose id is already stored is returned unchanged.
+
+    On a shard, `positions` has the positions of the rollouts and of their places in the queue, if they are given.
+    """
     stored = rows.rollouts([request.rollout_id for request in requests if request.rollout_id is not None])
     new: dict[str, RolloutRow] = {}
     ids: list[str] = []
@@ -64,6 +68,10 @@ def enqueue(rows: Rows, requests: Sequence[EnqueueRollout]) -> list[Rollout]:
         ids.append(rollout_id)
         if rollout_id not in stored and rollout_id not in new:
             new[rollout_id] = _new_rollout(rows, rollout_id, request, "queuing", resources_of)
+    if positions:
+        first = dict(zip(reversed(ids), reversed(positions), strict=True))
+        given = [first[rollout_id] for rollout_id in new]
+        rows.given_positions = chain(given, given, rows.given_positions or ())
     rows.insert_rollouts(list(new.values()))
     rows.push(list(new.values()))
     rows.topics.update(map(queue_topic, {row.queue for row in new.values()}))
@@ -73,7 +81,7 @@ def enqueue(rows: Rows, requests: Sequence[EnqueueRollout]) -> list[Rollout]:
 
 def start(rows: Rows, request: EnqueueRollout, worker_id: str | None) -> AttemptedRollout:
     """Store a new rollout with its first attempt and return it."""
-    row = _new_rollout(rows, new_rollout_id(), request, "preparing", rows.resources)
+    row = _new_rollout(rows, request.rollout_id or new_rollout_id(), request, "preparing", rows.resources)
     rows.insert_rollouts([row])
     begun = _begin_attempt(rows, row, worker_id)
     if worker_id:

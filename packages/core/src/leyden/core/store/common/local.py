@@ -6,7 +6,7 @@ also look again when the health check is next due, or when another process may h
 
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
@@ -64,6 +64,8 @@ class LocalStore(LocalRunRecords):
         self._notifier = Notifier()
         self._closed = False
         self._recent_calls = RecentCalls()
+        self.given_positions: Iterator[int] | None = None
+        """Positions of all new rows where this store is a shard, as in `Rows.given_positions`."""
 
     @abstractmethod
     async def _transact(self, work: Callable[[Rows], T], *, write: bool, small: bool) -> T:
@@ -91,6 +93,17 @@ class LocalStore(LocalRunRecords):
     async def _read(self, work: Callable[[Rows], T], *, small: bool = False) -> T:
         self._check_open()
         return await self._transact(work, write=False, small=small)
+
+    async def transact(self, work: Callable[[Rows], T], *, write: bool, small: bool = True) -> T:
+        """Run `work` in a transaction, for a store of which this one is a shard; see `_transact`."""
+        return await (self._write if write else self._read)(work, small=small)
+
+    async def wait_until(
+        self, look: Callable[[], Awaitable[T | None]], topics: Iterable[str], timeout: float | None
+    ) -> T | None:
+        """Call `look` after every notification, for a store of which this one is a shard; see `_wait`."""
+        self._check_open()
+        return await self._wait(look, topics, timeout)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -357,14 +370,7 @@ class LocalStore(LocalRunRecords):
         payload = encode(resources, "resources")
 
         def work(rows: Rows) -> ResourcesUpdate:
-            old = rows.resources(resources_id)
-            row = ResourcesRow(
-                resources_id=resources_id,
-                version=1 if old is None else old.version + 1,
-                create_time=rows.now if old is None else old.create_time,
-                update_time=rows.now,
-                resources=payload,
-            )
+            row = new_version(rows, resources_id, payload)
             rows.insert_resources(row)
             return to_resources(row)
 
@@ -377,6 +383,18 @@ class LocalStore(LocalRunRecords):
         check_ids(worker_id=worker_id)
         stats = None if heartbeat_stats is UNSET else encode(heartbeat_stats, "the statistics of a worker")
         return await self._write(lambda rows: to_worker(lifecycle.record_heartbeat(rows, worker_id, stats)))
+
+
+def new_version(rows: Rows, resources_id: str, payload: bytes) -> ResourcesRow:
+    """Return the next version of resources, which is not stored yet."""
+    old = rows.resources(resources_id)
+    return ResourcesRow(
+        resources_id=resources_id,
+        version=1 if old is None else old.version + 1,
+        create_time=rows.now if old is None else old.create_time,
+        update_time=rows.now,
+        resources=payload,
+    )
 
 
 def unless_due(work: Callable[[Rows], T]) -> Callable[[Rows], tuple[T] | None]:

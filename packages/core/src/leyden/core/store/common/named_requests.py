@@ -61,6 +61,12 @@ def idempotent_resources(
     return _run_once(rows, request_id, lambda: work(rows), lambda made: [(made.resources_id, made.version)], found)
 
 
+def recorded_version(resources_id: str, version: int) -> bytes:
+    """Return the recorded result of a request that made this version of resources."""
+    keys: _Keys = [(resources_id, version)]
+    return msgspec.msgpack.encode(keys)
+
+
 def _used_for_another(request_id: str | None) -> CallRefused:
     return CallRefused(f"request id {request_id} was used for another request: give every request its own id")
 

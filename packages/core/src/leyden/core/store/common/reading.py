@@ -99,24 +99,17 @@ class ReadingStore(ArgumentChecks, LightningStore):
         queue: str | None = None,
     ) -> Page[Rollout]:
         """Return rollouts with their latest attempts."""
-        if queue is not None:
-            check_queue(queue)
-        query = Query(
-            within={} if queue is None else {"queue": queue},
-            conditions=conditions(
-                one_of={
-                    "status": status if status_in is None else status_in,
-                    "rollout_id": rollout_ids if rollout_id_in is None else rollout_id_in,
-                },
-                contains={"rollout_id": rollout_id_contains},
-            ),
-            logic=filter_logic,
-            sort_by=sort_by,
-            order=sort_order,
-            limit=limit,
-            offset=offset,
+        query = rollouts_query(
+            status if status_in is None else status_in,
+            rollout_ids if rollout_id_in is None else rollout_id_in,
+            rollout_id_contains,
+            filter_logic,
+            sort_by,
+            sort_order,
+            limit,
+            offset,
+            queue,
         )
-        check(query, ROLLOUT_SORTS)
 
         def work(rows: Rows) -> Page[Rollout]:
             found, total = rows.select_rollouts(query)
@@ -261,15 +254,7 @@ class ReadingStore(ArgumentChecks, LightningStore):
         offset: int = 0,
     ) -> Page[Worker]:
         """Return workers."""
-        query = Query(
-            conditions=conditions(one_of={"status": status_in}, contains={"worker_id": worker_id_contains}),
-            logic=filter_logic,
-            sort_by=sort_by,
-            order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
-        check(query, WORKER_SORTS)
+        query = workers_query(status_in, worker_id_contains, filter_logic, sort_by, sort_order, limit, offset)
         return await self._read(lambda rows: query.page(rows.select_workers(query), to_worker))
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
@@ -281,6 +266,55 @@ class ReadingStore(ArgumentChecks, LightningStore):
             return None if row is None else to_worker(row)
 
         return await self._read(work)
+
+
+def rollouts_query(
+    status_in: Sequence[RolloutStatus] | None,
+    rollout_id_in: Sequence[str] | None,
+    rollout_id_contains: str | None,
+    filter_logic: FilterLogic,
+    sort_by: str | None,
+    sort_order: SortOrder,
+    limit: int,
+    offset: int,
+    queue: str | None,
+) -> Query:
+    """Return the query of `query_rollouts`. Raises ValueError for invalid arguments."""
+    if queue is not None:
+        check_queue(queue)
+    query = Query(
+        within={} if queue is None else {"queue": queue},
+        conditions=conditions(
+            one_of={"status": status_in, "rollout_id": rollout_id_in}, contains={"rollout_id": rollout_id_contains}
+        ),
+        logic=filter_logic,
+        sort_by=sort_by,
+        order=sort_order,
+        limit=limit,
+        offset=offset,
+    )
+    return check(query, ROLLOUT_SORTS)
+
+
+def workers_query(
+    status_in: Sequence[WorkerStatus] | None,
+    worker_id_contains: str | None,
+    filter_logic: FilterLogic,
+    sort_by: str | None,
+    sort_order: SortOrder,
+    limit: int,
+    offset: int,
+) -> Query:
+    """Return the query of `query_workers`. Raises ValueError for invalid arguments."""
+    query = Query(
+        conditions=conditions(one_of={"status": status_in}, contains={"worker_id": worker_id_contains}),
+        logic=filter_logic,
+        sort_by=sort_by,
+        order=sort_order,
+        limit=limit,
+        offset=offset,
+    )
+    return check(query, WORKER_SORTS)
 
 
 def to_rollouts(rows: Rows, found: Sequence[RolloutRow]) -> list[Rollout]:

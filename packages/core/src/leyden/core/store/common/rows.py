@@ -5,7 +5,7 @@ its callers. The state rules are in `state_and_retry_rules`.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ from leyden.core.data.rollout import (
 )
 from leyden.core.data.worker import Worker, WorkerStatus
 from leyden.core.errors import UsageError
-from leyden.core.store.common.run_record_rows import RecordRows
+from leyden.core.store.common.run_record_rows import RecordRow, RecordRows
 from leyden.core.store.query import Query
 from leyden.core.store.text import NO_CHARACTER
 
@@ -132,6 +132,19 @@ class Rows(RecordRows):
         self.now = now
         """Unix time of the transaction."""
         self.topics: set[str] = set()
+        self.given_positions: Iterator[int] | None = None
+        """Positions of new rows, ascending, for a store that is a shard; None where the backend numbers them itself."""
+
+    def positions(self, rows: Sequence[RolloutRow | AttemptRow | ResourcesRow | WorkerRow | RecordRow]) -> list[int]:
+        """Return the position of each of these stored rows in the order of creation, by which shards are merged.
+
+        All rows are of one kind. Resources are current versions. The rows were read in this transaction.
+        """
+        raise NotImplementedError
+
+    def queue_head(self, queue: str, limit: int) -> list[tuple[int, str]]:
+        """Return up to `limit` ids from the front of a queue, each after its position; nothing is claimed."""
+        raise NotImplementedError
 
     @abstractmethod
     def counts(self) -> dict[str, int]:

@@ -119,19 +119,9 @@ class LocalRunRecords(ReadingStore):
         offset: int = 0,
     ) -> Page[Run]:
         """Return runs."""
-        query = Query(
-            conditions=conditions(
-                equals={"name": name, "experiment": experiment},
-                contains={"name": name_contains},
-                one_of={"status": status_in, "run_id": run_id_in},
-            ),
-            logic=filter_logic,
-            sort_by=sort_by,
-            order=sort_order,
-            limit=limit,
-            offset=offset,
+        query = runs_query(
+            status_in, run_id_in, name, name_contains, experiment, filter_logic, sort_by, sort_order, limit, offset
         )
-        check(query, RUN_SORTS)
         return await self._read(lambda rows: query.page(rows.select_records(RunRow, query), to_run))
 
     async def get_run_by_id(self, run_id: str) -> Run | None:
@@ -177,7 +167,7 @@ class LocalRunRecords(ReadingStore):
 
     async def add_policy_versions(self, versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:
         """Store versions."""
-        new = [_version_row(version) for version in versions]
+        new = version_rows(versions)
 
         def work(rows: Rows) -> list[PolicyVersion]:
             runs = {run_id: _found(rows, run_id) for run_id in sorted({row.run_id for row in new})}
@@ -235,10 +225,45 @@ class LocalRunRecords(ReadingStore):
         offset: int = 0,
     ) -> Page[PolicyVersion]:
         """Return policy versions."""
-        within = {name: value for name, value in (("run_id", run_id), ("policy", policy)) if value is not None}
-        query = Query(within=within, sort_by=sort_by, order=sort_order, limit=limit, offset=offset)
-        check(query, VERSION_SORTS)
+        query = versions_query(run_id, policy, sort_by, sort_order, limit, offset)
         return await self._read(lambda rows: query.page(rows.select_records(VersionRow, query), to_policy_version))
+
+
+def runs_query(
+    status_in: Sequence[RunStatus] | None,
+    run_id_in: Sequence[str] | None,
+    name: str | None,
+    name_contains: str | None,
+    experiment: str | None,
+    filter_logic: FilterLogic,
+    sort_by: str | None,
+    sort_order: SortOrder,
+    limit: int,
+    offset: int,
+) -> Query:
+    """Return the query of `query_runs`. Raises ValueError for invalid arguments."""
+    query = Query(
+        conditions=conditions(
+            equals={"name": name, "experiment": experiment},
+            contains={"name": name_contains},
+            one_of={"status": status_in, "run_id": run_id_in},
+        ),
+        logic=filter_logic,
+        sort_by=sort_by,
+        order=sort_order,
+        limit=limit,
+        offset=offset,
+    )
+    return check(query, RUN_SORTS)
+
+
+def versions_query(
+    run_id: str | None, policy: str | None, sort_by: str | None, sort_order: SortOrder, limit: int, offset: int
+) -> Query:
+    """Return the query of `query_policy_versions`. Raises ValueError for invalid arguments."""
+    within = {name: value for name, value in (("run_id", run_id), ("policy", policy)) if value is not None}
+    query = Query(within=within, sort_by=sort_by, order=sort_order, limit=limit, offset=offset)
+    return check(query, VERSION_SORTS)
 
 
 def _stored(rows: Rows, run_id: str) -> RunRow | None:
@@ -278,6 +303,11 @@ def _added(old: StepRow | None, run_id: str, new: StepMetrics, now: float) -> St
         return old
     body = encode((all_values, all_notes), "the metrics of a run")
     return StepRow(run_id=run_id, step=new.step, time=new.time or now, body=body)
+
+
+def version_rows(versions: Sequence[PolicyVersion]) -> list[VersionRow]:
+    """Return the rows of new versions. Raises ValueError for a version that cannot be stored."""
+    return [_version_row(version) for version in versions]
 
 
 def _version_row(version: PolicyVersion) -> VersionRow:

@@ -200,7 +200,10 @@ class HttpStore(ArgumentChecks, LightningStore):
             if end is not None and time.monotonic() >= end:
                 return finished
             missing = list(set(rollout_ids) - {rollout.rollout_id for rollout in finished})
-            if not missing or not (await self.query_rollouts(rollout_id_in=missing, limit=0)).total:
+            if not missing:
+                return finished
+            page = await self.query_rollouts(rollout_id_in=missing, limit=0)
+            if not page.total and not page.missing:
                 return finished
 
     # --- Attempts

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -103,17 +104,19 @@ class PostgresRows(SqlRows):
     def _insert(self, table: Table, rows: Sequence[msgspec.Struct], **more: Any) -> None:
         if not rows:
             return
-        names = (*rows[0].__struct_fields__, *more)
+        is_numbered = self.given_positions is not None and table is not schema.spans
+        ids = list(islice(self.given_positions or (), len(rows))) if is_numbered else []
+        names = (*rows[0].__struct_fields__, *more, *(("id",) if is_numbered else ()))
         if len(rows) <= _FEW:
             statement = sql.insert_into(table, names)
-            for row in rows:
-                self._run_compiled(statement, **asdict(row), **more)
+            for index, row in enumerate(rows):
+                self._run_compiled(statement, **asdict(row), **more, **dict(zip(("id",), ids[index:], strict=False)))
             return
         text, types = postgres.copy_into(table, names)
         with self._unpiped(), self._driver.cursor() as cursor, cursor.copy(text) as copy:
             copy.set_types(types)
-            for row in rows:
-                copy.write_row((*astuple(row), *more.values()))
+            for index, row in enumerate(rows):
+                copy.write_row((*astuple(row), *more.values(), *ids[index : index + 1]))
 
     # --- Rollouts
 
@@ -165,8 +168,14 @@ class PostgresRows(SqlRows):
 
     def push(self, rows: Sequence[RolloutRow]) -> None:
         """Insert all with one statement."""
-        if rows:
-            self._run_compiled(postgres.PUSH, keys=json.dumps([(row.rollout_id, row.queue) for row in rows]))
+        if not rows:
+            return
+        queued = json.dumps([(row.rollout_id, row.queue) for row in rows])
+        if self.given_positions is None:
+            self._run_compiled(postgres.PUSH, keys=queued)
+        else:
+            positions = list(islice(self.given_positions, len(rows)))
+            self._run_compiled(postgres.PUSH_NUMBERED, keys=queued, positions=json.dumps(positions))
 
     def head(self, queue: str, limit: int) -> list[str]:
         """Return the first queued ids; a writing transaction skips locked rollouts, and locks the rest.
@@ -229,7 +238,10 @@ class PostgresRows(SqlRows):
 
     def put_worker(self, row: WorkerRow) -> None:
         """Insert or update with one statement."""
-        self._run_compiled(postgres.PUT_WORKER, **asdict(row))
+        if self.given_positions is None:
+            self._run_compiled(postgres.PUT_WORKER, **asdict(row))
+        else:
+            self._run_compiled(postgres.PUT_NUMBERED_WORKER, **asdict(row), id=next(self.given_positions))
 
 
 def _by_span(keys: Sequence[SpanKey]) -> list[tuple[str, str, str]]:

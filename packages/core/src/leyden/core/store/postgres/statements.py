@@ -94,19 +94,35 @@ LOCK_WORKER = select(func.pg_advisory_xact_lock(func.hashtextextended(_KEY, lite
 _listed = func.jsonb_array_elements(cast(_KEYS, JSONB)).table_valued("value", with_ordinality="place").render_derived()
 _pair = type_coerce(_listed.c.value, JSONB)
 SET_COUNTER = update(schema.rollouts).where(_ONE).values(span_counter=bindparam("number", type_=BigInteger))
-PUSH = (
+_names = [_pair[literal_column("0")].astext, _pair[literal_column("1")].astext]
+PUSH = insert(schema.queue).inline().from_select(["rollout_id", "queue"], select(*_names).order_by(_listed.c.place))
+"""Queues rollouts; each of the `keys` is a rollout id with the name of its queue."""
+_positions = bindparam("positions", type_=Text)
+_numbers = (
+    func.jsonb_array_elements_text(cast(_positions, JSONB))
+    .table_valued("value", with_ordinality="place")
+    .render_derived("numbers")
+)
+PUSH_NUMBERED = (
     insert(schema.queue)
     .inline()
     .from_select(
-        ["rollout_id", "queue"],
-        select(_pair[literal_column("0")].astext, _pair[literal_column("1")].astext).order_by(_listed.c.place),
+        ["rollout_id", "queue", "position"],
+        select(*_names, cast(_numbers.c.value, BigInteger)).join_from(
+            _listed, _numbers, _listed.c.place == _numbers.c.place
+        ),
     )
 )
-"""Queues rollouts; each of the `keys` is a rollout id with the name of its queue."""
+"""For a store that is a shard, which gives the positions."""
 _put = insert_or_else(schema.workers).inline().values({name: bindparam(name) for name in WorkerRow.__struct_fields__})
 PUT_WORKER = _put.on_conflict_do_update(
     index_elements=["worker_id"],
     set_={name: _put.excluded[name] for name in WorkerRow.__struct_fields__ if name != "worker_id"},
+)
+_put_numbered = _put.values(id=bindparam("id", type_=BigInteger))
+PUT_NUMBERED_WORKER = _put_numbered.on_conflict_do_update(
+    index_elements=["worker_id"],
+    set_={name: _put_numbered.excluded[name] for name in WorkerRow.__struct_fields__ if name != "worker_id"},
 )
 _one_span, _several_spans = sql.STORED_SPANS
 NUMBERS = (

@@ -133,7 +133,11 @@ class PostgresStore(LocalStore):
         return done[0]
 
     def _run(self, work: Callable[[PostgresRows], T], write: bool) -> T:
-        result, rows = self._database.run(work, self._payload, writes=write)
+        def numbered(rows: PostgresRows) -> T:
+            rows.given_positions = self.given_positions
+            return work(rows)
+
+        result, rows = self._database.run(numbered, self._payload, writes=write)
         self._recent.forget(rows.changed)
         self._notifier.notify(rows.topics)
         return result

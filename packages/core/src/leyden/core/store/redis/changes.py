@@ -200,5 +200,7 @@ def _resources_changes(rows: RedisRows) -> list[Change]:
         packed = pack_row(row)
         changes.append(("HSET", keys.versions + row.resources_id, str(row.version), packed, "current", packed))
         changes.append(("ZADD", keys.resources_ids, position_argument(number), row.resources_id))
+    if rows.written_resources is not None and rows.written_resources.latest is not None:
+        packed = pack_row(rows.written_resources.latest)
         changes.append(("HSET", keys.resources, "v", rows.version, "row", packed))
     return changes

@@ -18,6 +18,7 @@ from leyden.core.store.common.rows import (
     SpanTarget,
     WorkerRow,
 )
+from leyden.core.store.common.run_record_rows import RecordRow
 from leyden.core.store.health_check import latest_heartbeat
 from leyden.core.store.query import Condition, Query, evaluate
 from leyden.core.store.redis.cache import CachedResources
@@ -58,6 +59,30 @@ class RedisRows(RedisRunRecords):
             "total_workers": sizes[2],
             "queue_length": sum(sizes[3:]),
         }
+
+    def positions(self, rows: Sequence[RolloutRow | AttemptRow | ResourcesRow | WorkerRow | RecordRow]) -> list[int]:
+        """Read the positions in hashes and sorted sets."""
+        if not rows:
+            return []
+        if isinstance(rows[0], RolloutRow):
+            rollouts = self.at_rest([row.rollout_id for row in rows if isinstance(row, RolloutRow)])
+            return [rollouts[row.rollout_id].position for row in rows if isinstance(row, RolloutRow)]
+        if isinstance(rows[0], AttemptRow):
+            keys = [(row.rollout_id, row.attempt_id) for row in rows if isinstance(row, AttemptRow)]
+            rollouts = self.at_rest([rollout_id for rollout_id, _ in keys])
+            return [rollouts[rollout_id].positions[attempt_id] for rollout_id, attempt_id in keys]
+        if isinstance(rows[0], WorkerRow):
+            return self.scores(self.keys.workers, [row.worker_id for row in rows if isinstance(row, WorkerRow)])
+        if isinstance(rows[0], ResourcesRow):
+            ids = [row.resources_id for row in rows if isinstance(row, ResourcesRow)]
+            return self.scores(self.keys.resources_ids, ids)
+        kept = [row for row in rows if isinstance(row, RecordRow)]
+        return self.positions_of(kept)
+
+    def queue_head(self, queue: str, limit: int) -> list[tuple[int, str]]:
+        """Read the first members of the queue with their scores."""
+        (flat,) = self.query(("ZRANGE", self.keys.queue(queue), "0", str(limit - 1), "WITHSCORES"))
+        return [(int(float(score)), name.decode()) for name, score in zip(flat[::2], flat[1::2], strict=True)]
 
     # --- Rollouts
 
@@ -274,9 +299,15 @@ class RedisRows(RedisRunRecords):
     def insert_resources(self, row: ResourcesRow) -> None:
         """Add the version to the hash of its id."""
         cached_resources = self.cached_resources(row.resources_id)
-        self.new_resources.append((row, self.new_position()))
+        latest, position = cached_resources.latest, self.new_position()
+        if self.given_positions is None or latest is None or self._is_older(latest, position):
+            latest = row  # a shard may get a copy of a version that is older than its latest
+        self.new_resources.append((row, position))
         current = {**cached_resources.current, row.resources_id: row}
-        self.written_resources = CachedResources(version=self.version, latest=row, current=current)
+        self.written_resources = CachedResources(version=self.version, latest=latest, current=current)
+
+    def _is_older(self, row: ResourcesRow, position: int) -> bool:
+        return self.scores(self.keys.resources_ids, [row.resources_id])[0] <= position
 
     def select_resources(self, query: Query) -> tuple[list[ResourcesRow], int]:
         """Read all current versions, and evaluate the query."""
@@ -351,8 +382,9 @@ def page_of_rollouts(rows: TransactionSnapshot, query: Query) -> Page:
     if query.logic == "and" or len(query.conditions) == 1:
         tests = {test.field: test for test in query.conditions if test.test == "one of"}
     if "rollout_id" in tests:
-        found = rows.at_rest(sorted(tests["rollout_id"].value)).values()
-        return evaluate([rollout.row for rollout in sorted(found, key=lambda rollout: rollout.position)], query)
+        found = rows.at_rest(sorted(tests["rollout_id"].value))
+        ordered = sorted(found.values(), key=lambda rollout: rollout.position)
+        return evaluate([rollout.row for rollout in ordered], query, lambda row: found[row.rollout_id].position)
     queue = query.within.get("queue")
     of_all = rows.keys.rollouts if queue is None else rows.keys.rollouts_of(queue)
     sets = _Sets([of_all])
@@ -361,14 +393,18 @@ def page_of_rollouts(rows: TransactionSnapshot, query: Query) -> Page:
         sets = _Sets([*map(rows.keys.status, statuses)], "" if queue is None else of_all)
     if not sets.names:
         return [], 0
-    if query.sort_by is None and len(tests) == len(query.conditions):
+    is_indexed = query.after is None or not sets.within
+    if query.sort_by is None and len(tests) == len(query.conditions) and is_indexed:
         return _in_order(rows, query, sets)
     return _evaluated(rows, query, sets)
 
 
 def _in_order(rows: TransactionSnapshot, query: Query, sets: _Sets) -> Page:
     """Read only the page."""
-    first, last = query.offset, -1 if query.limit < 0 else query.offset + query.limit - 1
+    skipped = query.offset
+    if query.after is not None:
+        skipped += sum(rows.query(*(("ZCOUNT", name, "-inf", str(query.after.position)) for name in sets.names)))
+    first, last = skipped, -1 if query.limit < 0 else skipped + query.limit - 1
     if query.limit == 0:
         return [], sum(rows.query(*sets.sizes()))
     found, *counted = rows.query(sets.each(first, last, rows.keys.rollout, "HGETALL"), *sets.sizes())
@@ -381,10 +417,11 @@ def _in_order(rows: TransactionSnapshot, query: Query, sets: _Sets) -> Page:
 
 def _evaluated(rows: TransactionSnapshot, query: Query, sets: _Sets) -> Page:
     """Read the fields for filters and sorting of all rollouts, then read the page."""
-    (found,) = rows.query(sets.each(0, -1, rows.keys.rollout, "HMGET", "v", "state"))
-    versions = {name.decode(): version.decode() for name, (version, _) in found}
-    states = [row_without_bodies(name.decode(), state) for name, (_, state) in found]
-    page, total = evaluate(states, query)
+    (found,) = rows.query(sets.each(0, -1, rows.keys.rollout, "HMGET", "v", "state", "n"))
+    versions = {name.decode(): version.decode() for name, (version, _, _) in found}
+    positions = {name.decode(): int(position) for name, (_, _, position) in found}
+    states = [row_without_bodies(name.decode(), state) for name, (_, state, _) in found]
+    page, total = evaluate(states, query, lambda row: positions[row.rollout_id])
     at_rest = rows.at_rest([row.rollout_id for row in page])
     for name, rollout in at_rest.items():
         if rollout.version != versions[name]:

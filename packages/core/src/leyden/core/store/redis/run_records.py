@@ -60,7 +60,11 @@ class RedisRunRecords(TransactionSnapshot):
         if kind is not StepRow:
             command = ("HGET", "row") if kind is RunRow else ("GET",)
             (found,) = self.query(("EACH", "0", "-1", prefix, ordered, "", *command))
-            return evaluate([_read(kind, packed) for _, packed in found], query)
+            rows = [_read(kind, packed) for _, packed in found]
+            if query.after is None or not rows:
+                return evaluate(rows, query)
+            positions = dict(zip((row.key for row in rows), self.positions_of(rows), strict=True))
+            return evaluate(rows, query, lambda row: positions[row.key])
         if query.limit == 0:
             return [], self.query(("ZCARD", ordered))[0]
         first, last = _part(query)
@@ -77,6 +81,16 @@ class RedisRunRecords(TransactionSnapshot):
             for chunk in chunks([name for name in names if int(name.rpartition(":")[2]) > step]):
                 self.record_changes += [("ZREM", name, *chunk) for name in sets]
                 self.record_changes.append(("DEL", *(prefix + name for name in chunk)))
+
+    def positions_of(self, rows: Sequence[RecordRow]) -> list[int]:
+        """Return the positions of runs or policy versions in the order of creation."""
+        kind = type(rows[0])
+        return self.scores(self._places(kind, None)[1][-1], [_member(kind, row.key) for row in rows])
+
+    def scores(self, key: str, members: Sequence[str]) -> list[int]:
+        """Return the scores of members of a sorted set; 0 for one that is not in it."""
+        found = self.query(*(("ZMSCORE", key, *part) for part in chunks(members)))
+        return [int(float(score or 0)) for scores in found for score in scores]
 
     def _places(self, kind: type[RecordRow], run_id: str | None) -> tuple[str, list[str]]:
         """Return where rows are: the prefix of their keys, and the sorted sets of what follows it, the shortest first.

@@ -205,6 +205,7 @@ class RedisStore(LocalStore):
         rows = RedisRows(
             now, self._keys, source, self._cache, version, uses_cache=uses_cache, checks_health=checks_health
         )
+        rows.given_positions = self.given_positions
         transaction_result = TransactionResult[T](rows, write)
         try:
             transaction_result.result = work(rows)

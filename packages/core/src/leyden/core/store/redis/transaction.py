@@ -104,7 +104,9 @@ class TransactionSnapshot(Rows):
         return ids
 
     def new_position(self) -> int:
-        """Reserve a position in the order of creation, which the commit will assign."""
+        """Reserve a position in the order of creation; the commit assigns it where none is given."""
+        if self.given_positions is not None:
+            return next(self.given_positions)
         self.new_positions += 1
         return -self.new_positions
 

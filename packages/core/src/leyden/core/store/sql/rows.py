@@ -37,7 +37,7 @@ from leyden.core.store.common.rows import (
     WorkerRow,
 )
 from leyden.core.store.common.run_record_rows import RecordKey, RecordRow
-from leyden.core.store.query import Condition, Query
+from leyden.core.store.query import Condition, Place, Query
 from leyden.core.store.sql import run_records, schema
 from leyden.core.store.sql import statements as sql
 from leyden.core.store.sql.dialects import among, holds
@@ -106,8 +106,12 @@ class SqlRows(Rows):
         return [kind(**row) for row in self._connection.execute(statement, parameters).mappings()]
 
     def _insert(self, table: Table, rows: Sequence[msgspec.Struct], **more: Any) -> None:
-        if rows:
-            self._insert_all(table, (*rows[0].__struct_fields__, *more), [{**asdict(row), **more} for row in rows])
+        if not rows:
+            return
+        given = [{**asdict(row), **more} for row in rows]
+        if self.given_positions is not None:
+            given = [{**row, "id": number} for row, number in zip(given, self.given_positions, strict=False)]
+        self._insert_all(table, tuple(given[0]), given)
 
     def _insert_all(self, table: Table, names: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> None:
         text, wanted = sql.compiled(sql.insert_into(table, names), self._dialect)
@@ -119,10 +123,12 @@ class SqlRows(Rows):
         table: Any = columns[0].table
         passing = and_(true(), *extra, *_filters(table, query))
         statement = select(*columns).where(passing).order_by(*_order(columns, query), table.c.id)
+        if query.after is not None:
+            statement = statement.where(_behind(table, query, query.after))
         if query.limit >= 0:
             statement = statement.limit(query.limit)
         rows = self._rows(kind, statement.offset(query.offset) if query.offset else statement)
-        if query.limit < 0 and not query.offset:
+        if query.limit < 0 and not query.offset and query.after is None:
             return rows, len(rows)
         return rows, self._connection.execute(_count(table).where(passing)).scalar_one()
 
@@ -137,6 +143,19 @@ class SqlRows(Rows):
             "queue_length": _count(schema.queue),
         }
         return {name: self._connection.execute(statement).scalar_one() for name, statement in counted.items()}
+
+    def positions(self, rows: Sequence[RolloutRow | AttemptRow | ResourcesRow | WorkerRow | RecordRow]) -> list[int]:
+        """Select `id` by the unique indexes."""
+        if not rows:
+            return []
+        keys = [tuple(getattr(row, name) for name in sql.KEY_FIELDS[type(row)]) for row in rows]
+        found = self._run_compiled(sql.POSITIONS[type(rows[0])], keys=json.dumps(keys))
+        by_key = {tuple(row[1:]): row[0] for row in found}
+        return [by_key[key] for key in keys]
+
+    def queue_head(self, queue: str, limit: int) -> list[tuple[int, str]]:
+        """Select by position."""
+        return [(row[0], row[1]) for row in self._run_compiled(sql.HEAD_WITH_POSITIONS, key=queue, limit=limit)]
 
     # --- Rollouts
 
@@ -174,7 +193,13 @@ class SqlRows(Rows):
         return self._run_compiled(sql.NEXT_DEADLINE).fetchone()[0]
 
     def push(self, rows: Sequence[RolloutRow]) -> None:
-        """Insert after the last of each queue; a single rollout, the usual case, with one statement."""
+        """Insert after the last of each queue, or at the given positions; a single rollout with one statement."""
+        if self.given_positions is not None:
+            names = ("queue", "position", "rollout_id")
+            numbers = zip(rows, self.given_positions, strict=False)
+            places = [{"queue": row.queue, "position": n, "rollout_id": row.rollout_id} for row, n in numbers]
+            self._insert_all(schema.queue, names, places)
+            return
         if len(rows) == 1:
             self._run_compiled(sql.PUSH, key=rows[0].queue, second_key=rows[0].rollout_id)
             return
@@ -402,3 +427,18 @@ def _order(columns: sql.Columns, query: Query) -> list[ColumnElement[Any]]:
     if isinstance(column, Column) and not column.nullable:  # an index in this order can be used
         return ordered
     return [column.is_(None).desc() if descending else column.is_(None), *ordered]
+
+
+def _behind(table: Any, query: Query, place: Place) -> ColumnElement[bool]:
+    """Return a condition: the row comes after `place` in the order of `_order`, and of `id` for ties."""
+    behind_in_tie: ColumnElement[bool] = table.c.id > place.position
+    if query.sort_by is None:
+        return behind_in_tie
+    column, descending = table.c[query.sort_by], query.order == "desc"
+    if place.value is None:
+        behind = and_(column.is_(None), behind_in_tie)
+        return or_(behind, column.is_not(None)) if descending else behind
+    behind = or_(
+        column < place.value if descending else column > place.value, and_(column == place.value, behind_in_tie)
+    )
+    return behind if descending else or_(behind, column.is_(None))

@@ -1,6 +1,6 @@
 """Statements of a SQL store, built once, since building a statement costs more than running it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,9 +14,11 @@ from sqlalchemy import (
     Float,
     Insert,
     Integer,
+    Select,
     Table,
     Text,
     Update,
+    and_,
     bindparam,
     delete,
     func,
@@ -28,8 +30,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects import sqlite
 
 from leyden.core.store.common.rows import AttemptRow, ResourcesRow, RolloutRow, SpanRow, WorkerRow
+from leyden.core.store.common.run_record_rows import RunRow, VersionRow
 from leyden.core.store.sql import schema
-from leyden.core.store.sql.dialects import among, greatest, tuples_among
+from leyden.core.store.sql.dialects import among, greatest, listed, tuples_among
 
 Columns = Sequence[ColumnElement[Any]]
 
@@ -62,11 +65,10 @@ OVERDUE = (
     .order_by(_rollouts.deadline, schema.rollouts.c.id)
 )
 DROP_FROM_QUEUE = delete(schema.queue).where(_queue.rollout_id == _KEY)
-HEAD_OF_QUEUE = (
-    select(_queue.rollout_id)
-    .where(_queue.queue == _KEY)
-    .order_by(_queue.position)
-    .limit(bindparam("limit", type_=Integer))
+_IN_QUEUE = select(_queue.rollout_id, _queue.position).where(_queue.queue == _KEY).order_by(_queue.position)
+HEAD_OF_QUEUE = _IN_QUEUE.with_only_columns(_queue.rollout_id).limit(bindparam("limit", type_=Integer))
+HEAD_WITH_POSITIONS = _IN_QUEUE.with_only_columns(_queue.position, _queue.rollout_id).limit(
+    bindparam("limit", type_=Integer)
 )
 END_OF_QUEUE = select(func.coalesce(func.max(_queue.position), 0)).where(_queue.queue == _KEY)
 PUSH = (
@@ -139,6 +141,32 @@ RETIRE_RESOURCES = (
     .where((_resources.resources_id == _KEY) & _resources.current)
     .values(current=literal_column("false"))
 )
+
+
+def _positions(table: Table, names: Sequence[str], *extra: ColumnElement[bool]) -> Select[Any]:
+    wanted = listed(*(table.c[name] for name in names))
+    joined = and_(*extra, *(table.c[name] == wanted.c[name] for name in names))
+    return select(table.c.id, *(table.c[name] for name in names)).join_from(wanted, table, joined)
+
+
+KEY_FIELDS: Mapping[type[msgspec.Struct], Sequence[str]] = {
+    RolloutRow: ("rollout_id",),
+    AttemptRow: ("rollout_id", "attempt_id"),
+    ResourcesRow: ("resources_id",),
+    WorkerRow: ("worker_id",),
+    RunRow: RunRow.KEY,
+    VersionRow: VersionRow.KEY,
+}
+"""By kind of row, the fields that identify a row; of resources, the current version."""
+POSITIONS: Mapping[type[msgspec.Struct], Select[Any]] = {
+    RolloutRow: _positions(schema.rollouts, KEY_FIELDS[RolloutRow]),
+    AttemptRow: _positions(schema.attempts, KEY_FIELDS[AttemptRow]),
+    ResourcesRow: _positions(schema.resources, KEY_FIELDS[ResourcesRow], _resources.current),
+    WorkerRow: _positions(schema.workers, KEY_FIELDS[WorkerRow]),
+    RunRow: _positions(schema.runs, KEY_FIELDS[RunRow]),
+    VersionRow: _positions(schema.policy_versions, KEY_FIELDS[VersionRow]),
+}
+"""By kind of row: the positions of rows, each before the fields that identify it."""
 WORKER_BY_ID = select(*WORKER).where(_workers.worker_id == _KEY)
 PUT_WORKER = update(schema.workers).where(_workers.worker_id == _KEY).values(_new(WorkerRow.__struct_fields__))
 ANSWER = select(schema.requests.c.answer).where(schema.requests.c.request_id == _KEY)

@@ -139,6 +139,7 @@ class SqlStore(LocalStore):
     ) -> tuple[SqlRows, T]:
         with _transaction(driver, write):
             rows = SqlRows(connection, driver, self._clock(), assumes_new_spans=assumes_new_spans)
+            rows.given_positions = self.given_positions
             return rows, work(rows)
 
     async def _wait(

@@ -370,7 +370,7 @@ class ValueTests(StoreTests):
 
     async def test_a_store_says_what_it_is_and_since_when(self, store: LightningStore) -> None:
         found = await store.statistics()
-        assert found["name"] in ("memory", "sqlite", "postgresql", "redis")
+        assert found["name"] in ("memory", "sqlite", "postgresql", "redis", "shard")
         assert 0 <= found["uptime"] <= (await store.statistics())["uptime"]
 
     async def test_a_type_that_is_wrong_is_a_type_error_too(self, store: LightningStore) -> None:

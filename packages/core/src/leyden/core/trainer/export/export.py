@@ -128,7 +128,7 @@ def _chosen(what: Sequence[Table]) -> list[Table]:
 
 async def _count(store: LightningStore, source: str) -> int:
     """Return the number of rollouts; raises UsageError if there is none."""
-    total = (await store.query_rollouts(limit=0)).total
+    total = (await store.query_rollouts(limit=0)).complete().total
     if not total:
         raise UsageError(f"there are no rollouts in {source}, so there is nothing to export")
     return total
@@ -164,7 +164,7 @@ async def _read(store: LightningStore, tables: Sequence[Table], facts: RunFacts)
     offset = 0
     if not tables:
         return
-    while page := (await store.query_rollouts(limit=PAGE, offset=offset)).items:
+    while page := (await store.query_rollouts(limit=PAGE, offset=offset)).complete().items:
         for rollout in page:
             yield await _outcome(store, rollout, tables, facts)
         offset += len(page)

@@ -63,7 +63,7 @@ async def stored_rollouts(
 ) -> AsyncGenerator[StoredRollout]:
     """Yield the finished rollouts of a store in order of creation: at most `limit`, and the rest of the last group."""
     found, offset, group = 0, 0, ""
-    while page := (await store.query_rollouts(limit=PAGE, offset=offset)).items:
+    while page := (await store.query_rollouts(limit=PAGE, offset=offset)).complete().items:
         offset += len(page)
         for rollout in page:
             if not _is_wanted(rollout, which) or not isinstance(rollout, AttemptedRollout):

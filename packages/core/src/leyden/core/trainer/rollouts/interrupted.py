@@ -53,7 +53,8 @@ async def set_aside(location: StoreLocation, last_alive: float | None = None) ->
     # The clock stands still: the store must not time out attempts for the time in which no process ran.
     store = await location.open(clock=lambda: 0.0)
     try:
-        left = [one for one in await store.query_rollouts() if _is_unfinished(one) or _outlived(one, last_alive)]
+        found = (await store.query_rollouts()).complete()
+        left = [one for one in found if _is_unfinished(one) or _outlived(one, last_alive)]
         for rollout in left:
             uses_up = _was_running(rollout) or _outlived(rollout, last_alive)
             await store.update_rollout(

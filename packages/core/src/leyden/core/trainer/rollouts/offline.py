@@ -126,7 +126,8 @@ async def read_store(
 async def _read(
     store: LightningStore, codec: Codec, selector: Selector, only: Collection[str] | None
 ) -> StoredRollouts:
-    rollouts = sorted(await store.query_rollouts(), key=lambda rollout: (rollout.start_time, rollout.rollout_id))
+    found = (await store.query_rollouts()).complete()
+    rollouts = sorted(found, key=lambda rollout: (rollout.start_time, rollout.rollout_id))
     if only is not None:
         rollouts = [rollout for rollout in rollouts if rollout.rollout_id in only]
         if missing := set(only) - {rollout.rollout_id for rollout in rollouts}:

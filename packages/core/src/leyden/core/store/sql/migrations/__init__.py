@@ -3,12 +3,16 @@
 A migration's revision is the version that it leads to. Loads Alembic only where there is something to do.
 """
 
+import threading
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect
 
 TABLE = "leyden_version"
 """Where Alembic keeps the version; a table of its own name, as the database may be somebody else's."""
+
+_UPGRADING = threading.Lock()
+"""Alembic has one context for the whole process, so only one thread may use it at a time."""
 
 
 def version(connection: Connection) -> int:
@@ -28,4 +32,5 @@ def upgrade(connection: Connection, to: str = "head") -> None:
     config.set_main_option("script_location", str(Path(__file__).parent))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
-    command.upgrade(config, to)
+    with _UPGRADING:
+        command.upgrade(config, to)

@@ -1,0 +1,1 @@
+"""A store over several others, its shards, each in PostgreSQL, Redis or SQLite."""

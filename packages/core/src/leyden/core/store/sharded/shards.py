@@ -1,0 +1,188 @@
+"""`Shards`: all shards of a store, as its list says at the moment, and calls to several of them at once."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from leyden.core.data.rollout import FINISHED_ROLLOUT, ROLLOUT_MOVES
+from leyden.core.errors import StoreError, UsageError
+from leyden.core.store.common.local import LocalStore
+from leyden.core.store.common.notifier import Notifier
+from leyden.core.store.common.rows import Rows
+from leyden.core.store.query import Query, conditions
+from leyden.core.store.sharded.placement import ranked
+from leyden.core.store.sharded.shard import OpenShard, Shard, ShardUnreachable
+from leyden.core.store.sharded.shard_list import ShardList, ShardSpec
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SOON = 2.0
+"""Seconds within which a shard must answer before a write or a claim; otherwise it is left out."""
+_OPENED_SECONDS = 30.0
+"""Longest wait for the shards when the store is opened."""
+RETURNED = "shards"
+"""Topic that is notified when a shard can be reached again, or the list has changed."""
+UNFINISHED = Query(
+    conditions=conditions(one_of={"status": [name for name in ROLLOUT_MOVES if name not in FINISHED_ROLLOUT]}), limit=0
+)
+
+
+@dataclass(frozen=True)
+class Answers(Generic[T]):
+    """Answers of those shards that could be reached."""
+
+    by_shard: dict[Shard, T]
+    missing: list[Shard]
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """A line for each shard that could not be reached."""
+        return tuple(shard.problem for shard in self.missing)
+
+    def require(self) -> "Answers[T]":
+        """Return this; raises StoreError where no shard could be reached."""
+        if not self.by_shard:
+            raise StoreError(f"no shard can be reached: {'; '.join(self.problems)}")
+        return self
+
+
+class Shards:
+    """The shards that `listed` names. Thread-safe, for any number of event loops."""
+
+    def __init__(self, listed: ShardList, opening: OpenShard) -> None:
+        self.listed = listed
+        self._opening = opening
+        self.notifier = Notifier()
+        self._reading = threading.Lock()
+        self._shards: Sequence[Shard] = [self._shard(spec) for spec in listed.read()]
+        self._removed: list[Shard] = []
+        """Shards that were removed from the list; calls may still use them, so they are closed with the store."""
+        self._closed = False
+
+    def _shard(self, spec: ShardSpec) -> Shard:
+        return Shard(spec, self.listed.uri_of(spec), self._opening, lambda: self.notifier.notify({RETURNED}))
+
+    async def open(self) -> None:
+        """Wait until every shard was tried. Raises UsageError where none can be opened."""
+        problems = await asyncio.gather(*(shard.opened(_OPENED_SECONDS) for shard in self._shards))
+        if any(not shard.is_down for shard in self._shards):
+            return
+        await self.close()
+        reasons = "; ".join(
+            f"{shard.name}: {shard.problem if problem is None else problem}"
+            for shard, problem in zip(self._shards, problems, strict=True)
+        )
+        raise UsageError(f"no shard in {self.listed.path} can be opened: {reasons}")
+
+    async def close(self) -> None:
+        """Close all shards."""
+        self._closed = True
+        self.notifier.notify_all()
+        await asyncio.gather(*(shard.close() for shard in [*self._shards, *self._removed]))
+
+    @property
+    def now(self) -> Sequence[Shard]:
+        """The shards as they were listed when the list was last read."""
+        return self._shards
+
+    async def all(self) -> Sequence[Shard]:
+        """Return the shards of the list as it is now."""
+        if self._closed:
+            raise StoreError("this store is closed")
+        if self._reading.acquire(blocking=False):
+            try:
+                specs = self.listed.read_if_changed()
+                if specs is not None:
+                    await self._change(specs)
+            finally:
+                self._reading.release()
+        return self._shards
+
+    async def _change(self, specs: Sequence[ShardSpec]) -> None:
+        before = {(shard.name, shard.uri): shard for shard in self._shards}
+        shards: list[Shard] = []
+        for spec in specs:
+            shard = before.pop((spec.name, self.listed.uri_of(spec)), None) or self._shard(spec)
+            shard.state = spec.state
+            shards.append(shard)
+        await asyncio.gather(*(shard.opened(SOON) for shard in shards))
+        self._shards = shards
+        logger.info("%s now lists the shards %s", self.listed.path, ", ".join(map(repr, shards)))
+        for shard in before.values():
+            self._removed.append(shard)
+            await self._report_removed(shard)
+        self.notifier.notify({RETURNED})
+
+    async def _report_removed(self, shard: Shard) -> None:
+        try:
+            left = str(await shard.ask(lambda rows: rows.select_rollouts(UNFINISHED)[1], SOON))
+        except StoreError:
+            left = "an unknown number"
+        if left != "0":
+            where = self.listed.path
+            logger.warning(
+                "shard %s is no longer listed in %s, with %s of unfinished rollouts", shard.name, where, left
+            )
+
+    async def reachable(self) -> list[Shard]:
+        """Return the shards that are not known to be down."""
+        return [shard for shard in await self.all() if not shard.is_down]
+
+    async def place(self, key: str) -> Shard:
+        """Return the shard for a new rollout or run: the first by rank that takes new ones and can be reached."""
+        shards = await self.all()
+        found = next((shard for shard in ranked(shards, key) if shard.state == "active" and not shard.is_down), None)
+        if found is None:
+            down = [shard.problem for shard in shards if shard.is_down]
+            raise StoreError(f"no shard takes new rollouts: {'; '.join(down)}")
+        return found
+
+    async def first_reachable(self, key: str) -> Shard:
+        """Return the first shard by rank that can be reached, whether it takes new rollouts or not."""
+        shards = await self.all()
+        found = next((shard for shard in ranked(shards, key) if not shard.is_down), None)
+        if found is None:
+            raise StoreError(f"no shard can be reached: {'; '.join(shard.problem for shard in shards)}")
+        return found
+
+    async def ask(
+        self, work: Callable[[Rows], T], *, seconds: float | None = None, among: Iterable[Shard] | None = None
+    ) -> Answers[T]:
+        """Read from all shards, or some, at once. `seconds` limits the wait for each."""
+        shards = list(await self.all() if among is None else among)
+        found = await asyncio.gather(*(shard.ask(work, seconds) for shard in shards), return_exceptions=True)
+        return _answers(shards, found)
+
+    async def call_each(self, calls: dict[Shard, Callable[[LocalStore], Awaitable[T]]]) -> Answers[T]:
+        """Make one call to each of these shards, all at once, and wait for all; those that failed are missing."""
+        found = await asyncio.gather(*(shard.call(call) for shard, call in calls.items()), return_exceptions=True)
+        return _answers(list(calls), found)
+
+    async def call_all(self, calls: dict[Shard, Callable[[LocalStore], Awaitable[T]]]) -> dict[Shard, T]:
+        """Make one call to each of these shards, all at once, and wait for all. Raises the first error."""
+        if len(calls) == 1:
+            ((shard, call),) = calls.items()
+            return {shard: await shard.call(call)}
+        found = await asyncio.gather(*(shard.call(call) for shard, call in calls.items()), return_exceptions=True)
+        for answer in found:
+            if isinstance(answer, BaseException):
+                raise answer
+        return dict(zip(calls, found, strict=True))  # pyright: ignore[reportReturnType] no answer is an error
+
+
+def _answers(shards: Sequence[Shard], found: Sequence[Any]) -> Answers[Any]:
+    by_shard: dict[Shard, Any] = {}
+    missing: list[Shard] = []
+    for shard, answer in zip(shards, found, strict=True):
+        if isinstance(answer, ShardUnreachable):
+            missing.append(shard)
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            by_shard[shard] = answer
+    return Answers(by_shard, missing)
