@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -221,6 +221,18 @@ def number(text: str) -> int:
     return int(text)
 
 
+def show(found: Mapping[str, Any]) -> None:
+    """Print all figures, and whether something was lost or was claimed twice."""
+    for name in ("write", "claim", "killed"):
+        for row in found[name]:
+            print(
+                name,
+                json.dumps({key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}),
+            )
+    if any(row["lost"] for row in found["killed"]) or not all(row["once"] for row in found["claim"]):
+        print("acknowledged spans were lost, or rollouts were not claimed once", file=sys.stderr)
+
+
 def main() -> None:
     """Measure, and print tables of figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -250,14 +262,7 @@ def main() -> None:
             found["claim"] += [claim(backend, shards, given.rollouts, given.claimers) for shards in (PLAIN, *counts)]
     if "killed" in given.measurements and missing("redis") is None:
         found["killed"] = [kill(given.spans, given.writers)]
-    for name in ("write", "claim", "killed"):
-        for row in found[name]:
-            print(
-                name,
-                json.dumps({key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}),
-            )
-    if any(row["lost"] for row in found["killed"]) or not all(row["once"] for row in found["claim"]):
-        print("acknowledged spans were lost, or rollouts were not claimed once", file=sys.stderr)
+    show(found)
     if given.json:
         given.json.write_text(json.dumps(found, indent=2))
 
