@@ -49,7 +49,7 @@ class Trainer(trainer.Trainer):
         adapter: For an algorithm that works on a store: what its `get_adapter` returns. For Leyden's algorithms, which
             read the gateway's records themselves: only what selects calls, `TracerTraceToTriplet(agent_match=...)` or
             a mapping as `select` takes it, or what selects every call. `triplet_exporter` is its older name.
-        store: For an algorithm that works on a store; in memory by default.
+        store: Store of the rollouts; in memory by default for an algorithm that works on a store.
         hooks: One hook or several.
         tracer: An `OtelTracer` or `AgentOpsTracer`, which changes nothing, since every attempt is recorded.
         options: Other arguments of `leyden.core.Trainer`. An algorithm that works on a store takes only `policy`,
@@ -67,7 +67,7 @@ class Trainer(trainer.Trainer):
         initial_resources: NamedResources | None = None,
         adapter: Adapter[Any, Any] | TraceToMessages | Mapping[str, Any] | None = None,
         triplet_exporter: Adapter[Any, Any] | None = None,
-        store: LightningStore | None = None,
+        store: str | LightningStore | None = None,
         hooks: Hook | Sequence[Hook | type[Hook] | str] = (),
         tracer: OtelTracer | None = None,
         **options: Any,
@@ -86,8 +86,8 @@ class Trainer(trainer.Trainer):
         own = algorithm if isinstance(algorithm, Algorithm) else None
         if own is not None and (unused := sorted(options.keys() - OF_OWN)):
             raise UsageError(f"Trainer({unused[0]}=) has no effect on an algorithm that works on a store")
-        if own is None and store is not None:
-            refuse("Trainer(store=)", "a run of Leyden's algorithms keeps its store in its folder; @algo takes a store")
+        if own is not None and isinstance(store, str):
+            raise UsageError("an algorithm that works on a store takes the store itself, from open_store, not its URI")
         count = n_workers if n_runners is None else n_runners
         if count is not None and count < 1:
             raise UsageError(f"n_runners is {count}; it must be at least 1")
@@ -97,9 +97,10 @@ class Trainer(trainer.Trainer):
             adapter=None if own is not None else selecting(given),
             initial_resources=initial_resources,
             hooks=(hooks,) if isinstance(hooks, Hook) else hooks,
+            store=store,
             **options,
         )
-        self.store, self._own, self._adapter = store, own, given
+        self._own, self._adapter = own, given
 
     def fit(self, agent: Any = None, train_dataset: Any = None, val_dataset: Any = None, reward: Any = None) -> Any:
         """Train, and return the run's report; None for an algorithm that works on a store."""
@@ -112,7 +113,7 @@ class Trainer(trainer.Trainer):
             adapter = TracerTraceToTriplet(**adapter)
         reads = adapter or TracerTraceToTriplet()
         train, val = _loaded(train_dataset), _loaded(val_dataset)
-        return run_algorithm(self._session(agent), self._own, reads, self.store, train, val)
+        return run_algorithm(self._session(agent), self._own, reads, self._own_store(), train, val)
 
     def dev(  # pyright: ignore[reportIncompatibleMethodOverride]  # the original's names of arguments
         self, agent: Any, train_dataset: Any = None, val_dataset: Any = None, reward: Any = None
@@ -141,6 +142,9 @@ class Trainer(trainer.Trainer):
         """Resume a run. Raises UsageError for an algorithm that works on a store, which has no checkpoints."""
         self._needs_run("resume")
         return super().resume(agent, name, reward)
+
+    def _own_store(self) -> LightningStore | None:
+        return None if isinstance(self.store, str) else self.store
 
     def _needs_run(self, what: str) -> None:
         if self._own is not None:
