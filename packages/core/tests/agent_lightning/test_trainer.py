@@ -273,8 +273,10 @@ def test_arguments_are_mapped_or_refused() -> None:
         agl.Trainer(policy="p", adapter=Own())
     with pytest.raises(ReplacedName, match="tracer="):
         agl.Trainer(policy="p", tracer="agentops")  # pyright: ignore[reportArgumentType]  # as in the original
-    with pytest.raises(ReplacedName, match="store="):
-        agl.Trainer(policy="p", store=agl.InMemoryLightningStore())
+    memory = agl.InMemoryLightningStore()
+    assert agl.Trainer(policy="p", store=memory).store is memory
+    with pytest.raises(UsageError, match="takes the store itself, from open_store, not its URI"):
+        agl.Trainer(algorithm=agl.algo(find_best), store="memory://")
     with pytest.raises(UsageError, match="older name of n_runners"):
         agl.Trainer(policy="p", n_runners=1, n_workers=1)
     with pytest.raises(UsageError, match="n_runners is 0"):
