@@ -1,6 +1,7 @@
 """Runs that share a store: each sees its own rollouts, learns what it learns alone, and is found by the store's URI."""
 
 import asyncio
+import json
 import shutil
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -33,10 +34,18 @@ SHARED = [
     for needs in [pytest.mark.skipif(MISSING[name]() is not None, reason=str(MISSING[name]()))]
 ]
 
+SHARED.append(pytest.param("shard", marks=pytest.mark.long))
+
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[str]:
     """The URI of an empty store of the wanted kind."""
+    if request.param == "shard":
+        shards = [{"name": name, "uri": f"sqlite:///{name}.db"} for name in "abc"]
+        (tmp_path / "shards.yaml").write_text(json.dumps({"shards": shards}))
+        (tmp_path / "shards.yaml").chmod(0o600)
+        yield f"shard:///{tmp_path}/shards.yaml"
+        return
     with BACKENDS[request.param]() as backend:
         remember_store(backend.uri)
         yield backend.uri
@@ -133,7 +142,7 @@ def test_a_run_goes_on_and_is_looked_at_from_the_uri_alone_on_another_machine(
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", [param.values[0] for param in SHARED if not param.marks or MISSING["http"]() is None])
+@pytest.mark.parametrize("kind", sorted(BACKENDS))
 def test_a_run_on_a_shared_store_survives_its_driver_its_workers_and_the_stores_server(
     kind: str, tmp_path: Path
 ) -> None:

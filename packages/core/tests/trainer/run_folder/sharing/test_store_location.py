@@ -69,6 +69,7 @@ def test_a_file_is_the_same_from_every_working_folder(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     assert settled_uri("sqlite:///runs.db") == f"sqlite:///{tmp_path}/runs.db"
     assert settled_uri(settled_uri("sqlite:///runs.db")) == f"sqlite:///{tmp_path}/runs.db"
+    assert settled_uri("shard:///shards.yaml") == f"shard:///{tmp_path}/shards.yaml"
     assert settled_uri("sqlite:////data/runs.db") == "sqlite:////data/runs.db"
     assert settled_uri("redis://cache/0") == "redis://cache/0"
 

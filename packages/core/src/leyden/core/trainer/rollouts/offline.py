@@ -38,7 +38,7 @@ from leyden.core.trainer.rollouts.selection import make_selector
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import StoredResult
 from leyden.core.trainer.run_folder.sharing.shared_runs import is_address
-from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation, sqlite_file
+from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation, file_of
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.calls import is_recorded_call
 from leyden.core.trajectory.choices import unused_choices
@@ -57,7 +57,7 @@ def locate(source: str, runs: Path) -> StoreLocation:
     run = run_of(source, runs)
     location = StoreLocation(source) if run is None else run.store_location
     if not location.exists and location.uri.startswith("sqlite:"):
-        raise UsageError(f"there is no store {sqlite_file(location.uri)}, which {mask_text(source)} names")
+        raise UsageError(f"there is no store {file_of(location.uri)}, which {mask_text(source)} names")
     return location
 
 
@@ -72,8 +72,8 @@ def run_of(source: str, runs: Path) -> RunFolder | None:
         return RunFolder(folder) if (folder / "config.yaml").exists() else RunFolder.open(runs, source)[0]
     if not source.startswith("sqlite:"):
         return None
-    folder = RunFolder(sqlite_file(source).parent)
-    is_own = folder.config_file.exists() and folder.store_file == sqlite_file(source)
+    folder = RunFolder(file_of(source).parent)
+    is_own = folder.config_file.exists() and folder.store_file == file_of(source)
     return folder if is_own else None
 
 

@@ -16,7 +16,8 @@ from leyden.core.store.queue_view import QueueView
 VARIABLE = "LEYDEN_STORE"
 """Environment variable with the URI of a store, password included. `config.yaml` keeps no password."""
 _HTTP = re.compile(r"https?://")
-_RELATIVE = "sqlite:///"
+_OF_FILES = "sqlite:///", "shard:///"
+"""Beginnings of URIs that name a file of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class StoreLocation:
     @property
     def exists(self) -> bool:
         """Whether opening the store would not create it. A server's store is not looked for."""
-        return self.is_kept and not (self.uri.startswith("sqlite:") and not sqlite_file(self.uri).exists())
+        return self.is_kept and not (self.uri.startswith(_OF_FILES) and not file_of(self.uri).exists())
 
     def __str__(self) -> str:
         return mask_text(self.uri)
@@ -55,16 +56,17 @@ class StoreLocation:
         return QueueView(store, self.queue) if self.queue else store
 
 
-def sqlite_file(uri: str) -> Path:
-    """Return the file of a store in SQLite."""
+def file_of(uri: str) -> Path:
+    """Return the file that the URI of a store names: that of SQLite, or the list of shards."""
     return Path(uri.partition("://")[2].removeprefix("/"))
 
 
 def settled_uri(uri: str) -> str:
     """Return the URI of a store as it holds in every working folder: the path of a file becomes absolute."""
-    if uri.startswith(_RELATIVE) and (path := uri.removeprefix(_RELATIVE)) and not path.startswith((":", "/")):
-        return f"{_RELATIVE}{Path(path).resolve()}"
-    return uri
+    scheme = next((scheme for scheme in _OF_FILES if uri.startswith(scheme)), None)
+    if scheme is None or not (path := uri.removeprefix(scheme)) or path.startswith((":", "/")):
+        return uri
+    return f"{scheme}{Path(path).resolve()}"
 
 
 def recorded_uri(uri: str) -> str:
