@@ -190,7 +190,13 @@ def test_a_live_agent_learns_in_a_store_object_of_its_own_process(tmp_path: Path
 
     store = MemoryStore()
     trainer = agl.Trainer(
-        policy="examples/calculator_langgraph/policy", steps=0, store=store, runs=tmp_path, name="calc", quiet=True
+        policy="examples/calculator_langgraph/policy",
+        steps=0,
+        store=store,
+        runs=tmp_path,
+        name="calc",
+        quiet=True,
+        isolation="shared",
     )
     report = trainer.fit(agent, ["1 + 1"], val_dataset=["1 + 1"], reward=always)
     assert report.steps == 0

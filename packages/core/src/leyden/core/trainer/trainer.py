@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,6 +55,7 @@ TaskRows = Iterable[Task] | str | Path
 """Tasks themselves, or a source of tasks as `leyden train --tasks` takes it."""
 RewardFunction = Callable[..., Any]
 InputFunction = Callable[[Task], Any]
+StartStore = Callable[[], str | None]
 
 
 class Trainer:
@@ -184,14 +185,14 @@ class Trainer:
         held_out = {} if val_dataset is None else {"val": _rows(val_dataset)}
         config = self._config(agent, reward, held_out)
         config = msgspec.structs.replace(config, **_read_from(train_dataset, val_dataset))
-        with self._serving_store() as uri:
-            return begin(self.runs, config, tasks, held_out, self._session_function(agent, reward, uri))
+        with self._serving_store() as start_store:
+            return begin(self.runs, config, tasks, held_out, self._session_function(agent, reward, start_store))
 
     def resume(self, agent: Any, name: str, reward: RewardFunction | str | None = None) -> RunReport:
         """Resume the run `name` after its last checkpoint and return its report."""
         changes = ResumeChanges(device=self.device, store=self.store if isinstance(self.store, str) else None)
-        with self._serving_store() as uri:
-            return resume(self.runs, name, self._session_function(agent, reward, uri), changes)
+        with self._serving_store() as start_store:
+            return resume(self.runs, name, self._session_function(agent, reward, start_store), changes)
 
     def check(self, agent: Any, dataset: TaskRows, reward: RewardFunction | str | None = None) -> CheckReport:
         """Check on a few rollouts of `dataset` that `fit` would learn from it, and return the check's report.
@@ -200,8 +201,8 @@ class Trainer:
         `check=False`. Raises UsageError for arguments that cannot work.
         """
         config = self._config(agent, reward, ("val",) if self.eval_every else ())
-        with self._serving_store() as uri:
-            return check_run(self.runs, config, _rows(dataset), self._check_function(agent, reward, uri))
+        with self._serving_store() as start_store:
+            return check_run(self.runs, config, _rows(dataset), self._check_function(agent, reward, start_store))
 
     def dev(
         self, agent: Any, dev_dataset: TaskRows, reward: RewardFunction | str | None = None
@@ -238,19 +239,34 @@ class Trainer:
         return self.policy
 
     @contextmanager
-    def _serving_store(self) -> Generator[str | None]:
-        """Context manager: lets other processes of a run use a store object; yields the URI of the run's store."""
+    def _serving_store(self) -> Generator[StartStore]:
+        """Context manager: lets other processes of a run use a store object.
+
+        Yields a function that starts this, and returns the URI of the run's store. An agent of this process must be
+        ready before, because its processes cannot be forked beside the server's thread.
+        """
         if self.store is None or isinstance(self.store, str):
-            yield None if self.store is None else settled_uri(self.store)
+            uri = None if self.store is None else settled_uri(self.store)
+            yield lambda: uri
             return
         from leyden.core.trainer.services.live_store import described, served
 
-        with served(self.store) as uri:
-            remember_store(uri, described(self.store))
-            yield uri
+        given, started = self.store, list[str]()
+        with ExitStack() as closing:
 
-    def _session_function(self, agent: Any, reward: RewardFunction | str | None, store: str | None) -> SessionFunction:
+            def start() -> str:
+                if not started:
+                    started.append(closing.enter_context(served(given)))
+                    remember_store(started[0], described(given))
+                return started[0]
+
+            yield start
+
+    def _session_function(
+        self, agent: Any, reward: RewardFunction | str | None, start_store: StartStore
+    ) -> SessionFunction:
         if agent is None or isinstance(agent, str):
+            start_store()
             self._check_importable(reward)
             give_keys(self.algorithm.keys)
             return train_here(make_display(quiet=self.quiet), self.initial_resources)
@@ -265,12 +281,15 @@ class Trainer:
             loaded.check_tasks(folder.task_examples(config))
             folder.save_resources(self.initial_resources)
             shown = "quiet" if self.quiet else "bars"
-            return train_with_live_agent(folder, config, loaded, shown, self._keys(store))
+            return train_with_live_agent(folder, config, loaded, shown, lambda: self._keys(start_store()))
 
         return run_session
 
-    def _check_function(self, agent: Any, reward: RewardFunction | str | None, store: str | None) -> CheckFunction:
+    def _check_function(
+        self, agent: Any, reward: RewardFunction | str | None, start_store: StartStore
+    ) -> CheckFunction:
         if isinstance(agent, str):
+            start_store()
             self._check_importable(reward)
             give_keys(self.algorithm.keys)
             return check_here(make_display(quiet=self.quiet), self.initial_resources)
@@ -285,7 +304,7 @@ class Trainer:
             loaded.check_tasks(folder.task_examples(config))
             folder.save_resources(self.initial_resources)
             shown = "quiet" if self.quiet else "bars"
-            return check_with_live_agent(folder, config, loaded, shown, self._keys(store))
+            return check_with_live_agent(folder, config, loaded, shown, lambda: self._keys(start_store()))
 
         return run_check
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -21,6 +21,8 @@ from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.serving.address import RunAddress
 
+Keys = Callable[[], Mapping[str, str]]
+
 
 class _Message(msgspec.Struct, frozen=True):
     address: RunAddress | None = None
@@ -30,11 +32,12 @@ class _Message(msgspec.Struct, frozen=True):
 
 
 def train_with_live_agent(
-    folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str, keys: Mapping[str, str]
+    folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str, keys: Keys
 ) -> RunReport:
     """Train while the agent object runs in this process, on an event loop of its own; return the run's report.
 
-    `keys` are sent to the learner process as environment variables.
+    `keys` returns the variables that the learner process gets besides those of this process. It is called once the
+    processes of the agent have been forked, so it may start threads.
     """
     _run_child("train", folder, config, agent, shown, keys)
     report = folder.report()
@@ -43,16 +46,14 @@ def train_with_live_agent(
 
 
 def check_with_live_agent(
-    folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str, keys: Mapping[str, str]
+    folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str, keys: Keys
 ) -> CheckReport:
     """Check the run in the same way, and return the check's report."""
     _run_child("check", folder, config, agent, shown, keys)
     return load_report(folder.check_file)
 
 
-def _run_child(
-    work: str, folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str, keys: Mapping[str, str]
-) -> None:
+def _run_child(work: str, folder: RunFolder, config: RunConfig, agent: LoadedAgent, shown: str, keys: Keys) -> None:
     processes = LiveProcesses(config.isolation, agent)
     run = _Child(work, folder, shown, keys)
     try:
@@ -135,7 +136,7 @@ class ChildLost(TrainingError):
 class _Child:
     """Learner process, and the pipe through which it sends messages."""
 
-    def __init__(self, work: str, folder: RunFolder, shown: str, keys: Mapping[str, str]) -> None:
+    def __init__(self, work: str, folder: RunFolder, shown: str, keys: Keys) -> None:
         reading, writing = os.pipe()
         command = [
             sys.executable,
@@ -147,7 +148,7 @@ class _Child:
             shown,
         ]
         command.append(str(os.getpid()))
-        variables = {**os.environ, **keys}
+        variables = {**os.environ, **keys()}
         self._process = subprocess.Popen(command, pass_fds=[writing], stdin=subprocess.PIPE, env=variables)
         os.close(writing)
         self._pipe = os.fdopen(reading, "rb")
