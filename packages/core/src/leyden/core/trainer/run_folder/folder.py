@@ -15,7 +15,7 @@ import yaml
 from leyden.core.algorithm.account import Account
 from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.data.rollout import Task
-from leyden.core.errors import RunError
+from leyden.core.errors import RunError, first_line
 from leyden.core.masking import mask_text, mask_values
 from leyden.core.policy.checkpoints.atomic import remove_unfinished, replace_file, whole_folder
 from leyden.core.runner.user_code.agent_spec import TaskExample
@@ -80,8 +80,11 @@ class RunFolder:
 
     @property
     def store_location(self) -> StoreLocation:
-        """Where the run's rollouts are. Raises RunError if the password of a shared store is missing."""
-        recorded: str | None = self.written_config().get("store")
+        """Where the run's rollouts are. Raises RunError if its configuration, or a password, is missing or damaged."""
+        try:
+            recorded: str | None = self.written_config().get("store")
+        except (yaml.YAMLError, AttributeError) as error:  # AttributeError: the file holds no mapping
+            raise RunError(f"{self.config_file} cannot be read: {first_line(error)}") from None
         if recorded is None:
             return StoreLocation(f"sqlite:///{self.store_file}")
         return StoreLocation(usable_uri(recorded, self.path.name), self.run_id(self.path.name))
