@@ -133,8 +133,9 @@ def test_a_run_goes_on_and_is_looked_at_from_the_uri_alone_on_another_machine(
 
     back = leyden("models", "rollback", address, "3", *runs)
     assert back.returncode == 0, back.stderr
-    done = leyden("train", "--resume", address, "--steps", "4", "--quiet", *runs)
+    done = leyden("train", "--resume", address, "--steps", "4", *runs)
     assert done.returncode == 0, done.stderr
+    assert f"trained policy: {there}/calc/policy" in done.stdout.replace("\n", "")
     report = RunFolder(there / "calc").report()
     assert report is not None and report.steps == 4
     assert all(token not in line for token in [store.partition("@")[0]] * ("@" in store) for line in shown.stdout)

@@ -46,6 +46,17 @@ async def test_a_run_is_opened_by_name_or_id_wherever_its_folder_is_here(tmp_pat
         assert opened.path == folder.path and config.store == store
 
 
+async def test_a_folder_of_the_same_name_here_is_not_the_run(
+    tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made(tmp_path / "trained", store)
+    await recorded(store, folder)
+    made(tmp_path / "here", store)
+    monkeypatch.chdir(tmp_path / "here")
+    opened, _ = await in_thread(Path("runs"), f"{store}#calc")
+    assert opened.path == folder.path
+
+
 async def in_thread(runs: Path, name: str) -> tuple[RunFolder, RunConfig]:
     import asyncio
 

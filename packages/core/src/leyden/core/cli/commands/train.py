@@ -43,11 +43,13 @@ def train(
     from leyden.core.trainer.launch import begin, check_free, train_here, validated
     from leyden.core.trainer.launch import resume as go_on
     from leyden.core.trainer.monitoring.display import make_display
+    from leyden.core.trainer.run_folder.sharing.shared_runs import folder_of, is_address
 
     run_session = train_here(make_display(quiet=given.quiet, json=given.json))
     shown = console_beside(given.runs) if console else nullcontext()
     if resume is not None:
         changes = given.changes()
+        resume = str(folder_of(resume, given.runs)) if is_address(resume) else resume
         with shown:
             _finish(given, lambda: go_on(given.runs, resume, run_session, changes), resume)
         return

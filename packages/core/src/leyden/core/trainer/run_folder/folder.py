@@ -135,8 +135,8 @@ class RunFolder:
         """
         if is_address(name):
             path = folder_of(name, runs)
-            runs, name = path.parent, path.name
-        path = Path(name) if Path(name).joinpath("config.yaml").exists() else runs / check_name(name)
+        else:
+            path = Path(name) if Path(name).joinpath("config.yaml").exists() else runs / check_name(name)
         if not path.is_dir():
             known = sorted(p.parent.name for p in runs.glob("*/config.yaml") if cls(p.parent).failure() is None)
             raise RunError(f"no run {name!r} in {runs}; runs there: {', '.join(known) if known else 'none yet'}")

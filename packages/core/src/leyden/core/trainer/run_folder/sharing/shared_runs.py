@@ -37,9 +37,10 @@ def split_address(name: str) -> tuple[str, str]:
 def folder_of(name: str, runs: Path) -> Path:
     """Return the folder of the run `URI#RUN`; without its folder on this machine, get it from its artifacts.
 
-    `URI` alone names the only run of a store. A folder from artifacts is written below `runs`. Raises RunError where
-    there is no such run, or where its folder is on another machine.
+    `URI` alone names the only run of a store. A folder from artifacts is written below `runs`. The path is absolute.
+    Raises RunError where there is no such run, or where its folder is on another machine.
     """
+    runs = runs.resolve()
     uri, wanted = split_address(name)
     if Artifacts.is_at(uri):
         return Artifacts(uri).get_below(runs)
