@@ -117,8 +117,8 @@ def main() -> None:
     parser.add_argument(
         "--store",
         choices=sorted(BACKENDS),
-        help="keep the rollouts of the training in a store of this kind, kill its server, too, and go on elsewhere "
-        "whenever the driver was killed; without gateway",
+        help="keep the rollouts of the training in a store of this kind, kill its server, too, and go on on "
+        "another machine whenever the driver was killed; without gateway",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write what was found")
     options = parser.parse_args()

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from leyden.console.runs.folder_facts import FolderFacts, changed, end_files
 from leyden.console.runs.metrics_file import Line, MetricsFile, MetricsLines, last_lines
 from leyden.console.runs.run import Command, HeldOut, Run, RunItem, Version, held_out_of
 from leyden.core.errors import RunError
@@ -17,7 +18,6 @@ from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile, prompt_texts
 from leyden.core.trainer.run_state import is_process_gone, state_and_reason
-from leyden.core.trainer.why.reading import run_facts_of
 from leyden.core.trainer.why.trained_or_reason import RunFacts
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -31,13 +31,11 @@ class FolderRun(Run):
     def __init__(self, path: Path) -> None:
         self._folder = RunFolder(path)
         self.place = str(path)
-        own = self._folder
-        self._ends = (own.report_file, own.failed_file, own.session_error_file, own.session_stop_file)
         self._metrics = MetricsFile(self._folder.metrics_file)
         self._store: LightningStore | None = None
         self._config: tuple[float, dict[str, Any]] | None = None
         self._item: tuple[tuple[float, ...], RunItem] | None = None
-        self._facts: tuple[tuple[float, ...], RunFacts] | None = None
+        self._facts = FolderFacts(self._folder)
 
     @property
     def path(self) -> Path | None:
@@ -53,7 +51,7 @@ class FolderRun(Run):
         """Return the run as one line. The files are read only if they have changed."""
         folder = self._folder
         in_use = folder.is_in_use()
-        stamp = (float(in_use), *map(_changed, (folder.config_file, folder.metrics_file, *self._ends)))
+        stamp = (float(in_use), *map(changed, (folder.config_file, folder.metrics_file, *end_files(folder))))
         if self._item is None or self._item[0] != stamp:
             self._item = (stamp, self._read_item(key, in_use=in_use))
             await asyncio.sleep(0)  # of a thousand runs: other requests go first
@@ -97,9 +95,9 @@ class FolderRun(Run):
         return held_out_of(lines)
 
     def _read_config(self) -> dict[str, Any]:
-        changed = _changed(self._folder.config_file)
-        if self._config is None or self._config[0] != changed:
-            self._config = (changed, self._read_settings())
+        stamp = changed(self._folder.config_file)
+        if self._config is None or self._config[0] != stamp:
+            self._config = (stamp, self._read_settings())
         return self._config[1]
 
     def _read_settings(self, wanted: Container[str] | None = None) -> dict[str, Any]:
@@ -146,13 +144,8 @@ class FolderRun(Run):
         return self._store
 
     async def facts(self) -> RunFacts:
-        """Return what the folder says about which rollouts were trained; read again only if that has changed."""
-        folder = self._folder
-        in_use = folder.is_in_use()
-        stamp = (float(in_use), *map(_changed, (folder.learned_file, folder.metrics_file, *self._ends)))
-        if self._facts is None or self._facts[0] != stamp:
-            self._facts = (stamp, run_facts_of(folder))
-        return self._facts[1]
+        """Return what the folder says about which rollouts were trained."""
+        return self._facts.read()
 
     def commands(self) -> Sequence[Command]:
         """Return the commands of `leyden` for the run."""
@@ -226,15 +219,6 @@ def _agent(agent: str | list[str] | None) -> str | None:
     if isinstance(agent, list):
         return mask_text(" ".join(map(str, agent)))
     return agent
-
-
-def _changed(path: Path) -> float:
-    """Return a number that differs when the file has changed; 0 without a file."""
-    try:
-        status = path.stat()
-    except OSError:
-        return 0.0
-    return status.st_mtime_ns + status.st_size / (1 << 40)
 
 
 def _time(path: Path) -> float | None:

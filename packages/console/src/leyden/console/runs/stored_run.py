@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from leyden.console.plain import one_line
+from leyden.console.runs.folder_facts import FolderFacts
 from leyden.console.runs.folder_run import policies_line
 from leyden.console.runs.metrics_file import Line, MetricsLines
 from leyden.console.runs.run import HeldOut, Run, RunItem, Version, held_out_of
@@ -30,7 +31,7 @@ ROLLOUTS = "rollouts"
 """Key of what a store holds without a run, such as captures of agents in production."""
 _STATES: dict[str, RunState] = {"succeeded": "finished", "running": "running", "failed": "failed", "stopped": "stopped"}
 OF_ROLLOUTS = ("rollouts", "health", "bottlenecks")
-"""Pages of a store that knows no run."""
+"""Pages of a store without runs."""
 _HELD_OUT = "held_out/"
 NUMBERS = ("step", "reward", "held_out")
 """Fields of a run in the list that are not in its record."""
@@ -164,7 +165,7 @@ class StoreFolder:
 
 
 class StoredRun(Run):
-    """One run of a store, or with an empty id the rollouts of a store that knows no run."""
+    """One run of a store, or with an empty id the rollouts of a store without runs."""
 
     def __init__(self, source: StoreFolder, run_id: str) -> None:
         self._source, self._run_id = source, run_id
@@ -172,6 +173,7 @@ class StoredRun(Run):
         self.name = ROLLOUTS
         self._known: tuple[RunRecord, RunItem] | None = None
         self._view: tuple[LightningStore, QueueView] | None = None
+        self._facts: tuple[Path, FolderFacts] | None = None
         self.is_read = False
         """Whether the list has the run's numbers, and not only its record."""
         self.may_have_changed = True
@@ -310,29 +312,36 @@ class StoredRun(Run):
 
     async def store(self) -> LightningStore | None:
         """Return the store; of a store that several runs share, the part of this run."""
-        store = await self._source.open()
-        if not await self._is_shared():
+        store, record = await self._source.open(), await self._known_record()
+        if record is None or not _is_shared(record):
             return store
         if self._view is None or self._view[0] is not store:
             self._view = (store, QueueView(store, self._run_id))
         return self._view[1]
 
-    async def _is_shared(self) -> bool:
-        """Whether other runs may use the store, too, so that the run has a queue of its own."""
-        record = self._known[0] if self._known is not None else await self._record()
-        return record is not None and record.config.get("store") is not None
+    async def _known_record(self) -> RunRecord | None:
+        """Return the run's record as it was read last."""
+        return await self._record() if self._known is None else self._known[0]
 
     @property
     def others(self) -> int:
         """Number of other runs whose rollouts cannot be told apart from this run's, when the store was last read."""
-        is_shared = self._known is not None and self._known[0].config.get("store") is not None
-        return 0 if is_shared else max(0, len(self._source.runs) - 1)
+        return 0 if self._known is not None and _is_shared(self._known[0]) else max(0, len(self._source.runs) - 1)
 
     async def facts(self) -> RunFacts:
         """Return which rollouts were trained, if the run's folder is on this machine; only it has these facts."""
-        record = self._known[0] if self._known is not None else await self._record()
+        record = await self._known_record()
         path = None if record is None else folder_on_this_machine(record)
-        return run_facts_of(None if path is None else RunFolder(path))
+        if path is None:
+            return run_facts_of(None)
+        if self._facts is None or self._facts[0] != path:
+            self._facts = (path, FolderFacts(RunFolder(path)))
+        return self._facts[1].read()
+
+
+def _is_shared(record: RunRecord) -> bool:
+    """Whether other runs may use the store, too, so that the run has a queue of its own."""
+    return record.config.get("store") is not None
 
 
 def _lines(metrics: StepMetrics) -> list[Line]:

@@ -43,7 +43,7 @@ def check_device(device: str) -> None:
 
 
 def bfloat16_warning(device: str, *, engine: bool, trainer: bool) -> str | None:
-    """Return a line about bfloat16 where `device` is a processor without instructions for it; None elsewhere.
+    """Return a line about bfloat16 where `device` is a processor without instructions for it, else None.
 
     PyTorch then computes a matrix product of many rows 10 to 40 times slower than in float32, and one of a single row
     1.5 times slower. `engine` and `trainer` say which of them computes in bfloat16.

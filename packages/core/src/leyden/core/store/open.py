@@ -14,6 +14,8 @@ _SUPPORTED = (
     "memory://, sqlite:///relative/path, sqlite:////absolute/path, postgresql://user:password@host:port/database, "
     "redis://host:port/number, shard:///path/of/the/list and http(s)://host:port"
 )
+SCHEMES = frozenset({"memory", "sqlite", "postgresql", "redis", "rediss", "redis+unix", "shard", "http", "https"})
+"""Schemes of the URIs of stores."""
 TOKEN = "LEYDEN_STORE_TOKEN"
 """Environment variable with the token of a store's server."""
 

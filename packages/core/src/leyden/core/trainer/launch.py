@@ -163,7 +163,7 @@ def resume(runs: Path, name: str, run_session: SessionFunction, changes: ResumeC
     if changes.store is not None:
         check_same_store(config.store, changes.store, name)
         remember_store(settled_uri(changes.store))
-    if config.store is not None and config.store.startswith("memory:"):
+    if config.store is not None and not StoreLocation(config.store).is_kept:
         raise RunError(f"run {name!r} kept its rollouts in memory, which ended with its process: start it again")
     if (failure := folder.failure()) is not None:
         first = failure.splitlines()[0]

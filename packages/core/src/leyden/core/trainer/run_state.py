@@ -33,7 +33,7 @@ def is_process_gone(folder: RunFolder) -> bool:
 def end_recorded(folder: RunFolder) -> Generator[None]:
     """Context manager: if an error or a request ends the session, the run's folder has that until the next one begins.
 
-    The caller has locked the folder, so that nobody sees a run without a process and without a reason.
+    The caller has locked the folder, so that no reader finds a run without a process and without a reason.
     """
     try:
         yield

@@ -27,7 +27,6 @@ from leyden.core.trainer.preflight.memory import MemoryEstimate
 from leyden.core.trainer.preflight.report import CheckReport, CheckResult, save_report
 from leyden.core.trainer.preflight.run import before_loading, conclude, is_due, measure_memory, not_loaded, preflight
 from leyden.core.trainer.rollouts.collector import Collector
-from leyden.core.trainer.rollouts.interrupted import set_aside
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.prompts.files import export_prompts
 from leyden.core.trainer.run_folder.prompts.search import (
@@ -37,7 +36,6 @@ from leyden.core.trainer.run_folder.prompts.search import (
     result_of,
 )
 from leyden.core.trainer.run_folder.report import RunReport
-from leyden.core.trainer.run_folder.sharing.artifact_sync import check_continuing
 from leyden.core.trainer.run_folder.sharing.run_owner import owned
 from leyden.core.trainer.run_folder.timing import TimeUsage
 from leyden.core.trainer.run_folder.weights import export_policies, with_version
@@ -71,7 +69,6 @@ async def train(
     trackers = open_trackers(config.tracker, folder.trackers, config.name, folder.written_config())
     failed = True
     try:
-        await asyncio.to_thread(check_continuing, folder, config.artifacts)
         async with (
             owned(folder, config),
             _open_context(folder, config, algorithm, agents, display, resources, trackers, began) as context,
@@ -160,8 +157,6 @@ async def _open_context(
         display.show(
             f"{len(tasks)} tasks for the {config.tasks_per_step} of each step: a step runs tasks several times"
         )
-    location = folder.store_location
-    await set_aside(location)
     example = tasks[0] if tasks else EXAMPLE
     initial: NamedResources = {**config.prompts, **config.prompt_edits, **(resources or {})}
     key = next((llm.api_key for llm in initial.values() if isinstance(llm, LLM)), None)
@@ -182,7 +177,7 @@ async def _open_context(
             agents_output=agents_output(config, folder),
         )
         collector.resources_id = versions.resources_id
-        collector.prefix = location.prefix
+        collector.prefix = folder.store_location.prefix
         journal = RunJournal(folder, config, display, trackers, began)
         if isinstance(algorithm, ExternalLoopAlgorithm):
             context = ExternalLoopRun(config, journal, serving, collector)

@@ -19,7 +19,7 @@ import { problem } from "./page.js";
  * @param {(job: any) => void} [options.onStart]
  * @param {(job: any) => void} [options.onEnd]
  * @param {(error: import("../api.js").ApiError) => boolean} [options.onRefused] what was sent cannot work; returns
- *     whether the page shows that elsewhere
+ *     whether the page shows that in another place
  * @returns {HTMLElement}
  */
 export function action(label, { path, body = () => ({}), question, signal, onStart = () => {}, onEnd = () => {}, onRefused = () => false }) {

@@ -13,12 +13,12 @@ from uuid import uuid4
 
 import msgspec
 
-from leyden.core.data.rollout import AttemptedRollout, EnqueueRollout, Rollout, RolloutConfig, RolloutMode, Task
+from leyden.core.data.rollout import AttemptedRollout, EnqueueRollout, Rollout
 from leyden.core.data.span import Span
 from leyden.core.errors import REFUSALS, CallRefused, StoreError
 from leyden.core.store.base import LightningStore
-from leyden.core.store.common.argument_types import ArgumentChecks
 from leyden.core.store.common.lifecycle import new_rollout_id
+from leyden.core.store.common.single_calls import SingleCalls
 from leyden.core.store.common.span_entry import encoded
 from leyden.core.store.http.connection import PATIENCE, Connection
 from leyden.core.store.rpc import LONGEST_WAIT, StoreFailure, methods, numbered
@@ -61,7 +61,7 @@ def _sent(method: F) -> F:
     return cast("F", send)
 
 
-class HttpStore(ArgumentChecks, LightningStore):
+class HttpStore(SingleCalls):
     """The store behind the server at `url`. Any number of threads and event loops may use it.
 
     Requests to an unreachable server are repeated for `patience` seconds, then StoreError is raised.
@@ -125,39 +125,10 @@ class HttpStore(ArgumentChecks, LightningStore):
     get_rollout_by_id = _sent(LightningStore.get_rollout_by_id)
     update_rollout = _sent(LightningStore.update_rollout)
 
-    async def enqueue_rollout(
-        self,
-        input: Task,
-        mode: RolloutMode | None = None,
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
-        rollout_id: str | None = None,
-        queue: str = "",
-    ) -> Rollout:
-        """Put a rollout at the end of a queue; the latest resources are assigned unless an id is given."""
-        request = EnqueueRollout(
-            input=input,
-            mode=mode,
-            resources_id=resources_id,
-            config=config,
-            metadata=metadata,
-            rollout_id=rollout_id,
-            queue=queue,
-        )
-        return (await self.enqueue_many_rollouts([request]))[0]
-
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRollout]) -> list[Rollout]:
         """Do `enqueue_rollout` for each, in order, in one transaction."""
         named = [msgspec.structs.replace(item, rollout_id=item.rollout_id or new_rollout_id()) for item in rollouts]
         return await self._call(LightningStore.enqueue_many_rollouts, named)
-
-    async def dequeue_rollout(
-        self, worker_id: str | None = None, request_id: str | None = None, queue: str = ""
-    ) -> AttemptedRollout | None:
-        """Claim the oldest rollout of a queue with a new attempt; return None when the queue is empty."""
-        claimed = await self.dequeue_many_rollouts(worker_id=worker_id, request_id=request_id, queue=queue)
-        return next(iter(claimed), None)
 
     async def dequeue_many_rollouts(
         self,

@@ -8,12 +8,11 @@ from leyden.core.data.route import POLICY
 from leyden.core.data.run import PolicyVersion, Run, RunStatus, StepMetrics
 from leyden.core.errors import NotFound
 from leyden.core.store.arguments import UNSET, FilterLogic, SortOrder, Unset
-from leyden.core.store.base import LightningStore
-from leyden.core.store.common.argument_types import ArgumentChecks
 from leyden.core.store.common.local import LocalStore
 from leyden.core.store.common.rows import Rows
 from leyden.core.store.common.run_record_rows import R, RunRow, VersionRow, to_policy_version, to_run
 from leyden.core.store.common.run_records import runs_query, version_rows, versions_query
+from leyden.core.store.common.single_calls import SingleCalls
 from leyden.core.store.query import Place, Query
 from leyden.core.store.sharded.locations import Locations
 from leyden.core.store.sharded.merging import Part, merged_page
@@ -25,7 +24,7 @@ T = TypeVar("T")
 N = TypeVar("N")
 
 
-class ShardedRunRecords(ArgumentChecks, LightningStore):
+class ShardedRunRecords(SingleCalls):
     """The part of `ShardedStore` that keeps records of runs."""
 
     def __init__(self, shards: Shards) -> None:

@@ -119,28 +119,6 @@ class ShardedStore(ShardedRunRecords):
         check_queue(queue)
         return await self._enqueueing.start(request, worker_id, request_id)
 
-    async def enqueue_rollout(
-        self,
-        input: Task,
-        mode: RolloutMode | None = None,
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
-        rollout_id: str | None = None,
-        queue: str = "",
-    ) -> Rollout:
-        """Queue one rollout."""
-        request = EnqueueRollout(
-            input=input,
-            mode=mode,
-            resources_id=resources_id,
-            config=config,
-            metadata=metadata,
-            rollout_id=rollout_id,
-            queue=queue,
-        )
-        return (await self.enqueue_many_rollouts([request]))[0]
-
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRollout]) -> list[Rollout]:
         """Queue rollouts, in one transaction for each shard."""
         for request in rollouts:
@@ -148,13 +126,6 @@ class ShardedStore(ShardedRunRecords):
             check_ids(rollout_id=request.rollout_id)
             check_queue(request.queue)
         return await self._enqueueing.enqueue(rollouts)
-
-    async def dequeue_rollout(
-        self, worker_id: str | None = None, request_id: str | None = None, queue: str = ""
-    ) -> AttemptedRollout | None:
-        """Claim the oldest rollout of a queue over all shards."""
-        claimed = await self.dequeue_many_rollouts(worker_id=worker_id, request_id=request_id, queue=queue)
-        return next(iter(claimed), None)
 
     async def dequeue_many_rollouts(
         self,

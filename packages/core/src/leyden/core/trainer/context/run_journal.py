@@ -1,6 +1,5 @@
 """Journal of a run: records its results in the run's folder, store and report, on the display and in trackers."""
 
-import asyncio
 import math
 import time
 from collections import Counter
@@ -22,7 +21,7 @@ from leyden.core.trainer.rollouts.collector import Collected
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.model_selection import ModelSelection
 from leyden.core.trainer.run_folder.report import HeldOutResult, KeptVersion, PolicyTotals, RaisedAlert, RunReport
-from leyden.core.trainer.run_folder.run_sync import StoreSync
+from leyden.core.trainer.run_folder.run_sync import StoreSync, status_after
 from leyden.core.trainer.run_folder.sharing.artifact_sync import ArtifactSync
 from leyden.core.trainer.run_folder.sharing.artifacts import Artifacts, url_of_run
 from leyden.core.trainer.run_folder.timing import TimeUsage
@@ -105,8 +104,7 @@ class RunJournal:
             yield
         except BaseException as error:
             if self._store_sync is not None:
-                stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
-                await self._store_sync.end_badly("stopped" if stopped else "failed")
+                await self._store_sync.end_badly(status_after(error))
             if self._artifact_sync is not None:
                 await self._artifact_sync.end_badly()
             raise

@@ -20,9 +20,7 @@ from leyden.core.policy.checkpoints.atomic import remove_unfinished, replaced_fo
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.export.rows import RECORDS, ROWS, RolloutOutcome, Table, has_candidates, record_rows
 from leyden.core.trainer.export.table_files import FORMATS, Format, RowFile, check_installed, open_files
-from leyden.core.trainer.rollouts.offline import locate, run_of
-from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation
+from leyden.core.trainer.rollouts.offline import located
 from leyden.core.trainer.why.reading import run_facts_of
 from leyden.core.trainer.why.trained_or_reason import RunFacts, explain
 
@@ -74,7 +72,7 @@ async def export_run(
     check_installed(format)
     target = Path(to)
     making = _folder(target, replace)
-    location, run = await asyncio.to_thread(_found, source, Path(runs))
+    location, run = await asyncio.to_thread(located, source, Path(runs))
     facts = run_facts_of(run)
     # The clock stands still: reading a store must not time out attempts that are running in it.
     store = await location.open(clock=lambda: 0.0)
@@ -112,11 +110,6 @@ async def export_run(
     finally:
         await store.close()
     return exported
-
-
-def _found(source: str, runs: Path) -> tuple[StoreLocation, RunFolder | None]:
-    """Return the store of a source, and the run that it belongs to, if that is known."""
-    return locate(source, runs), run_of(source, runs)
 
 
 def _chosen(what: Sequence[Table]) -> list[Table]:

@@ -50,15 +50,21 @@ ANSWERED_BY_OTHERS = frozenset({UPSTREAM, FROZEN})
 
 
 def locate(source: str, runs: Path) -> StoreLocation:
-    """Return the store of `source`: the URI of a store, or the folder, the name or the address URI#RUN of a run.
+    """Return the store of `source`; see `located`."""
+    return located(source, runs)[0]
 
-    Raises UsageError if no store exists. Finding a run by its address starts an event loop of its own.
+
+def located(source: str, runs: Path) -> tuple[StoreLocation, RunFolder | None]:
+    """Return the store of `source`, and the run that its rollouts belong to, or None if unknown.
+
+    `source` is the URI of a store, or the folder, the name or the address URI#RUN of a run. Raises UsageError if no
+    store exists. Finding a run by its address starts an event loop of its own.
     """
     run = run_of(source, runs)
     location = StoreLocation(source) if run is None else run.store_location
     if not location.exists and location.uri.startswith("sqlite:"):
         raise UsageError(f"there is no store {file_of(location.uri)}, which {mask_text(source)} names")
-    return location
+    return location, run
 
 
 def run_of(source: str, runs: Path) -> RunFolder | None:

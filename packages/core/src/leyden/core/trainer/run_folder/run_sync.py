@@ -4,6 +4,7 @@ A run is resumed from its folder; the store follows the folder step by step. Sto
 folder are removed when the next session begins.
 """
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -121,6 +122,11 @@ class StoreSync:
                 await self._store.update_run(self._run_id, status=status)
         except (StoreError, OSError) as error:
             logger.warning("run %s: its status %s could not be stored: %s", self._run_id, status, error)
+
+
+def status_after(error: BaseException) -> RunStatus:
+    """Return the status of a run whose session was ended by `error`."""
+    return "stopped" if isinstance(error, asyncio.CancelledError | KeyboardInterrupt) else "failed"
 
 
 def step_metrics(line: Mapping[str, Any]) -> StepMetrics:

@@ -22,12 +22,11 @@ import msgspec
 from leyden.core.errors import RunError, UsageError
 from leyden.core.masking import mask_text
 from leyden.core.policy.checkpoints.atomic import replace_file, whole_folder
+from leyden.core.store.open import SCHEMES
 from leyden.core.trainer.run_folder.sharing.snapshot import PART, STAMP, SnapshotFile
 
 LIST = "run.json"
 OBJECTS = "objects"
-STORES = frozenset({"sqlite", "postgresql", "redis", "rediss", "redis+unix", "http", "https", "memory", "shard"})
-"""Schemes of the URIs of stores, which are not URLs of artifacts."""
 log = logging.getLogger(__name__)
 
 
@@ -63,7 +62,7 @@ class Artifacts:
     @staticmethod
     def is_at(uri: str) -> bool:
         """Whether a URI is a URL of artifacts, by its scheme."""
-        return uri.partition("://")[0] not in STORES
+        return uri.partition("://")[0] not in SCHEMES
 
     def listing(self) -> Listing | None:
         """Return the files of the copy; None if there is none. Raises RunError if it cannot be read."""
@@ -216,14 +215,14 @@ def _free(path: Path) -> Path:
 
 
 def _checked_name(name: str) -> str:
-    """Return the name of a run's folder. Raises RunError if it could be a path elsewhere."""
+    """Return the name of a run's folder. Raises RunError if it could be the path of another folder."""
     if name != Path(name).name or name in ("", ".", ".."):
         raise RunError(f"the list of artifacts has a name that no run can have: {name!r}")
     return name
 
 
 def _inside(folder: Path, path: str) -> Path:
-    """Return the path of a file below `folder`. Raises RunError if it would be elsewhere."""
+    """Return the path of a file below `folder`. Raises RunError if it would be outside."""
     target = folder / path
     if Path(path).is_absolute() or ".." in Path(path).parts:
         raise RunError(f"the list of artifacts names a file outside the run's folder: {path}")

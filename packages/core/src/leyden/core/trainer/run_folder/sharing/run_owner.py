@@ -19,6 +19,8 @@ from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.rollouts.interrupted import set_aside
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.run_lock import is_locked
+from leyden.core.trainer.run_folder.run_sync import status_after
+from leyden.core.trainer.run_folder.sharing.artifact_sync import check_continuing
 from leyden.core.trainer.run_folder.sharing.artifacts import url_of_run
 from leyden.core.trainer.run_folder.sharing.shared_runs import FOLDER, HOST, place_of_run
 from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation
@@ -32,12 +34,15 @@ log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def owned(folder: RunFolder, config: RunConfig) -> AsyncGenerator[None]:
-    """Context manager: makes this process the owner of a run of a shared store; other runs are left alone.
+    """Context manager: lets this process alone train a run, from which it sets unfinished rollouts aside.
 
-    Raises RunError if another process trains the run.
+    A lock has the folder already; this concerns what other machines may have: the store and the artifacts. Raises
+    RunError if another process trains the run there, or has continued it.
     """
+    await asyncio.to_thread(check_continuing, folder, config.artifacts)
     location = folder.store_location
     if not location.queue or not location.is_kept:
+        await set_aside(location)
         yield
         return
     before = await _record(location)
@@ -90,9 +95,8 @@ def _check_owner(record: Run, folder: Path) -> None:
 
 async def _end_badly(store: LightningStore, run_id: str, error: BaseException) -> None:
     """Record that the session has ended, in case it ended before it recorded this itself."""
-    is_stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
     try:
-        await store.update_run(run_id, status="stopped" if is_stopped else "failed")
+        await store.update_run(run_id, status=status_after(error))
     except (StoreError, OSError) as second:
         log.info("the end of run %s could not be recorded: %s", run_id, second)
 
