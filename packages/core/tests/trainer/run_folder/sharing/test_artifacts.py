@@ -174,7 +174,8 @@ def test_a_damaged_or_forged_copy_is_refused(folder: Path, tmp_path: Path) -> No
             Artifacts(url).get_below(tmp_path / "there")
     listing.write_text(good)
     weights = max((tmp_path / "artifacts/objects").rglob("*"), key=lambda path: path.stat().st_size)
-    weights.write_bytes(b"x" + weights.read_bytes()[1:])
+    first, *_ = whole = weights.read_bytes()
+    weights.write_bytes(bytes([first ^ 1]) + whole[1:])
     with pytest.raises(RunError, match="damaged: weights has changed"):
         Artifacts(url).get_below(tmp_path / "there")
     assert not (tmp_path / "there/calc").exists()
