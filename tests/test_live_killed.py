@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_state import state_and_reason
+
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "calculator_langgraph"
 STEPS = 3
@@ -128,4 +131,16 @@ def test_when_the_agents_process_is_killed_learning_ends_by_itself(start: Start,
     parent.kill()
     parent.communicate()
     wait_until(lambda: not alive(child), "learning goes on with nobody to run the agent")
+    assert_goes_on(start, tmp_path)
+
+
+def test_sigterm_to_the_learning_process_stops_the_run(start: Start, tmp_path: Path) -> None:
+    parent = start("fit")
+    wait_until(lambda: steps_taken(tmp_path), "no step was taken")
+    child = learner(parent)
+    assert child is not None
+    os.kill(child, signal.SIGTERM)
+    _, said = parent.communicate(timeout=PATIENCE_SECONDS)
+    assert parent.returncode == 1 and "ended with code 143" in said, said
+    assert state_and_reason(RunFolder(tmp_path / "live")) == ("stopped", "requested by SIGTERM")
     assert_goes_on(start, tmp_path)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from leyden.console.runs.metrics_file import MetricsFile, last_lines
+from leyden.console.runs.metrics_file import MetricsFile
 
 
 def test_lines_are_read_as_the_file_grows(tmp_path: Path) -> None:
@@ -40,14 +40,3 @@ def test_a_damaged_line_hides_no_other(tmp_path: Path) -> None:
     path.write_bytes(b'{"step": 1}\n{"ste\x00\n[1]\n{"step": "x"}\n{}\n\xff\n{"step": 2}\n')
 
     assert [line["step"] for line in MetricsFile(path).lines().lines] == [1, 2]
-
-
-def test_the_last_lines_of_a_long_file_are_whole(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(f'{{"step": {step}}}\n' for step in range(1000)))
-
-    found = [line["step"] for line in last_lines(path, size=100)]
-
-    assert found == list(range(1000 - len(found), 1000))
-    assert 5 <= len(found) <= 8
-    assert last_lines(tmp_path / "missing") == []

@@ -97,3 +97,17 @@ def test_a_report_and_a_failure_before_the_first_step_count_first(folder: RunFol
 
     folder.note_failure(RunError("the check failed"))
     assert state_and_reason(folder) == ("ended before its first step", "the check failed")
+
+
+def test_a_finished_run_that_went_on_and_was_killed_is_not_finished(folder: RunFolder) -> None:
+    folder.metrics_file.write_text('{"step": 3}\n')
+    folder.write_report(RunReport(name="r", seed=0, steps=3))
+    session(folder, None)
+    assert state_and_reason(folder) == ("finished", None)  # nothing came of the second session
+
+    folder.metrics_file.write_text('{"step": 3}\n{"step": 4}\n')
+    assert state_and_reason(folder) == ("interrupted", KILLED)
+
+    with pytest.raises(KeyboardInterrupt):
+        session(folder, KeyboardInterrupt())
+    assert state_and_reason(folder) == ("stopped", "requested by Ctrl-C")

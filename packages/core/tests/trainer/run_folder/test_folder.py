@@ -117,3 +117,14 @@ def test_a_store_that_does_not_exist_has_no_run_and_its_password_is_not_shown(tm
     with pytest.raises(UsageError) as raised:
         RunFolder.open(tmp_path, "postgresql://me:secret@127.0.0.1:9/db#calc")
     assert "secret" not in str(raised.value)
+
+
+def test_the_last_metrics_of_a_long_file_are_whole(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    assert folder.last_metrics() == []
+    folder.metrics_file.write_text("".join(f'{{"step": {step}}}\n' for step in range(1000)))
+
+    found = [line["step"] for line in folder.last_metrics(size=100)]
+
+    assert found == list(range(1000 - len(found), 1000))
+    assert 5 <= len(found) <= 8

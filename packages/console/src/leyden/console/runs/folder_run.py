@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from leyden.console.runs.folder_facts import FolderFacts, changed, end_files
-from leyden.console.runs.metrics_file import Line, MetricsFile, MetricsLines, last_lines
+from leyden.console.runs.metrics_file import Line, MetricsFile, MetricsLines
 from leyden.console.runs.run import Command, HeldOut, Run, RunItem, Version, held_out_of
 from leyden.core.errors import RunError
 from leyden.core.masking import mask_text
@@ -59,7 +59,7 @@ class FolderRun(Run):
 
     def _read_item(self, key: str, *, in_use: bool) -> RunItem:
         folder, config, report = self._folder, self._read_settings(_LISTED), self._folder.report()
-        lines = last_lines(folder.metrics_file)
+        lines = folder.last_metrics()
         steps = [line for line in lines if "reward" in line and "alert" not in line]
         last: Mapping[str, Any] = steps[-1] if steps else {}
         state, reason = state_and_reason(folder, in_use=in_use)

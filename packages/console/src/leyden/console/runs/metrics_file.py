@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from leyden.core.trainer.run_folder.folder import decoded_metrics
 
 Line = dict[str, Any]
 
@@ -42,34 +42,10 @@ class MetricsFile:
                 file.seek(self._read)
                 whole, newline, _ = file.read().rpartition(b"\n")
             self._read += len(whole) + len(newline)
-            self._found.lines += [line for raw in whole.split(b"\n") if (line := _decoded(raw)) is not None]
+            self._found.lines += [line for raw in whole.split(b"\n") if (line := decoded_metrics(raw)) is not None]
         return self._found
 
     def _forget(self) -> None:
         self._read, self._inode = 0, 0
         self._rewritten += 1
         self._found = MetricsLines(generation=str(self._rewritten))
-
-
-def _decoded(raw: bytes) -> Line | None:
-    """Return a line as a dictionary; None for one that is damaged, or has no step."""
-    try:
-        line = msgspec.json.decode(raw, type=dict[str, Any]) if raw else {}
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-    return line if isinstance(line.get("step"), int) else None
-
-
-def last_lines(path: Path, size: int = 1 << 16) -> list[Line]:
-    """Return the complete lines in the last `size` bytes of a file; none if it does not exist."""
-    try:
-        with path.open("rb") as file:
-            end = file.seek(0, 2)
-            file.seek(max(0, end - size))
-            raw = file.read()
-    except FileNotFoundError:
-        return []
-    lines = raw.split(b"\n")[:-1]
-    if end > size:
-        lines = lines[1:]
-    return [line for one in lines if (line := _decoded(one)) is not None]

@@ -59,8 +59,8 @@ def state_and_reason(folder: RunFolder, *, in_use: bool | None = None) -> tuple[
         return "running", None
     if (failure := folder.failure()) is not None:
         return "ended before its first step", failure
-    if (report := folder.report()) is not None:
-        return "finished", report.stopped_early
+    if (report := folder.report()) is not None and _last_step(folder) <= report.steps:
+        return "finished", report.stopped_early  # else a later session has gone on since, and has written no report
     if (stop := folder.session_stop()) is not None:
         return "stopped", stop
     if (error := folder.session_error()) is not None:
@@ -71,3 +71,7 @@ def state_and_reason(folder: RunFolder, *, in_use: bool | None = None) -> tuple[
     if not holder.is_here():
         return "not finished", ELSEWHERE.format(pid=holder.pid, host=holder.host)
     return "interrupted", KILLED
+
+
+def _last_step(folder: RunFolder) -> int:
+    return max((line["step"] for line in folder.last_metrics()), default=0)

@@ -12,17 +12,18 @@ from pathlib import Path
 from leyden.core import errors
 from leyden.core.policy.repeatable import repeatable
 from leyden.core.trainer.agents.local import parent_agents, send_to_parent
-from leyden.core.trainer.event_loop import run_loop
+from leyden.core.trainer.event_loop import Terminated, ended_by_sigterm, run_loop
 from leyden.core.trainer.monitoring.display import make_display
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_state import end_recorded
 from leyden.core.trainer.session import check, train
 
 INTERRUPTED = 130
+TERMINATED = 143
 
 
 def main(arguments: list[str]) -> int:
-    """Run one session; the exit code is 0, 1 after an error was sent through the pipe, or 130 after Ctrl-C."""
+    """Run one session; the exit code is 0, 1 after an error was sent through the pipe, 130 after Ctrl-C, or 143 after SIGTERM."""
     work = {"train": train, "check": check}[arguments[0]]
     path, descriptor, shown, parent = Path(arguments[1]), int(arguments[2]), arguments[3], int(arguments[4])
     folder, config = RunFolder.open(path.parent, path.name)
@@ -30,12 +31,15 @@ def main(arguments: list[str]) -> int:
     display = make_display(quiet=shown == "quiet", json=shown == "json")
     try:
         with folder.locked(), end_recorded(folder), repeatable(config.deterministic):
-            run_loop(work(folder, config, parent_agents(descriptor, parent), display, resources))
+            session = work(folder, config, parent_agents(descriptor, parent), display, resources)
+            run_loop(ended_by_sigterm(session))
     except errors.LeydenError as error:
         send_to_parent(descriptor, {"error": {"class": type(error).__name__, "message": str(error)}})
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
+    except Terminated:
+        return TERMINATED
     send_to_parent(descriptor, {"done": True})
     return 0
 

@@ -269,6 +269,17 @@ class RunFolder:
         """Return all complete lines of `metrics.jsonl`; a line cut off by a crash is left out."""
         return [msgspec.json.decode(line) for line in _whole_lines(self.metrics_file)]
 
+    def last_metrics(self, size: int = 1 << 16) -> list[Metrics]:
+        """Return the complete lines in the last `size` bytes of `metrics.jsonl`, without damaged ones."""
+        try:
+            with self.metrics_file.open("rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(0, end - size))
+                lines = file.read().split(b"\n")[:-1]
+        except FileNotFoundError:
+            return []
+        return [line for raw in lines[end > size :] if (line := decoded_metrics(raw)) is not None]
+
     def append_learned(self, step: int, accounts: Sequence[Account]) -> None:
         """Append a line to `learned.jsonl` for each account of a batch that was collected for `step`."""
         if accounts:
@@ -339,6 +350,15 @@ def _append(path: Path, lines: Sequence[bytes]) -> None:
         file.write(b"".join(line + b"\n" for line in lines))
         file.flush()
         os.fsync(file.fileno())
+
+
+def decoded_metrics(raw: bytes) -> Metrics | None:
+    """Return a line of `metrics.jsonl`; None for one that is damaged, or has no step."""
+    try:
+        line = msgspec.json.decode(raw, type=dict[str, Any]) if raw else {}
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return line if isinstance(line.get("step"), int) else None
 
 
 def _whole_lines(path: Path) -> list[bytes]:
