@@ -23,7 +23,10 @@ TERMINATED = 143
 
 
 def main(arguments: list[str]) -> int:
-    """Run one session; the exit code is 0, 1 after an error was sent through the pipe, 130 after Ctrl-C, or 143 after SIGTERM."""
+    """Run one session, and return the exit code.
+
+    The code is 0, 1 after an error was sent through the pipe, 130 after Ctrl-C, or 143 after SIGTERM.
+    """
     work = {"train": train, "check": check}[arguments[0]]
     path, descriptor, shown, parent = Path(arguments[1]), int(arguments[2]), arguments[3], int(arguments[4])
     folder, config = RunFolder.open(path.parent, path.name)
