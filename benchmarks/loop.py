@@ -9,7 +9,8 @@ lives in an environment of its own, and is measured as its documentation sets it
 
 `--policy` takes a larger policy that already earns rewards, such as SmolLM2-135M after a warm start: `python
 scripts/record_expert.py calculator --store sqlite:///expert.db`, then `leyden train --algorithm sft --set spans=…`.
-`--sides` limits which sides are measured.
+`--stores postgresql redis` adds the defaults with the run's store on a server of this machine, which is as durable as a
+store asks it to be; the defaults themselves have a SQLite file. `--sides` limits which sides are measured.
 
 Sides take turns, each run a fresh process, so that a busy machine slows all; starting up and the first steps are not
 counted. Without `--peer-python` ours alone is measured.
@@ -26,14 +27,16 @@ import json
 import re
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast, get_args
 
 from steps.meter import Step
-from steps.sides import Ours, Plan, Trl, our_sides, trl_sides
+from steps.sides import Ours, Plan, Trl, our_sides, store_sides, trl_sides
 from steps.task import TOOL, messages_of
+from stores.places import SHARED, new_uris
 
 from leyden.core.engine.base import EnginePrecision
 from leyden.core.trainer.rollouts.tasks import batch, load_tasks
@@ -158,16 +161,16 @@ def show(rows: dict[str, dict[str, float]]) -> None:
         )
 
 
-def ratios(rows: dict[str, dict[str, float]], ours: Sequence[str]) -> dict[str, dict[str, float]]:
+def ratios(rows: dict[str, dict[str, float]], ours: Sequence[str], peers: Sequence[str]) -> dict[str, dict[str, float]]:
     """How many times as fast each of ours is as each peer: in rollouts a second, and in rollouts a CPU second."""
     return {
         f"{mine} over {peer}": {
-            "rollouts_per_s": rows[mine]["rollouts_per_s"] / row["rollouts_per_s"],
-            "rollouts_per_cpu_s": row["cpu_seconds"] / rows[mine]["cpu_seconds"],
+            "rollouts_per_s": rows[mine]["rollouts_per_s"] / rows[peer]["rollouts_per_s"],
+            "rollouts_per_cpu_s": rows[peer]["cpu_seconds"] / rows[mine]["cpu_seconds"],
         }
         for mine in ours
-        for peer, row in rows.items()
-        if peer not in ours
+        for peer in peers
+        if mine in rows and peer in rows
     }
 
 
@@ -186,26 +189,34 @@ def main() -> None:
     parser.add_argument(
         "--update-precision", choices=("float32", "bfloat16"), default="float32", help="of our sides and of TRL, tuned"
     )
+    parser.add_argument("--stores", nargs="*", choices=SHARED, default=[], help="of our further sides")
     parser.add_argument("--sides", default="", metavar="REGEX", help="measure only those whose name it finds")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     arguments.policy = arguments.policy.resolve()
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as servers:
+        new = {name: servers.enter_context(new_uris(name, Path(folder))) for name in arguments.stores}
+        measure(arguments, {name: new_uri() for name, new_uri in new.items()})
+
+
+def measure(arguments: argparse.Namespace, stores: Mapping[str, str]) -> None:
+    """Run the comparison, with the defaults on `stores`, too, which are given by name and URI."""
     plan = make_plan(arguments)
     rollouts = plan.tasks_per_step * plan.group_size
     precision = arguments.update_precision
     options = ("--engine-precision", arguments.engine_precision, "--set", f"precision={precision}")
-    ours, peer = our_sides(rollouts, options), arguments.peer_python
+    ours, elsewhere, peer = our_sides(rollouts, options), store_sides(stores, options), arguments.peer_python
     peers = trl_sides(peer.absolute(), rollouts, bfloat16=precision == "bfloat16") if peer else []
-    sides = [side for side in (*ours, *peers) if re.search(arguments.sides, side.name)]
+    sides = [side for side in (*ours, *elsewhere, *peers) if re.search(arguments.sides, side.name)]
     if not sides:
-        raise SystemExit(
-            f"--sides {arguments.sides!r} finds none of: {', '.join(side.name for side in (*ours, *peers))}"
-        )
+        names = ", ".join(side.name for side in (*ours, *elsewhere, *peers))
+        raise SystemExit(f"--sides {arguments.sides!r} finds none of: {names}")
     found = compare(sides, plan, arguments.rounds, arguments.warm_up)
     same_prompts(found)
     rows = {name: summary(runs) for name, runs in found.items()}
     show(rows)
-    compared = ratios(rows, [side.name for side in ours if side.name in rows])
+    compared = ratios(rows, [side.name for side in ours], [side.name for side in peers])
+    compared |= ratios(rows, [side.name for side in elsewhere], [ours[0].name])
     for pair, ratio in compared.items():
         print(
             f"{pair:<48}{ratio['rollouts_per_s']:8.2f} x rollouts/s{ratio['rollouts_per_cpu_s']:8.2f} x rollouts/CPU s"

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,11 @@ def our_sides(rollouts: int, common: tuple[str, ...] = ()) -> list[Ours]:
             ahead=1,
         ),
     ]
+
+
+def store_sides(uris: Mapping[str, str], common: tuple[str, ...] = ()) -> list[Ours]:
+    """The defaults with the run's store on each of some servers, by name."""
+    return [Ours(name=f"Leyden, {name}", options=(*common, "--store", uri)) for name, uri in uris.items()]
 
 
 def trl_sides(python: Path, rollouts: int, *, bfloat16: bool = False) -> list[Trl]:
