@@ -28,13 +28,20 @@ Arguments = Callable[..., list[str]]
 REWARD = "examples/calculator_langgraph/reward.py:score"
 
 pytestmark = [pytest.mark.timeout(600)]
-SHARED = [
-    pytest.param(name, marks=[pytest.mark.long] * (name != "sqlite") + [needs])
-    for name in BACKENDS
-    for needs in [pytest.mark.skipif(MISSING[name]() is not None, reason=str(MISSING[name]()))]
-]
 
-SHARED.append(pytest.param("shard", marks=pytest.mark.long))
+
+def kinds(*names: str) -> list[Any]:
+    """Parameters: kinds of stores. SQLite is in the short tests, too.
+
+    Each test has some kinds, and each kind several tests, as all of all would take a quarter of an hour. In
+    `scripts/kill_campaign.py --store KIND` and `scripts/store_results.py`, every kind does everything.
+    """
+    found: list[Any] = []
+    for name in names:
+        missing = MISSING[name]() if name in MISSING else None
+        marks = [pytest.mark.long] * (name != "sqlite") + [pytest.mark.skipif(missing is not None, reason=str(missing))]
+        found.append(pytest.param(name, marks=marks))
+    return found
 
 
 @pytest.fixture
@@ -73,7 +80,7 @@ async def stored(uri: str) -> tuple[dict[str, set[str]], dict[str, str]]:
         await opened.close()
 
 
-@pytest.mark.parametrize("store", SHARED, indirect=True)
+@pytest.mark.parametrize("store", kinds("sqlite", "redis", "http", "shard"), indirect=True)
 def test_two_runs_at_once_on_one_store_learn_what_each_learns_alone(
     start: Start, leyden: Leyden, train_arguments: Arguments, store: str, tmp_path: Path
 ) -> None:
@@ -100,7 +107,7 @@ def test_two_runs_at_once_on_one_store_learn_what_each_learns_alone(
     assert not (tmp_path / "one/store.db").exists()
 
 
-@pytest.mark.parametrize("store", SHARED, indirect=True)
+@pytest.mark.parametrize("store", kinds("sqlite", "postgresql", "shard"), indirect=True)
 def test_a_run_goes_on_and_is_looked_at_from_the_uri_alone_on_another_machine(
     leyden: Leyden, train_arguments: Arguments, store: str, tmp_path: Path
 ) -> None:
@@ -143,12 +150,10 @@ def test_a_run_goes_on_and_is_looked_at_from_the_uri_alone_on_another_machine(
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", sorted(BACKENDS))
+@pytest.mark.parametrize("kind", kinds("postgresql", "redis"))
 def test_a_run_on_a_shared_store_survives_its_driver_its_workers_and_the_stores_server(
     kind: str, tmp_path: Path
 ) -> None:
-    if (missing := MISSING[kind]()) is not None:
-        pytest.skip(missing)
     happened, wrong = kill_with_store(kind, tmp_path, 3, 1, lambda: None)
     assert not any(wrong.values()), wrong
     assert happened["drivers killed"] == happened["servers of the store killed"] == happened["workers killed"] == 1
