@@ -42,6 +42,7 @@ NEEDED: dict[tuple[str, ...], list[str]] = {
 MAY_BE_ZERO = {
     "base_rate",
     "candidate",
+    "drain",
     "eval_every",
     "idle_minutes",
     "learning_rate",

@@ -139,10 +139,12 @@ async def test_a_worker_with_a_running_rollout_is_drained_and_claims_nothing_mor
     async with run.pool(ScalingRule(least=3, most=3)) as (pool, _):
         workers = [rollout.attempt.worker_id for rollout in await claimed(run.store, 6)]
         await pool.resize(1)
-        for worker in {*workers}:  # one of the two rollouts of each worker ends
-            run.go(f"{workers.index(worker)}")
+        first = [workers.index(worker) for worker in {*workers}]  # one of the two rollouts of each worker ends
+        for number in first:
+            run.go(f"{number}")
+        await finished(run.store, [ids[number] for number in first])
         late = await run.enqueue(4, "late")
-        assert len(await claimed(run.store, 4)) == 4, "the worker that is kept has a place again"
+        assert len(await claimed(run.store, 4)) == 4, "only the worker that is kept has a place again"
         await asyncio.sleep(1.5)
         waiting = await run.store.query_rollouts(rollout_id_in=late, status_in=["queuing"])
         assert (len(waiting), len(pool.worker_ids)) == (3, 3), (

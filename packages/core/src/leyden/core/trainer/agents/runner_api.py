@@ -46,6 +46,7 @@ OFFER = "offer"
 """Item name of the offer in proofs."""
 WORKERS = "workers"
 """Item name of the number of workers in proofs."""
+WORKERS_PATH = "/workers"
 OUTDATED = (
     f"this run accepts proofs of its token (runner protocol {PROTOCOL}), not the token itself (protocol 1): update "
     f"leyden-core on the machine of leyden run to {version('leyden-core')}, as this run has it, or later"
@@ -133,7 +134,7 @@ class RunnerEndpoint:
                 return exchange
             return proof_check.answer(exchange, WorkerCounts(demand.wanted, demand.present))
 
-        return Router([Route("/offer", offer), Route("/standing", status), Route("/workers", workers)])
+        return Router([Route("/offer", offer), Route("/standing", status), Route(WORKERS_PATH, workers)])
 
     def _offer(self, store_token: str) -> Offer:
         return Offer(
