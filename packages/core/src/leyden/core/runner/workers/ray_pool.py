@@ -80,7 +80,11 @@ class RayPool:
 
     async def workers(self) -> list[str]:
         """Return the ids of the live workers in the store."""
-        return [worker for actor in list(self._actors.values()) for worker in await actor.workers()]
+        found: list[str] = []
+        for actor in list(self._actors.values()):
+            with contextlib.suppress(ActorLost):  # it has just ended
+                found += await actor.workers()
+        return found
 
     @property
     def size(self) -> int:
@@ -299,7 +303,7 @@ class _Actor:
                 async with asyncio.timeout(END_SECONDS):
                     last = await self._call("end")
                     if self._log_task is not None:
-                        await self._log_task
+                        await asyncio.wait({self._log_task})  # a call that is cancelled here is made once more
                 self._print(last)
             except (LeydenError, TimeoutError) as error:
                 logger.info("%s did not stop cleanly: %r", self, error)
