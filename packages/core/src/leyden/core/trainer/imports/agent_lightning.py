@@ -6,7 +6,7 @@ that no worker of the store claims those that had not ended.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -221,7 +221,7 @@ class _Import:
 def _origin(own: Rollout | None) -> dict[str, Any] | None:
     """Return what an earlier import has noted at a rollout; None if no import wrote it."""
     noted: Any = {} if own is None else own.metadata.get(ORIGIN)
-    return noted if isinstance(noted, dict) else None
+    return cast("dict[str, Any]", noted) if isinstance(noted, dict) else None
 
 
 def _with_origin(metadata: dict[str, Any] | None, **origin: Any) -> dict[str, Any]:

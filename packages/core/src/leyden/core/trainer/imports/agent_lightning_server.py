@@ -205,10 +205,10 @@ class AgentLightningServer:
         except msgspec.MsgspecError as error:
             raise LeydenError(f"{self.url} sent {path} that Agent Lightning 0.3 does not have: {error}") from None
 
-    async def _get(self, path: str, query: dict[str, str | int], tries: int = TRIES) -> bytes:
+    async def _get(self, path: str, query: dict[str, str | int], tries: int | None = None) -> bytes:
         assert self._session is not None  # opened as a context manager
         problem = ""
-        for left in reversed(range(tries)):
+        for left in reversed(range(TRIES if tries is None else tries)):
             try:
                 async with self._session.get(f"{self.url}{PREFIX}/{path}", params=query) as answer:
                     body = await answer.content.read(MOST_BYTES)

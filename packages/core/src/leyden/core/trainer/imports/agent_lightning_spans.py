@@ -165,11 +165,12 @@ def _number(value: object) -> float | None:
 def _with_call(span: Span, seen: set[str]) -> Span:
     """Return a span of a model call with the record of a call that another model answered.
 
-    `seen` has the ids of responses that earlier spans recorded. Spans without messages are unchanged.
+    `seen` has the ids of responses that earlier spans recorded. Spans without messages are unchanged, and so are those
+    from which an attribute of Leyden's gateway was removed.
     """
     messages = [_message(entry) for entry in _indexed(span.attributes, _PROMPT)]
     answers = [_message(entry) for entry in _indexed(span.attributes, _COMPLETION)]
-    if not messages or not answers:
+    if not messages or not answers or semconv.FORGED in span.attributes:
         return span
     response_id = span.text(semconv.RESPONSE_ID)
     if response_id is not None and response_id in seen:
