@@ -52,7 +52,7 @@ def call(agl: Any, rollout: Any, number: int, **changes: Any) -> Any:
     }
     if changes.pop("is_reward", False):
         attributes = {"agentops.entity.output": json.dumps({"type": "reward", "value": 0.25})}
-    given = {
+    given: dict[str, Any] = {
         "rollout_id": rollout.rollout_id,
         "attempt_id": rollout.attempt.attempt_id,
         "sequence_id": number,
@@ -122,7 +122,7 @@ async def fill(agl: Any, store: Any) -> None:
         "attributes": {"gen_ai.response.id": "chatcmpl-2"},
     }
     await store.add_span(call(agl, called, 3, **again))
-    odd = {
+    odd: dict[str, Any] = {
         "span_id": "not-hexadecimal",
         "attributes": {"leyden.prompt.token_ids": [7, 8], "leyden.policy.version": 3},
         "events": [{"name": "seen", "attributes": {"n": 1}, "timestamp": 1_760_000_003.0}],
