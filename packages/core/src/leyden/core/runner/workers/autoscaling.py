@@ -129,7 +129,7 @@ async def follow(pool: Pool, wanted: Callable[[int], Awaitable[int]]) -> None:
             logger.warning("the number of workers stays %d instead of %d: %s", pool.size, target, error)
             await asyncio.sleep(RETRY_SECONDS)
         if pool.size != size:
-            logger.info("the number of workers has changed from %d to %d", size, pool.size)
+            logger.warning("the number of workers has changed from %d to %d", size, pool.size)
 
 
 def share(wanted: int, present: int, own: int) -> int:
