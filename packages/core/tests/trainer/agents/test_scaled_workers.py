@@ -2,7 +2,9 @@
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator
+import os
+import signal
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from leyden.core.data.identity import mint
-from leyden.core.data.rollout import AttemptedRollout
+from leyden.core.data.rollout import AttemptedRollout, Rollout, RolloutConfig
 from leyden.core.gateway.app import Gateway
 from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.runner.workers import autoscaling
@@ -75,12 +77,19 @@ class Run:
         finally:
             await pool.stop()
 
-    async def enqueue(self, count: int, until: str) -> list[str]:
+    async def enqueue(self, count: int, until: str, config: RolloutConfig | None = None) -> list[str]:
         tasks = [{"folder": str(self.folder), "number": f"{until}-{number}", "until": until} for number in range(count)]
-        return [(await self.store.enqueue_rollout(task)).rollout_id for task in tasks]
+        return [(await self.store.enqueue_rollout(task, config=config)).rollout_id for task in tasks]
 
     def go(self, until: str) -> None:
         (self.folder / until).write_text("")
+
+    async def ran(self, count: int) -> list[Path]:
+        """The files of `count` tasks that have begun, each with the ids of the processes that ran it."""
+        async with asyncio.timeout(60):
+            while len(found := [path for path in self.folder.glob("ran-*") if path.read_text()]) < count:
+                await asyncio.sleep(0.05)
+        return found
 
     def runs(self) -> list[int]:
         """How often each task was run."""
@@ -158,6 +167,34 @@ async def test_a_worker_with_a_running_rollout_is_drained_and_claims_nothing_mor
     assert [rollout.attempt.worker_id for rollout in ended[:6]] == workers
     assert len({rollout.attempt.worker_id for rollout in ended[6:]}) == 1
     assert run.runs() == [1] * 10
+
+
+async def test_a_worker_that_dies_while_it_is_drained_is_not_replaced_and_its_rollouts_run_again(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    retry = RolloutConfig(max_attempts=2, unresponsive_seconds=1000.0, retry_condition=("unresponsive",))
+    ids = await run.enqueue(4, "first", retry)
+    async with run.pool(ScalingRule(least=2, most=2)) as (pool, _):
+        await claimed(run.store, 4)
+        await pool.resize(0)
+        assert pool.size == 0
+        pids = {path.read_text().split()[0] for path in await run.ran(4)}
+        os.kill(int(min(pids)), signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while len(await waiting(run.store)) < 4:
+                await asyncio.sleep(0.05)
+        run.go("first")
+        await becomes(pool, 0)
+        await pool.resize(1)
+        ended = await finished(run.store, ids)
+    assert {rollout.status for rollout in ended} == {"succeeded"}
+    # workers whose attempts share a process are stopped with it, and put their rollouts back
+    assert [rollout.attempt.sequence_id for rollout in ended] == [2, 2, 2, 2]
+    assert "was lost while it was being drained" in caplog.text
+
+
+async def waiting(store: LightningStore) -> Sequence[Rollout]:
+    return (await store.query_rollouts(status_in=["requeuing"])).items
 
 
 async def claimed(store: LightningStore, count: int) -> list[AttemptedRollout]:

@@ -245,7 +245,8 @@ class WorkerPool:
                 self._set_aside.discard(worker.worker_id)
                 why = "attempts no longer share a process"
             else:
-                logger.warning("worker %s is replaced: %s", worker.worker_id, why)
+                what = "was lost while it was being drained" if slot in self._draining else "is replaced"
+                logger.warning("worker %s %s: %s", worker.worker_id, what, why)
                 if self._shares(worker):
                     await self._isolate(worker, why)
                     why += SHARED
