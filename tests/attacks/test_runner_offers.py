@@ -249,7 +249,7 @@ async def test_a_recorded_request_is_refused(recorded: tuple[str, Recorded]) -> 
     """Somebody who has read a real request sends it again, and its proof for another question."""
     url, read = recorded
     async with aiohttp.ClientSession(base_url=url) as session:
-        for path in ("/runners/offer", "/runners/standing"):
+        for path in ("/runners/offer", "/runners/standing", "/runners/workers"):
             for _, proof in read.requests:
                 async with session.get(path, headers={"authorization": proof}) as answer:
                     assert answer.status == 401

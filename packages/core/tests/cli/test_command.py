@@ -33,6 +33,7 @@ NEEDED: dict[tuple[str, ...], list[str]] = {
     ("models", "serve"): ["r"],
     ("stop",): ["r"],
     ("policies", "fetch"): ["n"],
+    ("import", "agent-lightning"): ["http://127.0.0.1:9", "--to", "sqlite:///imported.db"],
     ("prompts", "find"): ["a.py:agent", "--tasks", "t.jsonl", "--endpoint", "http://127.0.0.1:9/v1"],
     ("prompts", "try"): ["a.py:agent", "--tasks", "t.jsonl", "--endpoint", "http://127.0.0.1:9/v1", "--b", "b.yaml"],
     ("prompts", "apply"): ["f"],
@@ -42,6 +43,7 @@ NEEDED: dict[tuple[str, ...], list[str]] = {
 MAY_BE_ZERO = {
     "base_rate",
     "candidate",
+    "drain",
     "eval_every",
     "idle_minutes",
     "learning_rate",

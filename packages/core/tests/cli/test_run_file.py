@@ -57,6 +57,7 @@ ALL = RunConfig(
     checkpoint_every=4,
     keep_checkpoints=6,
     threads=2,
+    max_workers=8,
     engine_precision="bfloat16",
     store="sqlite:////data/runs.db",
     artifacts="/data/copies",

@@ -10,6 +10,7 @@ from leyden.core.data.sampling import Sampling
 from leyden.core.errors import RunError, UsageError
 from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name, load_config, save_config
 from leyden.core.trainer.serving.endpoint import ModelEndpoint
+from leyden.core.trainer.trainer import Trainer
 
 FULL = RunConfig(
     name="full",
@@ -164,3 +165,20 @@ def test_calls_that_no_route_fits_have_a_policy(
     assert config.has_names == (policy != "p")
     save_config(config, tmp_path / "config.yaml")
     assert load_config(tmp_path / "config.yaml") == config
+
+
+def test_the_largest_number_of_workers_is_not_below_the_smallest() -> None:
+    assert RunConfig(name="run", policy="p", workers=2, max_workers=2).most_workers == 2
+    assert RunConfig(name="run", policy="p", workers=3).most_workers == 3
+    with pytest.raises(UsageError, match="max-workers 1 is below workers 2; workers is the smallest number"):
+        RunConfig(name="run", policy="p", workers=2, max_workers=1)
+    with pytest.raises(UsageError, match="max-workers must be at least 1, not 0"):
+        RunConfig(name="run", policy="p", max_workers=0)
+
+
+def test_a_live_object_has_one_process() -> None:
+    def agent(task: dict[str, str]) -> float:
+        return 1.0
+
+    with pytest.raises(UsageError, match="max_workers needs an agent given by import string"):
+        Trainer(policy="p", max_workers=2).fit(agent, [{"question": "?"}])

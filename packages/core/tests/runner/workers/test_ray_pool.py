@@ -22,15 +22,21 @@ from leyden.core.gateway.app import Gateway
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.runner.workers import ray_pool
+from leyden.core.runner.workers.autoscaling import ScalingRule, follow
 from leyden.core.runner.workers.ray_cluster import Cluster, ray_cluster
 from leyden.core.runner.workers.ray_pool import NoActorInTime, RayPool
 from leyden.core.runner.workers.spec import WorkerSpec
 from leyden.core.store.http.access import Access, new_machine
+from leyden.core.store.http.admission import RequestAdmission, ServerLimits
+from leyden.core.store.http.metrics import StoreMetrics
 from leyden.core.store.http.server import store_app
+from leyden.core.store.http.worker_presence import WorkerPresence
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.running import finished
 from leyden.core.testing.scripted_engine import ScriptedEngine
+from leyden.core.trainer.agents.worker_demand import WorkerDemand
+from leyden.core.trainer.config import RunConfig
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -54,6 +60,16 @@ async def asks(task):
     print("asked in", os.getpid())
     answer = await client.post("/chat/completions", json=CALL)
     return answer.json()["choices"][0]["message"]["content"]
+
+
+def runs_until(task):
+    folder = Path(task["folder"])
+    with open(folder / f"ran-{task['number']}", "a") as file:
+        file.write("ran\\n")
+    until = time.monotonic() + 200
+    while not (folder / "go").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    return "done"
 
 
 def waits_once(task):
@@ -103,12 +119,14 @@ def left_of_ray() -> list[str]:
 class Site:
     """A store and a gateway, up, and a way to start runners on Ray beside them."""
 
-    def __init__(self, folder: Path, url: str, store: MemoryStore) -> None:
-        self.url, self.store = url, store
+    def __init__(self, folder: Path, url: str, store: MemoryStore, presence: WorkerPresence) -> None:
+        self.url, self.store, self.presence = url, store, presence
         self.agents, self.log = folder / "agents.py", folder / "agents.log"
         self.agents.write_text(AGENTS)
 
-    def pool(self, cluster: Cluster, agent: str, size: int, hosts: int, cpus: float = 1.0) -> RayPool:
+    def pool(
+        self, cluster: Cluster, agent: str, size: int, hosts: int, cpus: float = 1.0, most: int | None = None
+    ) -> RayPool:
         spec = WorkerSpec(
             agent=f"{self.agents}:{agent}",
             store_url=f"{self.url}/store",
@@ -117,7 +135,7 @@ class Site:
             concurrency=4,
             log_file=str(self.log),
         )
-        return RayPool(cluster, spec, size, hosts=hosts, cpus=cpus, here_only=True)
+        return RayPool(cluster, spec, size, hosts=hosts, most=most, cpus=cpus, here_only=True)
 
     @contextlib.asynccontextmanager
     async def runners(self, *given: Any) -> AsyncGenerator[RayPool]:
@@ -131,14 +149,18 @@ class Site:
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncGenerator[Site]:
-    store, codec = MemoryStore(), ByteCodec()
+    store, codec, metrics = MemoryStore(), ByteCodec(), StoreMetrics(RequestAdmission(ServerLimits()))
     engine = ScriptedEngine(lambda request: codec.answer("hi"))
     stores = store_app(
-        store, authorize=ACCESS.is_trainer, agents=ACCESS.holder, attempt_token=functools.partial(mint, KEY)
+        store,
+        authorize=ACCESS.is_trainer,
+        agents=ACCESS.holder,
+        metrics=metrics,
+        attempt_token=functools.partial(mint, KEY),
     )
     policy = ServedPolicy(name="policy", engine=engine, codec=codec)
     server = GatewayServer(Gateway(store, policy, KEY, mounts={"/store": stores}).app)
-    yield Site(tmp_path, await server.start(), store)
+    yield Site(tmp_path, await server.start(), store, metrics.workers)
     await server.stop()
     await store.close()
 
@@ -188,6 +210,37 @@ async def test_a_killed_actor_is_replaced_and_its_attempts_are_given_up_at_once(
     assert all(attempt.worker_id == before[0] for attempt in claimed_last), claimed_last
     assert (first.worker_id, first.metadata["error"]["type"]) == (before[0], "WorkerDied")
     assert "is replaced" in caplog.text
+
+
+async def test_the_number_of_actors_follows_the_load_and_no_rollout_is_lost_or_run_twice(
+    cluster: Cluster, site: Site, tmp_path: Path
+) -> None:
+    config = RunConfig(name="train", policy="policy", workers=1, max_workers=4, concurrency=4)
+    rule = ScalingRule(least=1, most=4, out_after=1.0, in_after=5.0)
+    demand = WorkerDemand(config, site.store, site.presence, rule)
+    retry = RolloutConfig(max_attempts=2, unresponsive_seconds=1000.0, retry_condition=("unresponsive",))
+    tasks = [{"folder": str(tmp_path), "number": number} for number in range(20)]
+    ids = [(await site.store.enqueue_rollout(task, config=retry)).rollout_id for task in tasks]
+    async with demand.watched(), site.runners(cluster, "runs_until", 1, 1, 1.0, 4) as pool:
+        following = asyncio.create_task(follow(pool, demand.wanted_now))
+        await reaches(pool, 4)
+        (tmp_path / "go").write_text("")
+        ended = await finished(site.store, ids)
+        await reaches(pool, 1)
+        later = await site.store.enqueue_rollout({"folder": str(tmp_path), "number": 20})
+        ended += await finished(site.store, [later.rollout_id])
+        await pool.check()
+        following.cancel()
+    assert [(rollout.status, rollout.attempt.sequence_id) for rollout in ended] == [("succeeded", 1)] * 21
+    assert len({(rollout.attempt.worker_id or "").rpartition("-")[0] for rollout in ended}) == 4, "actors with one each"
+    assert [path.read_text() for path in tmp_path.glob("ran-*")] == ["ran\n"] * 21
+
+
+async def reaches(pool: RayPool, size: int) -> None:
+    """Wait until exactly `size` workers live."""
+    async with asyncio.timeout(120):
+        while not pool.size == len(await pool.workers()) == size:
+            await asyncio.sleep(0.2)
 
 
 def alive(pid: int) -> bool:

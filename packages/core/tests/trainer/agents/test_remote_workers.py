@@ -14,15 +14,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from leyden.core.data.rollout import AttemptedRollout
 from leyden.core.errors import LeydenError, UsageError
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.gateway.http.server import GatewayServer
+from leyden.core.runner.workers import autoscaling
+from leyden.core.runner.workers.autoscaling import ScalingRule
 from leyden.core.store.http.access import machine_name
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.running import finished, rewards_in
 from leyden.core.testing.scripted_engine import ScriptedEngine
-from leyden.core.trainer.agents import remote_workers
+from leyden.core.trainer.agents import remote_workers, runner_api, worker_demand
 from leyden.core.trainer.agents.placement import RunnerPlacement
 from leyden.core.trainer.agents.remote_workers import NoServer, RemoteWorkersPlan, work_for
 from leyden.core.trainer.agents.run_proof import PROOF, NonceIssuer, ProofExchange, read_challenge, same
@@ -32,6 +35,9 @@ from leyden.core.trainer.serving.address import open_gateway
 
 GIVEN = "the-token-of-the-run"
 AGENTS = """
+import time
+from pathlib import Path
+
 import httpx
 
 client = httpx.AsyncClient(base_url="https://api.openai.com/v1")
@@ -40,6 +46,13 @@ client = httpx.AsyncClient(base_url="https://api.openai.com/v1")
 async def asks(task):
     answer = await client.post("/chat/completions", json={"model": "m", "messages": [{"role": "user", "content": "?"}]})
     return answer.json()["choices"][0]["message"]["content"]
+
+
+def waits(task):
+    until = time.monotonic() + 100
+    while not Path(task).exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    return "ok"
 
 
 def score(task, result):
@@ -115,6 +128,87 @@ async def test_workers_stop_when_they_are_told_to(served_run: ServedRun) -> None
         await asyncio.wait_for(working, 30)
 
 
+@pytest.fixture
+def quick_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = ScalingRule(least=1, most=4, out_after=0.5, in_after=2.0)
+    monkeypatch.setattr(worker_demand, "scaling_rule", lambda config: rule)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    for module in (worker_demand, autoscaling):
+        monkeypatch.setattr(module, "LOOK_SECONDS", 0.1)
+
+
+async def present(url: str, count: int) -> None:
+    """Wait until the page of metrics shows `count` workers, and that as many are wanted."""
+    async with aiohttp.ClientSession() as session, asyncio.timeout(60):
+        while True:
+            async with session.get(f"{url}/metrics") as answer:
+                text = await answer.text()
+            if all(f'leyden_run_workers{name}{{run="run"}} {count}.0' in text for name in ("", "_wanted")):
+                return
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("quick_scaling", "quick_workers")
+async def test_the_number_of_workers_follows_the_load_of_the_run(served_run: ServedRun, tmp_path: Path) -> None:
+    messages, go = list[str](), tmp_path / "go"
+    async with served_run.serve(agent=f"{served_run.agents}:waits", concurrency=2) as url:
+        given = plan(url, workers=1, max_workers=3)
+        working = asyncio.create_task(work_for(given, messages.append, asyncio.Event()))
+        ids = [(await served_run.store.enqueue_rollout(str(go))).rollout_id for _ in range(20)]
+        async with asyncio.timeout(60):
+            while len(await served_run.store.query_rollouts(status_in=["preparing", "running"])) < 6:
+                await asyncio.sleep(0.1)
+        go.write_text("")
+        ended = await finished(served_run.store, ids)
+        await present(url, 1)
+    await asyncio.wait_for(working, 20)
+    assert [(rollout.status, rollout.attempt.sequence_id) for rollout in ended] == [("succeeded", 1)] * 20
+    assert len({rollout.attempt.worker_id for rollout in ended}) == 3
+    assert messages[0] == f"1 to 3 workers run {served_run.agents}:waits for run at {url}"
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("quick_workers")
+@pytest.mark.parametrize(("drain", "attempts"), [(60.0, 1), (0.5, 2)])
+async def test_a_stop_lets_rollouts_end_for_as_long_as_it_may(
+    served_run: ServedRun, tmp_path: Path, drain: float, attempts: int
+) -> None:
+    stopped, go = asyncio.Event(), tmp_path / "go"
+    async with served_run.serve(agent=f"{served_run.agents}:waits") as url:
+        rollout = await served_run.store.enqueue_rollout(str(go))
+        working = asyncio.create_task(work_for(plan(url, drain=drain), lambda text: None, stopped))
+        async with asyncio.timeout(30):
+            while not await served_run.store.query_rollouts(status_in=["running"]):
+                await asyncio.sleep(0.1)
+        stopped.set()
+        await asyncio.sleep(1.5)  # until no claim is in flight
+        later = await served_run.store.enqueue_rollout(str(go))
+        await asyncio.sleep(0.6)
+        go.write_text("")
+        await asyncio.wait_for(working, 30)
+        assert not isinstance(await served_run.store.get_rollout_by_id(later.rollout_id), AttemptedRollout)
+        if attempts == 1:
+            (ended,) = await finished(served_run.store, [rollout.rollout_id])
+            assert ended.status == "succeeded"
+        else:  # it was put back
+            assert len(await served_run.store.query_rollouts(status_in=["requeuing"])) == 1
+
+
+async def test_a_run_of_a_version_that_does_not_count_workers_is_named(
+    served_run: ServedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autoscaling, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(runner_api, "WORKERS_PATH", "/other")
+    async with served_run.serve() as url:
+        with pytest.raises(UsageError, match=r"does not report how many workers it needs: leave out --max-workers"):
+            await work_for(plan(url, max_workers=2), lambda text: None, asyncio.Event())
+
+
+def test_bounds_that_cannot_be_are_refused() -> None:
+    with pytest.raises(UsageError, match="max-workers 2 is below workers 3"):
+        plan("http://127.0.0.1:9", workers=3, max_workers=2)
+
+
 async def test_a_run_that_is_gone_for_too_long_is_an_error(
     served_run: ServedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +238,7 @@ async def test_the_desk_answers_nobody_without_a_proof_and_names_versions_to_old
     served_run: ServedRun, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with served_run.serve() as url, aiohttp.ClientSession() as session:
-        for path in ("offer", "standing"):
+        for path in ("offer", "standing", "workers"):
             async with session.get(f"{url}/runners/{path}") as answer:
                 assert (answer.status, await answer.text()) == (401, "prove that you have the run's token")
             for _ in range(2):

@@ -17,6 +17,7 @@ from leyden.core.cli.commands import (
     experiments,
     export,
     gateway,
+    imports,
     policies,
     quickstart,
     rescore,
@@ -61,6 +62,7 @@ app.command("rescore", cls=Command)(rescore.rescore)
 app.command("store", cls=Command)(store.store)
 app.command("export", cls=Command)(export.export)
 app.add_typer(experiments.app, name="experiments")
+app.add_typer(imports.app, name="import")
 app.add_typer(models.app, name="models")
 app.add_typer(prompts.app, name="prompts")
 app.add_typer(policies.app, name="policies")

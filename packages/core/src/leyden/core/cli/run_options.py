@@ -136,7 +136,10 @@ class RunOptions:
     predicate: Annotated[
         str | None, typer.Option(help="As --span-match, but by a function `predicate(span, above)`, as file.py:name.")
     ] = None
-    workers: Annotated[int, typer.Option(help="Agent processes.")] = 1
+    workers: Annotated[int, typer.Option(help="Agent processes; with --max-workers, the fewest.")] = 1
+    max_workers: Annotated[
+        int | None, typer.Option(help="Most agent processes; their number follows the load. [default: --workers]")
+    ] = None
     concurrency: Annotated[int, typer.Option(help="Rollouts at once in each agent process.")] = 64
     isolation: IsolationOption = "auto"
     runners: Annotated[
@@ -344,6 +347,7 @@ class RunOptions:
             "attribute_match": read_attribute_match(self.attribute_match or []),
             "predicate": self.predicate,
             "workers": self.workers,
+            "max_workers": self.max_workers,
             "concurrency": self.concurrency,
             "isolation": check_isolation(self.isolation),
             "timeout_seconds": self.timeout,

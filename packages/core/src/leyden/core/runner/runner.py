@@ -81,6 +81,7 @@ class Runner:
         self.finished = 0
         """Number of attempts that have run to their end."""
         self._running: dict[asyncio.Task[None], AttemptRun] = {}
+        self._draining = asyncio.Event()
 
     @property
     def running(self) -> int:
@@ -124,19 +125,20 @@ class Runner:
         """Return how many spans of an attempt the store refused, and the reason. None: the store refused no span."""
         return None if self._recorder is None else self._recorder.refused(attempt_id)
 
-    async def run_until(self, stopped: asyncio.Event) -> None:
-        """Claim and run rollouts until `stopped` is set.
+    async def run_until(self, stopped: asyncio.Event, draining: asyncio.Event | None = None) -> None:
+        """Claim and run rollouts until `stopped` is set. Then cancel running attempts and queue their rollouts again.
 
-        Then cancel running attempts and queue their rollouts again.
+        Once `draining` is set, claim no further rollout, and return when those that run have ended.
         """
-        stopping = asyncio.create_task(stopped.wait())
+        self._draining = draining or self._draining
+        stopping, drained = asyncio.create_task(stopped.wait()), asyncio.create_task(self._report_draining())
         heartbeats = asyncio.create_task(self._send_heartbeats())
         if self._fork_server is None:
             self.loop_watch = LoopWatch()
             self.loop_watch.start()
         try:
-            while not stopped.is_set():
-                free = self._max_running() - len(self._running)
+            while not stopped.is_set() and (self._running or not self._draining.is_set()):
+                free = 0 if self._draining.is_set() else self._max_running() - len(self._running)
                 if free <= 0:
                     timeout = None if self._is_warm() else LOOK_SECONDS
                     await asyncio.wait({*self._running, stopping}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -148,6 +150,7 @@ class Runner:
                     self._start(claimed)
         finally:
             stopping.cancel()
+            drained.cancel()
             heartbeats.cancel()
             await self._stop()
             await self._orphaned_attempts.stop()
@@ -175,7 +178,7 @@ class Runner:
     async def _claim(self, free: int, stopping: asyncio.Task[bool]) -> list[AttemptedRollout]:
         """Wait for work. A claim in flight is never cancelled, because the store may already have granted it."""
         pause = 0.1
-        while not stopping.done():
+        while not stopping.done() and not self._draining.is_set():
             try:
                 return await self.store.dequeue_many_rollouts(
                     limit=free, worker_id=self.config.worker_id, timeout=self.config.poll_seconds
@@ -239,10 +242,20 @@ class Runner:
             await asyncio.sleep(self.config.heartbeat_seconds)
 
     async def _update_worker(self) -> None:
-        stats: dict[str, Any] = {"running": len(self._running)}
+        stats: dict[str, Any] = {"running": len(self._running), "concurrency": self.config.concurrency}
+        if self._draining.is_set():
+            stats["draining"] = True
         if self.config.isolation:
             stats["isolation"] = self.config.isolation
         await self.store.update_worker(self.config.worker_id, heartbeat_stats=stats)
+
+    async def _report_draining(self) -> None:
+        """Report at once that no further rollout is claimed, so that others do not count on this worker."""
+        await self._draining.wait()
+        try:
+            await self._update_worker()
+        except Exception as error:
+            logger.warning("heartbeat failed: %r", error)
 
     async def _beat_all(self) -> None:
         await self._update_worker()

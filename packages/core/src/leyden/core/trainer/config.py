@@ -22,7 +22,7 @@ from leyden.core.gateway.calls.span_writer import SpanWriterLimits
 from leyden.core.masking import MASK, PASSWORD_IN_URL, mask_text, mask_values
 from leyden.core.policy.device import check_device_name
 from leyden.core.runner.user_code.loading import AgentReference
-from leyden.core.trainer.agents.placement import RunnerPlacement
+from leyden.core.trainer.agents.placement import RunnerPlacement, check_workers
 from leyden.core.trainer.monitoring.trackers import tracker_names
 from leyden.core.trainer.run_folder.sharing.store_location import recorded_uri
 from leyden.core.trainer.serving.endpoint import ModelEndpoint
@@ -93,7 +93,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     predicate: str | None = None
     """Import string of a function that receives a call's span and its ancestors."""
     workers: int = 1
-    """Number of agent processes."""
+    """Number of agent processes; with `max_workers`, the smallest number."""
+    max_workers: int | None = None
+    """Largest number of agent processes: between the two, the number follows the load. None: it does not change."""
     concurrency: int = 64
     """Number of concurrent rollouts in each agent process."""
     isolation: Isolation = "auto"
@@ -186,6 +188,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         self._check_evaluation()
         self._check_deterministic()
         self._check_engine()
+        check_workers(self.workers, self.max_workers)
         if self.sampling.temperature <= 0:
             raise UsageError("training needs a temperature above 0")
         if self.sampling.truncates and self.engine != "embedded":
@@ -200,6 +203,11 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if isinstance(self.policy, str):
             return dict.fromkeys(self.sides or (POLICY,), self.policy)
         return self.policy or {}
+
+    @property
+    def most_workers(self) -> int:
+        """The largest number of agent processes."""
+        return self.max_workers or self.workers
 
     @property
     def answering(self) -> tuple[str, ...]:

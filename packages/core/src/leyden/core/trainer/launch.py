@@ -385,6 +385,7 @@ def _agents(folder: RunFolder, config: RunConfig) -> AgentSide:
     plan = AgentPlan(
         **agent_fields(config),
         workers=config.workers,
+        max_workers=config.max_workers,
         examples=folder.task_examples(config),
         log_file=str(folder.worker_log),
     )

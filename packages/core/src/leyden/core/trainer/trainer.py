@@ -70,6 +70,8 @@ class Trainer:
         steps: Number of steps; by default what the algorithm names, else 25. The same is true of `timeout_seconds`,
             the time limit of an attempt, and 120.
         adapter: Older name of `select`. `TraceToMessages()` of the original selects every call.
+        max_workers: Largest number of processes of an agent given by import string. Their number then follows the
+            load, between `n_workers` and this. By default it does not change.
         policy: Model to train, or several by name. `routes` then maps calls to them.
         isolation: "auto" runs rollouts in forked processes of their own if they would share mutable state;
             "process" always forks, "shared" never does.
@@ -97,6 +99,7 @@ class Trainer:
         policy: str | Path | Mapping[str, str | Path] | None = None,
         n_runners: int = 64,
         n_workers: int = 1,
+        max_workers: int | None = None,
         isolation: Isolation = "auto",
         runners: RunnerPlacement | None = None,
         select: Mapping[str, Any] | None = None,
@@ -138,7 +141,7 @@ class Trainer:
     ) -> None:
         self.algorithm = algorithm or LightningRL()
         self.policy = _sources(policy)
-        self.n_runners, self.n_workers = n_runners, n_workers
+        self.n_runners, self.n_workers, self.max_workers = n_runners, n_workers, max_workers
         self.isolation: Isolation = check_isolation(isolation)
         self.runners = runners or RunnerPlacement()
         self.selection = _selection(select, adapter)
@@ -337,6 +340,11 @@ class Trainer:
 
         return described(self.store)
 
+    def _most_workers(self, agent: Any) -> int | None:
+        if self.max_workers is not None and not isinstance(agent, str):
+            raise UsageError("max_workers needs an agent given by import string: a live object runs in this process")
+        return self.max_workers
+
     def _where(self, agent: Any) -> RunnerPlacement:
         if self.runners.where != "local" and not isinstance(agent, str):
             raise UsageError(f"runners {self.runners.where} need an agent given by import string, as file.py:agent")
@@ -374,6 +382,7 @@ class Trainer:
             sampling=self.sampling,
             **self.selection,
             workers=self.n_workers,
+            max_workers=self._most_workers(agent),
             concurrency=self.n_runners,
             isolation=self.isolation,
             runners=self._where(agent),

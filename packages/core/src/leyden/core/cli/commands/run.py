@@ -31,7 +31,10 @@ def run_workers(
     ] = None,
     *,
     server: Annotated[str, typer.Option(help="Root URL of the run.")],
-    workers: Annotated[int, typer.Option(help="Agent processes.")] = 1,
+    workers: Annotated[int, typer.Option(help="Agent processes; with --max-workers, the fewest.")] = 1,
+    max_workers: Annotated[
+        int | None, typer.Option(help="Most agent processes; their number follows the load. [default: --workers]")
+    ] = None,
     concurrency: Annotated[
         int | None, typer.Option(help="Rollouts at once in each agent process. [default: the run's]")
     ] = None,
@@ -45,6 +48,7 @@ def run_workers(
     input: InputOption = None,
     hook: HookOption = None,
     patience: Annotated[float, typer.Option(help="Seconds to wait for a run that does not answer.")] = 600.0,
+    drain: Annotated[float, typer.Option(help="On SIGTERM, seconds that running rollouts have to end.")] = 0.0,
     trust_server: Annotated[
         bool,
         typer.Option("--trust-server", help="Use the agent, reward, input, hooks and --env that the server names."),
@@ -73,6 +77,7 @@ def run_workers(
         server=server,
         token=token,
         workers=workers,
+        max_workers=max_workers,
         agent=chosen_agent(agent, given_command(context)),
         reward=reward,
         reward_weights=read_reward_weights(reward_weight or []) or None,
@@ -82,6 +87,7 @@ def run_workers(
         concurrency=concurrency,
         isolation=None if isolation is None else check_isolation(isolation),
         patience=patience,
+        drain=drain,
         trust_server=trust_server,
         insecure=insecure,
     )

@@ -17,6 +17,8 @@ from leyden.core.errors import LeydenError
 from leyden.core.masking import mask_text
 from leyden.core.runner.workers.leftovers import end_descendants
 
+DRAIN = b"drain\n"
+"""Line of the parent, after the token: claim no further rollout, and end once the claimed ones have ended."""
 MESSAGE_CHARACTERS = 4000
 """Longest message of an error in a report."""
 
@@ -45,6 +47,8 @@ class WorkerHeartbeat(msgspec.Struct, frozen=True, tag="beat"):
 
     finished: int
     """Number of attempts that have run to their end."""
+    running: int = 0
+    """Number of attempts that run now."""
 
 
 WorkerReport = WorkerReady | WorkerRefused | WorkerHeartbeat
@@ -94,16 +98,19 @@ class ParentPipes:
         os.close(self._input)
         os.close(self._output)
 
-    def when_parent_ends(self, stop: Callable[[], object], *, grace_seconds: float) -> None:
+    def when_parent_ends(
+        self, stop: Callable[[], object], *, grace_seconds: float, drain: Callable[[], object] = bool
+    ) -> None:
         """Start a thread that waits for the parent's end.
 
-        It then calls `stop`, and ends the process after `grace_seconds` in any case.
+        It then calls `stop`, and ends the process after `grace_seconds` in any case. It calls `drain` when the parent
+        sends `DRAIN`.
         """
 
         def wait_for_parent() -> None:
             with contextlib.suppress(OSError):
-                while os.read(self._input, 4096):
-                    pass
+                while os.read(self._input, 4096):  # `DRAIN` is the only line that it sends
+                    drain()
             self._parent_ended = True
             stop()
             threading.Event().wait(grace_seconds)

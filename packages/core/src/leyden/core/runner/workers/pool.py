@@ -1,4 +1,4 @@
-"""`WorkerPool`: keeps a fixed number of worker processes alive.
+"""`WorkerPool`: keeps a number of worker processes alive, and changes it on request.
 
 When a worker dies, its attempts become `unresponsive` at once. The store can then give their rollouts to another worker
 where retries are allowed. Attempts may have shared the dead process, and one of them may have ended it. A retry in a
@@ -44,21 +44,25 @@ def worker_prefix(token: str, name: str | None) -> str:
 
 
 class WorkerPool:
-    """Pool of `size` workers that run the agent of `spec`, between `start` and `stop`.
+    """Pool of workers that run the agent of `spec`, between `start` and `stop`; `size` of them at the start.
 
     Worker ids begin with `worker-NAME-`; without a `name` the pool generates one. Where the spec's token belongs to a
     machine, ids begin with the machine's name, then `NAME-` if a name is given. Each worker then gets its own token.
-    The workers' output goes to the spec's `log_file`, masked.
+    The workers' output goes to the spec's `log_file`, masked. The pool never has more than `most` processes.
     """
 
-    def __init__(self, spec: WorkerSpec, size: int = 1, *, name: str | None = None) -> None:
-        self._size = size
+    def __init__(self, spec: WorkerSpec, size: int = 1, *, name: str | None = None, most: int | None = None) -> None:
+        self._size, self._most = size, most or size
         self._store = HttpStore(spec.store_url, spec.store_token)
         self._spec = msgspec.structs.replace(spec, python_path=(*spec.python_path, *filter(None, sys.path)))
         self._prefix = worker_prefix(spec.store_token, name)
         self._started = 0
         self._workers: dict[int, WorkerProcess] = {}
-        self._keep_alive_tasks: list[asyncio.Task[None]] = []
+        """Workers by their slot. A slot is that of one worker and of those that replace it."""
+        self._keep_alive_tasks: dict[int, asyncio.Task[None]] = {}
+        self._next_slot = size
+        self._draining = set[int]()
+        """Slots whose worker finishes its rollouts and is not replaced."""
         self._orphaned_attempts = OrphanedAttempts(self._store)
         if not isinstance(spec.agent, str):
             remember_words(list(spec.agent))
@@ -71,6 +75,47 @@ class WorkerPool:
     def worker_ids(self) -> list[str]:
         """Ids of the live workers in the store."""
         return [worker.worker_id for worker in self._workers.values()]
+
+    @property
+    def size(self) -> int:
+        """Number of workers that the pool keeps alive; those that are being drained are not counted."""
+        return len(self._keep_alive_tasks.keys() - self._draining)
+
+    @property
+    def running(self) -> int:
+        """Number of attempts that run, by the workers' last reports."""
+        return sum(worker.running for worker in self._workers.values())
+
+    async def resize(self, size: int) -> None:
+        """Start workers, or drain those with the fewest running attempts, until `size` workers claim rollouts.
+
+        A drained worker ends after its last attempt. Until then it counts as one of the `most` processes of the pool,
+        so a pool may reach a larger size only later. Returns when the new workers are ready. Raises LeydenError when
+        one cannot start; the others are kept.
+        """
+        slots = self._keep_alive_tasks.keys() - self._draining
+        surplus = sorted(slots, key=lambda slot: self._workers[slot].running if slot in self._workers else 0)
+        for slot in surplus[: max(len(slots) - size, 0)]:
+            self._draining.add(slot)
+            if slot in self._workers:
+                self._workers[slot].drain()
+        missing = min(size - len(slots), self._most - len(self._keep_alive_tasks))
+        if missing > 0 and self._broken is not None:
+            raise self._broken
+        added = range(self._next_slot, self._next_slot + max(missing, 0))
+        self._next_slot = added.stop
+        ended = await asyncio.gather(*(self._start_one(slot) for slot in added), return_exceptions=True)
+        for slot in added:
+            if slot in self._workers:
+                self._keep_alive_tasks[slot] = asyncio.create_task(self._keep_alive(slot))
+        for error in ended:
+            if isinstance(error, BaseException):
+                raise error
+
+    async def drained(self) -> None:
+        """Drain all workers, and return when each has ended."""
+        await self.resize(0)
+        await asyncio.gather(*self._keep_alive_tasks.values(), return_exceptions=True)
 
     async def start(self) -> None:
         """Start the workers and wait until each is ready.
@@ -93,7 +138,7 @@ class WorkerPool:
         if failures:
             await self.stop()
             raise failures[0]
-        self._keep_alive_tasks = [asyncio.create_task(self._keep_alive(slot)) for slot in range(self._size)]
+        self._keep_alive_tasks = {slot: asyncio.create_task(self._keep_alive(slot)) for slot in range(self._size)}
 
     async def check(self) -> None:
         """Raise LeydenError when no worker is alive and none can be started."""
@@ -102,9 +147,10 @@ class WorkerPool:
 
     async def stop(self) -> None:
         """Stop every worker. Their running rollouts go back to the queue. Takes about two seconds, at most five."""
-        for task in self._keep_alive_tasks:
+        tasks = list(self._keep_alive_tasks.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._keep_alive_tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._orphaned_attempts.stop()
         workers, self._workers = list(self._workers.values()), {}
         await asyncio.gather(*(worker.stop() for worker in workers))
@@ -179,22 +225,34 @@ class WorkerPool:
         await asyncio.gather(*(worker.stop() for worker in others))
 
     async def _keep_alive(self, slot: int) -> None:
-        """Replace the worker of one slot whenever it dies."""
+        """Replace the worker of one slot whenever it dies. Returns once it was drained, or cannot be replaced."""
+        try:
+            await self._replace_lost(slot)
+        finally:
+            del self._keep_alive_tasks[slot]
+            self._draining.discard(slot)
+
+    async def _replace_lost(self, slot: int) -> None:
         short_lives = 0
         while True:
             worker = self._workers[slot]
             why = await worker.ended()
             del self._workers[slot]
             await worker.kill()
+            if slot in self._draining and worker.ended_well:
+                return
             if worker.worker_id in self._set_aside:  # stopped by `_isolate`, which requeued its rollouts
                 self._set_aside.discard(worker.worker_id)
                 why = "attempts no longer share a process"
             else:
-                logger.warning("worker %s is replaced: %s", worker.worker_id, why)
+                what = "was lost while it was being drained" if slot in self._draining else "is replaced"
+                logger.warning("worker %s %s: %s", worker.worker_id, what, why)
                 if self._shares(worker):
                     await self._isolate(worker, why)
                     why += SHARED
             self._orphaned_attempts.sweep_worker(f"worker {worker.worker_id}", why, worker.worker_id.__eq__)
+            if slot in self._draining:
+                return
             short = worker.finished == 0 and time.monotonic() - worker.began < SHORT_LIFE_SECONDS
             short_lives = short_lives + 1 if short else 0
             if short_lives >= SHORT_LIVES:
@@ -208,3 +266,5 @@ class WorkerPool:
             except LeydenError as error:
                 self._broken = error
                 return
+            if slot in self._draining:
+                self._workers[slot].drain()

@@ -12,7 +12,7 @@ import msgspec
 from leyden.core import errors
 from leyden.core.errors import LeydenError, UsageError
 from leyden.core.masking import without_own_tokens
-from leyden.core.runner.workers.pipes import WorkerHeartbeat, WorkerReady, WorkerRefused, decode_report
+from leyden.core.runner.workers.pipes import DRAIN, WorkerHeartbeat, WorkerReady, WorkerRefused, decode_report
 from leyden.core.runner.workers.spec import WorkerSpec
 
 START_SECONDS = 120.0
@@ -33,6 +33,8 @@ class WorkerProcess:
         self.worker_id = spec.worker_id
         self.finished = 0
         """Number of attempts that the worker has run to their end, from its last `WorkerHeartbeat`."""
+        self.running = 0
+        """Number of attempts that it runs, from the same report."""
         self.ready: WorkerReady | None = None
         """The worker's first report, once the agent is loaded."""
         self.began = self._last_report = time.monotonic()
@@ -80,6 +82,11 @@ class WorkerProcess:
         """Whether the process is known to have ended."""
         return self._process.returncode is not None
 
+    @property
+    def ended_well(self) -> bool:
+        """Whether the process has ended by itself, without an error."""
+        return self._process.returncode == 0
+
     async def ended(self) -> str:
         """Wait until the worker has ended or its event loop is blocked. Returns the reason as text."""
         waiting = asyncio.create_task(self._process.wait())
@@ -96,6 +103,11 @@ class WorkerProcess:
         finally:
             waiting.cancel()
         return self._how_it_ended()
+
+    def drain(self) -> None:
+        """Request that the worker claims no further rollout, and ends once those that it has claimed have ended."""
+        if self._process.stdin is not None:
+            self._process.stdin.write(DRAIN)
 
     async def stop(self) -> None:
         """Send SIGTERM to the worker. Kill it when it does not end within `STOP_SECONDS`."""
@@ -148,7 +160,7 @@ class WorkerProcess:
             with contextlib.suppress(msgspec.MsgspecError):
                 report = decode_report(line)
                 if isinstance(report, WorkerHeartbeat):
-                    self.finished = report.finished
+                    self.finished, self.running = report.finished, report.running
                 elif not self._first.done():
                     self._first.set_result(report)
 

@@ -1,5 +1,7 @@
 """`RayPool`: workers on the nodes of a Ray cluster, hosted by actors.
 
+The number of workers changes by whole actors, because an actor reserves its processors when it starts.
+
 An actor runs a `RunnerHost`, so workers are kept alive, replaced and stopped as on one machine. When an actor or its
 node dies, its attempts become `unresponsive` at once. Another actor replaces it where there is room.
 """
@@ -46,6 +48,7 @@ class ActorLost(LeydenError):
 class RayPool:
     """Pool of `size` workers in `hosts` actors. Each actor requests `cpus` processors for each of its workers from Ray.
 
+    Further actors, up to `most` workers in total, have as many workers as the smallest of the first.
     With `here_only`, all actors are placed on this machine's node, because the run listens on its loopback address.
     """
 
@@ -56,22 +59,65 @@ class RayPool:
         size: int,
         *,
         hosts: int,
+        most: int | None = None,
         cpus: float = 1.0,
         here_only: bool = False,
     ) -> None:
         self._cluster, self._cpus, self._here_only = cluster, cpus, here_only
         self._spec = msgspec.structs.replace(spec, python_path=(*spec.python_path, *filter(None, sys.path)))
-        self._shares = [size // hosts + (slot < size % hosts) for slot in range(hosts)]
+        self._shares = {slot: size // hosts + (slot < size % hosts) for slot in range(hosts)}
+        """Number of workers of each slot. A slot is that of one actor and of those that replace it."""
+        self._least, self._most, self._unit = size, most or size, size // hosts
+        self._next_slot = hosts
         self._store = HttpStore(spec.store_url, spec.store_token)
         self._orphaned_attempts = OrphanedAttempts(self._store)
         self._actors: dict[int, _Actor] = {}
-        self._keep_alive_tasks: list[asyncio.Task[None]] = []
+        self._keep_alive_tasks: dict[int, asyncio.Task[None]] = {}
+        self._draining: dict[int, asyncio.Task[None]] = {}
+        """Slots whose actor finishes its rollouts and is not replaced, and the tasks that wait for its end."""
         self._broken: LeydenError | None = None
         self._last_seen = time.monotonic()
 
     async def workers(self) -> list[str]:
         """Return the ids of the live workers in the store."""
-        return [worker for actor in list(self._actors.values()) for worker in await actor.workers()]
+        found: list[str] = []
+        for actor in list(self._actors.values()):
+            with contextlib.suppress(ActorLost):  # it has just ended
+                found += await actor.workers()
+        return found
+
+    @property
+    def size(self) -> int:
+        """Number of workers of the actors that the pool keeps alive; drained actors are not counted."""
+        return sum(self._shares[slot] for slot in self._slots())
+
+    async def resize(self, size: int) -> None:
+        """Start actors, or drain those with the fewest running attempts, until about `size` workers claim rollouts.
+
+        The actors have at least `size` workers in total, if the pool's bound allows it. Drained actors count towards
+        the bound until they have ended. Returns when the new workers are ready. Raises NoActorInTime if Ray has no
+        room, and LeydenError if a worker cannot start; the others are kept.
+        """
+        running = {slot: await self._running(slot) for slot in self._slots()} if size < self.size else {}
+        for slot in sorted(running, key=running.__getitem__):
+            if self.size - self._shares[slot] >= max(size, self._least) and slot in self._actors:
+                self._draining[slot] = asyncio.create_task(self._drain(slot, self._actors[slot]))
+        added: list[int] = []
+        while (room := min(self._unit, self._most - sum(self._shares.values()))) > 0 and size > self.size + sum(
+            self._shares[slot] for slot in added
+        ):
+            self._shares[self._next_slot] = room
+            added.append(self._next_slot)
+            self._next_slot += 1
+        ended = await asyncio.gather(*(self._start_one(slot) for slot in added), return_exceptions=True)
+        for slot, error in zip(added, ended, strict=True):
+            if isinstance(error, BaseException):
+                del self._shares[slot]
+            else:
+                self._keep_alive_tasks[slot] = asyncio.create_task(self._keep_alive(slot))
+        for error in ended:
+            if isinstance(error, BaseException):
+                raise error
 
     async def start(self) -> None:
         """Start the actors and wait until the workers of each are ready.
@@ -79,12 +125,12 @@ class RayPool:
         Raises the UsageError of a worker, NoActorInTime when Ray has no room, or UsageError when a node cannot reach
         the run.
         """
-        starts = [self._start_one(slot) for slot in range(len(self._shares))]
+        starts = [self._start_one(slot) for slot in self._shares]
         failures = [e for e in await asyncio.gather(*starts, return_exceptions=True) if isinstance(e, BaseException)]
         if failures:
             await self.stop()
             raise failures[0]
-        self._keep_alive_tasks = [asyncio.create_task(self._keep_alive(slot)) for slot in range(len(self._shares))]
+        self._keep_alive_tasks = {slot: asyncio.create_task(self._keep_alive(slot)) for slot in self._shares}
 
     async def check(self) -> None:
         """Raise LeydenError when no worker is alive and none can be started.
@@ -101,9 +147,10 @@ class RayPool:
 
     async def stop(self) -> None:
         """Stop every worker. Their running rollouts go back to the queue."""
-        for task in self._keep_alive_tasks:
+        tasks = [*self._keep_alive_tasks.values(), *self._draining.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._keep_alive_tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         actors, self._actors = list(self._actors.values()), {}
         await asyncio.gather(*(actor.end() for actor in actors))
         await self._orphaned_attempts.stop()
@@ -117,6 +164,30 @@ class RayPool:
             await actor.end()
             raise
         self._actors[slot] = actor
+
+    def _slots(self) -> list[int]:
+        """Return the slots whose actors claim rollouts, or are being replaced."""
+        return [slot for slot in self._keep_alive_tasks if slot not in self._draining]
+
+    async def _running(self, slot: int) -> int:
+        """Return the number of attempts that the actor of a slot runs; 0 if it has none."""
+        actor = self._actors.get(slot)
+        with contextlib.suppress(LeydenError):
+            return 0 if actor is None else await actor.running()
+        return 0
+
+    async def _drain(self, slot: int, actor: "_Actor") -> None:
+        """Wait until the actor of a slot has finished its rollouts, and end it."""
+        keeping_alive = self._keep_alive_tasks.pop(slot)
+        keeping_alive.cancel()
+        await asyncio.gather(keeping_alive, return_exceptions=True)
+        try:
+            await actor.drain()
+        except ActorLost as error:
+            logger.warning("%s was lost while it finished its rollouts: %s", actor, error)
+            self._orphaned_attempts.sweep_worker(str(actor), str(error), actor.has_worker)
+        await actor.end()
+        del self._actors[slot], self._shares[slot], self._draining[slot]
 
     async def _keep_alive(self, slot: int) -> None:
         """Replace the actor of one slot whenever it dies."""
@@ -206,6 +277,14 @@ class _Actor:
         if self._log is not None:
             self._log_task = asyncio.create_task(self._copy_output())
 
+    async def running(self) -> int:
+        """Return the number of attempts that run."""
+        return await self._call("running")
+
+    async def drain(self) -> None:
+        """Wait until the claimed rollouts have ended, and the workers with them; no further ones are claimed."""
+        await self._call("drain")
+
     async def workers(self) -> list[str]:
         """Return the ids of the actor's live workers."""
         return await self._call("workers")
@@ -224,7 +303,7 @@ class _Actor:
                 async with asyncio.timeout(END_SECONDS):
                     last = await self._call("end")
                     if self._log_task is not None:
-                        await self._log_task
+                        await asyncio.wait({self._log_task})  # a call that is cancelled here is made once more
                 self._print(last)
             except (LeydenError, TimeoutError) as error:
                 logger.info("%s did not stop cleanly: %r", self, error)

@@ -65,6 +65,14 @@ class RunnerHost:
                 return str(error)
             await asyncio.sleep(LOOK_SECONDS)
 
+    async def running(self) -> int:
+        """Return the number of attempts that run."""
+        return self._started().running
+
+    async def drain(self) -> None:
+        """Claim no further rollout, and return when the claimed ones have ended and the workers with them."""
+        await self._started().drained()
+
     async def workers(self) -> list[str]:
         """Return the ids of the live workers in the store."""
         return self._started().worker_ids

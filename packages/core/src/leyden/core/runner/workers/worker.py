@@ -119,10 +119,14 @@ def _set_aside() -> None:
 async def _serve(
     spec: WorkerSpec, loaded: LoadedAgent, pipes: ParentPipes, ready: WorkerReady, fork_server: ForkServer | None
 ) -> None:
-    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    loop, stopped, draining = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
     loop.set_default_executor(AgentThreads())  # for sync agents: asyncio's own pool limits threads
     on_sigterm(stopped.set)
-    pipes.when_parent_ends(lambda: loop.call_soon_threadsafe(stopped.set), grace_seconds=GRACE_SECONDS)
+    pipes.when_parent_ends(
+        lambda: loop.call_soon_threadsafe(stopped.set),
+        grace_seconds=GRACE_SECONDS,
+        drain=lambda: loop.call_soon_threadsafe(draining.set),
+    )
     store = HttpStore(spec.store_url, spec.store_token)
     recorder = await start_recording(store.add_many_spans)
     config = RunnerConfig(
@@ -139,7 +143,7 @@ async def _serve(
     heartbeats = asyncio.create_task(_send_heartbeats(runner, pipes))
     server_watch = None if fork_server is None else asyncio.create_task(_stop_when_server_ends(fork_server, stopped))
     try:
-        await runner.run_until(stopped)
+        await runner.run_until(stopped, draining)
         if fork_server is not None and fork_server.gone.is_set():
             raise LeydenError("the fork server, which starts the agents' processes, has ended")
     finally:
@@ -160,7 +164,7 @@ async def _stop_when_server_ends(fork_server: ForkServer, stopped: asyncio.Event
 
 async def _send_heartbeats(runner: Runner, pipes: ParentPipes) -> None:
     while True:
-        pipes.send(WorkerHeartbeat(runner.finished))
+        pipes.send(WorkerHeartbeat(runner.finished, runner.running))
         await asyncio.sleep(HEARTBEAT_SECONDS)
 
 

@@ -12,6 +12,7 @@ from prometheus_client.core import Metric
 from leyden.core.data.rollout import AttemptedRollout, RolloutStatus
 from leyden.core.store.base import LightningStore
 from leyden.core.store.http.admission import RequestAdmission
+from leyden.core.store.http.worker_presence import WorkerPresence
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -31,6 +32,7 @@ class StoreMetrics:
 
     def __init__(self, admission: RequestAdmission) -> None:
         self.admission = admission
+        self.workers = WorkerPresence()
         self._registry = registry = CollectorRegistry()
         self._updated_at = float("-inf")
         self._of_call: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
@@ -75,6 +77,11 @@ class StoreMetrics:
                 lambda: admission.limits.scale_at,
             ),
             ("leyden_store_held_bytes", "Bytes of requests being read or processed.", lambda: admission.held),
+            (
+                "leyden_store_workers",
+                "Workers that claim rollouts from this server, by their heartbeats.",
+                lambda: len(self.workers.claiming()),
+            ),
         ):
             Gauge(name, about, registry=registry).set_function(value)
         Gauge(

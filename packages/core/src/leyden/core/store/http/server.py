@@ -317,6 +317,8 @@ class _Calls:
             self._metrics.stored(len(stored))
             if sender.minimal:
                 return BatchPartAnswer(200, sender.encode(numbers_of(spans, stored)))
+        elif method.name == "update_worker":
+            self._metrics.workers.heartbeat(result.worker_id, result.heartbeat_stats)
         elif method.name in _CLAIMS and result:
             claimed: list[AttemptedRollout] = [result] if method.name == "dequeue_rollout" else result
             self._metrics.claimed(claimed)

@@ -21,6 +21,8 @@ from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.serving.address import RunAddress
 
 if TYPE_CHECKING:
+    from leyden.core.runner.workers.pool import WorkerPool
+    from leyden.core.runner.workers.ray_pool import RayPool
     from leyden.core.runner.workers.spec import WorkerSpec
 
 PARENT_SECONDS = 10.0
@@ -39,6 +41,8 @@ class AgentPlan(AgentSpec, frozen=True, kw_only=True):
 
     agent: AgentReference
     workers: int = 1
+    max_workers: int | None = None
+    """Largest number of processes; None: `workers`, whatever the load is."""
     examples: tuple[TaskExample, ...] = ()
     """Tasks that the agent must be able to take, checked when the agent is loaded."""
     log_file: str | None = None
@@ -52,14 +56,40 @@ def worker_agents(plan: AgentPlan) -> AgentSide:
     async def side(address: RunAddress) -> AsyncGenerator[CheckAgents]:
         from leyden.core.runner.workers.pool import WorkerPool
 
-        pool = WorkerPool(worker_spec(plan, address), plan.workers)
+        pool = WorkerPool(worker_spec(plan, address), plan.workers, most=plan.max_workers)
         await pool.start()
         try:
-            yield pool.check
+            async with scaled(pool, plan, address) as check:
+                yield check
         finally:
             await pool.stop()
 
     return side
+
+
+@asynccontextmanager
+async def scaled(pool: "WorkerPool | RayPool", plan: AgentPlan, address: RunAddress) -> AsyncGenerator[CheckAgents]:
+    """Context manager: the size of a started pool follows the demand of the run, where the plan allows it.
+
+    Yields a function that raises where no worker can be kept alive.
+    """
+    if plan.max_workers is None or address.demand is None:
+        yield pool.check
+        return
+    from leyden.core.runner.workers.autoscaling import follow
+
+    following = asyncio.create_task(follow(pool, address.demand.wanted_now))
+
+    async def check() -> None:
+        await pool.check()
+        if following.done():
+            following.result()
+
+    try:
+        yield check
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
 
 
 def worker_spec(plan: AgentPlan, address: RunAddress) -> "WorkerSpec":

@@ -96,6 +96,12 @@ def read_where(value: str) -> Where:
     return value
 
 
+def check_workers(least: int, most: int | None) -> None:
+    """Raise UsageError for a largest number of workers that is below the smallest."""
+    if most is not None and most < least:
+        raise UsageError(f"max-workers {most} is below workers {least}; workers is the smallest number of processes")
+
+
 def own_address() -> str:
     """Return this machine's address for other machines; its loopback address if it has no other."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

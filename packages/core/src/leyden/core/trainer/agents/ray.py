@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from leyden.core.errors import UsageError
-from leyden.core.trainer.agents.local import AgentPlan, AgentSide, CheckAgents, worker_spec
+from leyden.core.trainer.agents.local import AgentPlan, AgentSide, CheckAgents, scaled, worker_spec
 from leyden.core.trainer.agents.placement import LOOPBACK, RunnerPlacement
 from leyden.core.trainer.serving.address import RunAddress
 
@@ -23,7 +23,7 @@ def ray_agents(plan: AgentPlan, runners: RunnerPlacement) -> AgentSide:
         from leyden.core.runner.workers.ray_cluster import ray_cluster
         from leyden.core.runner.workers.ray_pool import RayPool
 
-        needed = math.ceil(plan.workers * runners.ray_cpus)
+        needed = math.ceil((plan.max_workers or plan.workers) * runners.ray_cpus)
         async with ray_cluster(runners.ray_address, needed) as cluster:
             here_only = urlsplit(address.url).hostname in LOOPBACK
             nodes = cluster.nodes()
@@ -36,13 +36,15 @@ def ray_agents(plan: AgentPlan, runners: RunnerPlacement) -> AgentSide:
                 cluster,
                 worker_spec(plan, address),
                 plan.workers,
+                most=plan.max_workers,
                 hosts=min(plan.workers, runners.ray_actors or len(nodes)),
                 cpus=runners.ray_cpus,
                 here_only=here_only,
             )
             await pool.start()
             try:
-                yield pool.check
+                async with scaled(pool, plan, address) as check:
+                    yield check
             finally:
                 await pool.stop()
 

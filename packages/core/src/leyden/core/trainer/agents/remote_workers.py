@@ -1,6 +1,7 @@
 """Remote workers: runs workers on this machine for a run on another machine, for as long as that run lasts."""
 
 import asyncio
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -17,10 +18,22 @@ from leyden.core.data.isolation import Isolation
 from leyden.core.errors import LeydenError, UsageError
 from leyden.core.runner.user_code.agent_spec import agent_fields
 from leyden.core.runner.user_code.loading import AgentReference
+from leyden.core.runner.workers.autoscaling import follow, share
 from leyden.core.runner.workers.pool import WorkerPool
 from leyden.core.runner.workers.spec import WorkerSpec
+from leyden.core.trainer.agents.placement import check_workers
 from leyden.core.trainer.agents.run_proof import PROOF, PROTOCOL, ProofExchange, read_challenge, same
-from leyden.core.trainer.agents.runner_api import HOLD_SECONDS, OFFER, PATH, TOKEN, Offer, SessionStatus, status_item
+from leyden.core.trainer.agents.runner_api import (
+    HOLD_SECONDS,
+    OFFER,
+    PATH,
+    TOKEN,
+    WORKERS,
+    Offer,
+    SessionStatus,
+    WorkerCounts,
+    status_item,
+)
 
 T = TypeVar("T")
 PAUSE_SECONDS = 1.0
@@ -48,6 +61,8 @@ class RemoteWorkersPlan:
     """Root URL of the run."""
     token: str = field(repr=False)
     workers: int = 1
+    max_workers: int | None = None
+    """Largest number of workers: between the two, the number follows the load of the run. None: it does not change."""
     agent: AgentReference | None = None
     reward: str | None = None
     reward_weights: dict[str, float] | None = None
@@ -60,6 +75,8 @@ class RemoteWorkersPlan:
     """Maximum time in seconds to wait for a run that does not answer, because it may be resumed."""
     trust_server: bool = False
     """Whether code and commands that the run names may be executed on this machine."""
+    drain: float = 0.0
+    """Maximum time in seconds for which rollouts that run may end once this process is requested to stop."""
     insecure: bool = False
     """Whether tokens and model calls may be sent unencrypted to another machine."""
 
@@ -70,6 +87,7 @@ class RemoteWorkersPlan:
             raise UsageError(f"--server must be the URL of a run, such as http://10.0.0.5:8765, not {self.server!r}")
         if self.workers < 1 or (self.concurrency is not None and self.concurrency < 1):
             raise UsageError("workers and concurrency must be at least 1")
+        check_workers(self.workers, self.max_workers)
         if parts.scheme == "http" and not self.insecure and not is_loopback(parts.hostname):
             raise UsageError(
                 f"--server {self.server} would send tokens and model calls unencrypted to another machine: give an "
@@ -136,14 +154,30 @@ async def work_for(plan: RemoteWorkersPlan, on_message: Callable[[str], None], s
             offer = await _first(run.offer(), stopped)
             if offer is None:
                 return
-            pool = WorkerPool(plan.spec(offer), plan.workers)
+            pool = WorkerPool(plan.spec(offer), plan.workers, most=plan.max_workers)
             await pool.start()
-            on_message(f"{plan.workers} workers run {plan.agent or offer.agent} for {offer.run} at {plan.server}")
+            on_message(f"{_described(plan)} run {plan.agent or offer.agent} for {offer.run} at {plan.server}")
             try:
                 goes_on = await _first(_while_it_lasts(run, offer, pool), stopped) or False
+                if stopped.is_set() and plan.drain:
+                    await _drain(pool, plan.drain, on_message)
             finally:
                 await pool.stop()
+            if stopped.is_set():
+                return
             on_message(f"{offer.run} was resumed" if goes_on else f"{offer.run} has no more work")
+
+
+def _described(plan: RemoteWorkersPlan) -> str:
+    most = "" if plan.max_workers is None else f" to {plan.max_workers}"
+    return f"{plan.workers}{most} workers"
+
+
+async def _drain(pool: WorkerPool, seconds: float, on_message: Callable[[str], None]) -> None:
+    """Wait until the rollouts that run have ended, at most for `seconds`."""
+    on_message(f"no further rollout is claimed; rollouts that run have {seconds:g} s to end")
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(pool.drained(), seconds)
 
 
 async def _while_it_lasts(run: "_Run", offer: Offer, pool: WorkerPool) -> bool:
@@ -154,19 +188,25 @@ async def _while_it_lasts(run: "_Run", offer: Offer, pool: WorkerPool) -> bool:
             await pool.check()
             await asyncio.sleep(PAUSE_SECONDS)
 
-    session_end, workers_check = (
-        asyncio.create_task(run.is_followed(offer.session)),
-        asyncio.create_task(watch_workers()),
-    )
+    async def wanted(size: int) -> int:
+        """Return the share of this machine in the workers that the run wants, within the machine's own bounds."""
+        counts = await run.workers()
+        return min(max(share(counts.wanted, counts.present, size), run.plan.workers), run.plan.max_workers or size)
+
+    session_end = asyncio.create_task(run.is_followed(offer.session))
+    watching = [asyncio.create_task(watch_workers())]
+    if run.plan.max_workers is not None:
+        watching.append(asyncio.create_task(follow(pool, wanted)))
     try:
-        done, _ = await asyncio.wait({session_end, workers_check}, return_when=asyncio.FIRST_COMPLETED)
-        if workers_check in done:
-            workers_check.result()
+        done, _ = await asyncio.wait({session_end, *watching}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            if task is not session_end:
+                task.result()
         return session_end.result()
     finally:
-        for task in (session_end, workers_check):
+        for task in (session_end, *watching):
             task.cancel()
-        await asyncio.gather(session_end, workers_check, return_exceptions=True)
+        await asyncio.gather(session_end, *watching, return_exceptions=True)
 
 
 async def _first(work: Coroutine[Any, Any, T], stopped: asyncio.Event) -> T | None:
@@ -185,12 +225,16 @@ class _Run:
     """Client of the run's runner endpoint."""
 
     def __init__(self, session: aiohttp.ClientSession, plan: RemoteWorkersPlan) -> None:
-        self._session, self._plan = session, plan
+        self._session, self.plan = session, plan
         self._url = plan.server.rstrip("/") + PATH
 
     async def offer(self) -> Offer:
         """Return the offer: what the run needs from runners."""
         return msgspec.json.decode(await self._get("offer", OFFER), type=Offer)
+
+    async def workers(self) -> WorkerCounts:
+        """Return how many workers the run has and wants on all machines."""
+        return msgspec.json.decode(await self._get("workers", WORKERS), type=WorkerCounts)
 
     async def is_followed(self, session_id: str) -> bool:
         """Wait until a session is over; return whether another one resumes the run."""
@@ -205,7 +249,7 @@ class _Run:
 
     async def _get(self, path: str, item: str, **query: str) -> bytes:
         """Return an answer for which the run has proved that it has the token."""
-        give_up = time.monotonic() + self._plan.patience
+        give_up = time.monotonic() + self.plan.patience
         while True:
             try:
                 status, headers, _ = await self._send(path, query, {})
@@ -214,25 +258,25 @@ class _Run:
                 challenge = read_challenge(headers.get("www-authenticate", "")) if status == 401 else None
                 if challenge is not None:
                     exchange = ProofExchange(item, challenge[0])
-                    proof = {"authorization": exchange.authorization(self._plan.token)}
+                    proof = {"authorization": exchange.authorization(self.plan.token)}
                     status, headers, body = await self._send(path, query, proof)
                     if status == 200:
-                        if not same(headers.get(PROOF, ""), exchange.answer_proof(self._plan.token, body)):
+                        if not same(headers.get(PROOF, ""), exchange.answer_proof(self.plan.token, body)):
                             raise self._not_the_run("its answer has no proof that it knows the token")
                         return body
                     new_challenge = read_challenge(headers.get("www-authenticate", ""))
                     if new_challenge is None or not new_challenge[1]:
-                        self._refuse(status)
+                        self._refuse(status, path)
                 elif status == 401:
-                    raise UsageError(OUTDATED.format(server=self._plan.server))
+                    raise UsageError(OUTDATED.format(server=self.plan.server))
                 else:
-                    self._refuse(status)
+                    self._refuse(status, path)
                 problem = f"status {status}"
             except (aiohttp.ClientError, TimeoutError) as error:
                 problem = str(error) or type(error).__name__
             if time.monotonic() > give_up:
                 raise NoServer(
-                    f"{self._plan.server} has not answered for {self._plan.patience:.0f} s: {problem}; is the run "
+                    f"{self.plan.server} has not answered for {self.plan.patience:.0f} s: {problem}; is the run "
                     "running, and does it listen on --host 0.0.0.0?"
                 )
             await asyncio.sleep(PAUSE_SECONDS)
@@ -252,12 +296,17 @@ class _Run:
 
     def _not_the_run(self, why: str) -> UsageError:
         return UsageError(
-            f"{self._plan.server} does not prove that it is the run: {why}; its answers are ignored. It is another "
+            f"{self.plan.server} does not prove that it is the run: {why}; its answers are ignored. It is another "
             f"server, or a run with another {TOKEN}"
         )
 
-    def _refuse(self, status: int) -> None:
+    def _refuse(self, status: int, path: str) -> None:
         if status in (401, 403):
-            raise UsageError(f"{self._plan.server} does not accept the token in {TOKEN}: set the token of the run")
+            raise UsageError(f"{self.plan.server} does not accept the token in {TOKEN}: set the token of the run")
+        if status in (404, 405) and path == "workers":
+            raise UsageError(
+                f"{self.plan.server} does not report how many workers it needs: leave out --max-workers, or update "
+                f"leyden-core on the run's machine to {version('leyden-core')} or later"
+            )
         if status in (404, 405):
-            raise UsageError(f"{self._plan.server} is not a run of `leyden train`: it has no {PATH}")
+            raise UsageError(f"{self.plan.server} is not a run of `leyden train`: it has no {PATH}")

@@ -22,6 +22,8 @@ from starlette.types import ASGIApp
 from leyden.core.data.route import Route as CallRoute
 from leyden.core.runner.user_code.agent_spec import AgentSpec, agent_fields
 from leyden.core.runner.user_code.loading import AgentReference
+from leyden.core.store.base import LightningStore
+from leyden.core.store.http.worker_presence import WorkerPresence
 from leyden.core.trainer.agents.placement import RunnerPlacement
 from leyden.core.trainer.agents.run_proof import (
     PROOF,
@@ -32,6 +34,7 @@ from leyden.core.trainer.agents.run_proof import (
     read_proof,
     same,
 )
+from leyden.core.trainer.agents.worker_demand import WorkerDemand
 
 if TYPE_CHECKING:
     from leyden.core.trainer.config import RunConfig
@@ -41,6 +44,9 @@ logger = logging.getLogger(__name__)
 PATH = "/runners"
 OFFER = "offer"
 """Item name of the offer in proofs."""
+WORKERS = "workers"
+"""Item name of the number of workers in proofs."""
+WORKERS_PATH = "/workers"
 OUTDATED = (
     f"this run accepts proofs of its token (runner protocol {PROTOCOL}), not the token itself (protocol 1): update "
     f"leyden-core on the machine of leyden run to {version('leyden-core')}, as this run has it, or later"
@@ -72,6 +78,15 @@ class SessionStatus(msgspec.Struct, frozen=True):
     ended: bool
 
 
+class WorkerCounts(msgspec.Struct, frozen=True):
+    """The workers of a run on all machines together."""
+
+    wanted: int
+    """Number of workers that the run wants, given its load."""
+    present: int
+    """Number of workers that claim its rollouts."""
+
+
 class RunnerEndpoint:
     """Runner endpoint of one session of a run."""
 
@@ -89,7 +104,11 @@ class RunnerEndpoint:
         self._ended = ended
         self._closed.set()
 
-    def app(self, machine_token: Callable[[], str]) -> ASGIApp:
+    def demand(self, store: LightningStore, presence: WorkerPresence) -> WorkerDemand:
+        """Return the demand of the run, whose rollouts are in `store`, and whose workers send heartbeats."""
+        return WorkerDemand(self._config, store, presence)
+
+    def app(self, machine_token: Callable[[], str], demand: WorkerDemand) -> ASGIApp:
         """Return the ASGI application to mount at `PATH`; it issues a token of its own to each machine."""
         proof_check = _ProofCheck(os.environ.get(TOKEN, ""))
 
@@ -109,7 +128,13 @@ class RunnerEndpoint:
                     await asyncio.wait_for(self._closed.wait(), HOLD_SECONDS)
             return proof_check.answer(exchange, SessionStatus(self._session_id, self._ended))
 
-        return Router([Route("/offer", offer), Route("/standing", status)])
+        async def workers(request: Request) -> Response:
+            exchange = proof_check.exchange(request, WORKERS)
+            if isinstance(exchange, Response):
+                return exchange
+            return proof_check.answer(exchange, WorkerCounts(demand.wanted, demand.present))
+
+        return Router([Route("/offer", offer), Route("/standing", status), Route(WORKERS_PATH, workers)])
 
     def _offer(self, store_token: str) -> Offer:
         return Offer(

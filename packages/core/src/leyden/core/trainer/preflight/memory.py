@@ -82,7 +82,7 @@ def _need_of_one(config: RunConfig, options: Any, size: "PolicySize") -> MemoryN
         "the critic": size.weights + 12 * trained if _has_own_critic(options) else 0,
     }
     tokens = min(TOKENS_OF_A_CALL, size.context_length or TOKENS_OF_A_CALL)
-    concurrent_calls = min(MOST_AT_ONCE, config.workers * config.concurrency)
+    concurrent_calls = min(MOST_AT_ONCE, config.most_workers * config.concurrency)
     key_values = size.key_values * tokens * concurrent_calls
     likely = {f"keys and values of {concurrent_calls} calls of {tokens:,} tokens": key_values}
     return MemoryNeed(certain=certain, likely=likely)

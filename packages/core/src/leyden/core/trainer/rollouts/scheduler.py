@@ -147,7 +147,7 @@ class AsyncBatches(Batches):
     ) -> None:
         self._collector, self._progress, self._window = collector, progress, window
         config = collector.config
-        self._capacity = config.workers * config.concurrency
+        self._capacity = config.most_workers * config.concurrency
         self._running: dict[int, asyncio.Task[Collected]] = {}
         self._unfinished: dict[int, int] = {}
         """Number of unfinished rollouts of each running group."""

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.http.access import Access, new_machine
 from leyden.core.trainer.agents.placement import RunnerPlacement
 from leyden.core.trainer.agents.runner_api import PATH, RunnerEndpoint
+from leyden.core.trainer.agents.worker_demand import WorkerDemand
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -34,10 +35,12 @@ class RunAddress:
     """Key that signs attempt tokens. It stays in the process of the gateway."""
     routes: tuple[Route, ...] = ()
     """Routes of an agent's model calls."""
+    demand: WorkerDemand | None = None
+    """The workers that the run wants; None outside the run's own process."""
 
     def machine(self, kind: str = "worker") -> "RunAddress":
         """Return the address for the workers of one machine, with a token of its own and without the key."""
-        return replace(self, token=new_machine(Access(self.token), kind), key=b"")
+        return replace(self, token=new_machine(Access(self.token), kind), key=b"", demand=None)
 
 
 @asynccontextmanager
@@ -75,14 +78,20 @@ async def open_gateway(
         trusted=False,
         attempt_token=partial(mint, key),
     )
-    runner_mounts = {} if endpoint is None else {PATH: endpoint.app(partial(new_machine, access))}
+    demand: WorkerDemand | None = None
+    runner_mounts: dict[str, ASGIApp] = {}
+    worker_metrics: dict[str, Measure] = {}
+    if endpoint is not None:
+        demand = endpoint.demand(store, counted.workers)
+        runner_mounts[PATH] = endpoint.app(partial(new_machine, access), demand)
+        worker_metrics["workers"] = demand.measure
     gateway = Gateway(
         store,
         policy,
         key,
         others=others,
         mounts={"/store": stores, **(mounts or {}), **runner_mounts},
-        other_metrics={"store": partial(counted.collect, store), **(other_metrics or {})},
+        other_metrics={"store": partial(counted.collect, store), **worker_metrics, **(other_metrics or {})},
         provider=provider,
         limits=limits,
     )
@@ -91,7 +100,8 @@ async def open_gateway(
     url = placement.url(await server.start())
     ended = False
     try:
-        yield RunAddress(url=url, token=token, key=key), gateway
+        async with nullcontext() if demand is None else demand.watched():
+            yield RunAddress(url=url, token=token, key=key, demand=demand), gateway
         ended = True
     finally:
         if endpoint is not None:

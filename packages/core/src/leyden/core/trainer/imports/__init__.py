@@ -1,0 +1,1 @@
+"""Imports: stores of other systems, read into a Leyden store."""
