@@ -20,6 +20,8 @@ from leyden.core.cli.commands import (
     policies,
     quickstart,
     rescore,
+    runs,
+    serve,
     show,
     stop,
     store,
@@ -59,7 +61,9 @@ app.command("why", cls=Command)(why.why)
 app.command("console", cls=Command)(console.console)
 app.command("rescore", cls=Command)(rescore.rescore)
 app.command("store", cls=Command)(store.store)
+app.command("serve", cls=Command)(serve.serve)
 app.command("export", cls=Command)(export.export)
+app.add_typer(runs.app, name="runs")
 app.add_typer(experiments.app, name="experiments")
 app.add_typer(models.app, name="models")
 app.add_typer(prompts.app, name="prompts")
