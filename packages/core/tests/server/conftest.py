@@ -58,7 +58,7 @@ async def supervising(runs: Path, memory: int = 1000, cores: int = 2) -> AsyncGe
 def server(tmp_path: Path) -> Generator[LightningServer]:
     """A server whose runs are scripted."""
     plan = ServerPlan(
-        runs=tmp_path / "runs", token=TOKEN, project=tmp_path, memory=1000 * MIB, cores=2, program=PROGRAM
+        runs=tmp_path / "runs", token=TOKEN, project=tmp_path, memory=8000 * MIB, cores=2, program=PROGRAM
     )
     with LightningServer.of(plan) as started:
         yield started

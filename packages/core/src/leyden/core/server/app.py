@@ -103,7 +103,8 @@ class _Api:
         """Add a run to the queue."""
         body = await read_body(request.scope, request.receive, BODY)
         given = await asyncio.to_thread(msgspec.json.decode, body, type=Submission)
-        budget = Budget(memory=given.memory or DEFAULT.memory, cores=given.cores or DEFAULT.cores)
+        most = min(DEFAULT.memory, self._supervisor.total.memory)
+        budget = Budget(memory=given.memory or most, cores=given.cores or DEFAULT.cores)
         return _json(await self._supervisor.submit(given.config, given.tasks, given.held_out, budget), 201)
 
     async def show(self, request: Request) -> Response:

@@ -35,7 +35,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT = Budget(memory=4 << 30, cores=1)
-"""Budget of a run that names none."""
+"""Budget of a run that names none; on a server with less memory, all of it."""
 
 
 def read_size(text: str, option: str = "--memory") -> int:

@@ -154,14 +154,16 @@ class RunHandle:
         *,
         timeout: float | None = None,
         on_version: Callable[[VersionNotice], None] | None = None,
+        since: int | None = None,
         on_step: Callable[[dict[str, Any]], None] | None = None,
     ) -> RunStatus:
         """Wait until the run has ended, and return its status.
 
-        `on_version` gets each version of policy and prompts from now on, and `on_step` the metrics of each step.
+        `on_version` gets each new version of policy and prompts: those after version `since`, where -1 means all, by
+        default those from now on. `on_step` gets the metrics of each step from now on.
         """
         status = self.status()
-        newest = -1 if status.version is None else status.version
+        newest = since if since is not None else -1 if status.version is None else status.version
         following = self.watch(
             step=None if on_step is None else status.step,
             version=None if on_version is None else newest,
