@@ -20,8 +20,6 @@ from leyden.core.cli.commands import (
     policies,
     quickstart,
     rescore,
-    runs,
-    serve,
     show,
     stop,
     store,
@@ -33,6 +31,7 @@ from leyden.core.cli.commands import (
 from leyden.core.cli.commands.models import group as models
 from leyden.core.cli.commands.prompts import group as prompts
 from leyden.core.cli.commands.run import run_workers
+from leyden.core.cli.commands.server import runs, serve
 from leyden.core.cli.descriptors import OutputError, give_up_output, guard_output, open_descriptors
 from leyden.core.errors import LeydenError, UsageError
 from leyden.core.masking import mask_own_logs, printable, remember_words

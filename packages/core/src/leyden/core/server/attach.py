@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from leyden.core.server.connection import NoServer
 from leyden.core.server.messages import RunAddress
@@ -18,9 +18,6 @@ from leyden.core.server.status import ENDED
 from leyden.core.trainer.agents import remote_workers
 from leyden.core.trainer.agents.remote_workers import RemoteWorkersPlan, work_for
 from leyden.core.trainer.event_loop import stopped_by_sigterm
-
-if TYPE_CHECKING:
-    from leyden.core.server.client import RunHandle
 
 RETRY_SECONDS = 15.0
 """Time for which a run may not answer before the server is asked for its address again."""
@@ -31,7 +28,8 @@ PAUSE_SECONDS = 1.0
 class Attachment:
     """Workers for a run of a server."""
 
-    run: "RunHandle"
+    address: Callable[[], RunAddress]
+    """Returns where the run is; raises NoServer if the server does not answer."""
     insecure: bool
     patience: float
     """Time in seconds for which neither the server nor the run may answer."""
@@ -77,7 +75,7 @@ async def attach(attachment: Attachment, on_message: Callable[[str], None], stop
 async def _address(attachment: Attachment) -> tuple[RunAddress | None, str]:
     """Return where the run is, None if the server does not answer; and a line that says so."""
     try:
-        address = await asyncio.to_thread(attachment.run.address)
+        address = await asyncio.to_thread(attachment.address)
     except NoServer as error:
         return None, str(error)
     attachment.plan(address)  # raises for settings that cannot work, also before the run has started

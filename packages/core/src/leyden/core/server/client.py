@@ -230,7 +230,7 @@ class RunHandle:
         from leyden.core.trainer.event_loop import run_loop
 
         attachment = Attachment(
-            run=self,
+            address=self.address,
             insecure=self._client.insecure,
             patience=self._client.patience,
             settings={

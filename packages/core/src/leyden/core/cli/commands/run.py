@@ -90,7 +90,7 @@ def run_workers(
     if run is not None or (server_token and not token):
         client = LightningClient(server, server_token or None, insecure=insecure, patience=patience)
         handle = client.only_run() if run is None else client.run(run)
-        attachment = Attachment(run=handle, insecure=insecure, patience=patience, settings=settings)
+        attachment = Attachment(address=handle.address, insecure=insecure, patience=patience, settings=settings)
         run_loop(attach_until_stopped(attachment, lambda text: _show(text, json=json)))
         return
     if not token:
