@@ -17,7 +17,8 @@ import torch
 from serving import SECONDS, Start, inherited, starting
 
 from leyden.core.server.client import LightningClient, RunHandle
-from leyden.core.server.records import FOLDER, RunRecord
+from leyden.core.server.process import RunProcess
+from leyden.core.server.records import FOLDER, Records, RunRecord
 from leyden.core.server.status import RunStatus
 from leyden.core.trainer.run_folder.folder import RunFolder
 
@@ -43,6 +44,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
     }
     with starting("serve", ROOT, environment) as begin:
         yield lambda *more: begin("--runs", str(tmp_path / "runs"), *BUDGET, *more)
+    for record in Records(tmp_path / "runs").read():  # of a test that failed
+        process = None if record.session is None else RunProcess.of(record.session)
+        if process is not None:
+            process.kill()
 
 
 @pytest.fixture
@@ -114,7 +119,7 @@ def test_three_runs_at_once_each_learn_what_they_learn_alone(
     process, started = start("--store", f"sqlite:///{tmp_path}/store.db")
     url, client = started["url"], LightningClient(started["url"], TOKEN)
     for seed, name in enumerate(("killed", "resumed", "rolled-back")):
-        submit(url, name, seed)
+        submit(url, name, seed, "--keep-checkpoints", "9")
     assert {status.state for status in client.runs()} == {"running"}
     killed, resumed, rolled_back = (client.run(name) for name in ("killed", "resumed", "rolled-back"))
 

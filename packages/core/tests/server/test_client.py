@@ -12,10 +12,10 @@ from server.conftest import MIB, TOKEN, run_config
 import leyden.core as agl
 from leyden.core.errors import LeydenError, RunError, UsageError
 from leyden.core.server.client import LightningClient
-from leyden.core.server.connection import NoServer
 from leyden.core.server.lightning_server import LightningServer
 from leyden.core.server.messages import VersionNotice
 from leyden.core.server.service import ServerPlan
+from leyden.core.trainer.agents.remote_workers import NoServer
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile
 
 pytestmark = pytest.mark.integration

@@ -66,6 +66,8 @@ def test_only_a_run_with_remote_agents_listens_beyond_the_loopback(tmp_path: Pat
     assert there.artifacts == "s3://bucket/runs"
     with pytest.raises(UsageError, match="the server chooses the store of its runs"):
         plan.placed(run_config("calc", store="sqlite:///own.db"), 4321)
+    with pytest.raises(UsageError, match=r"algorithm own\.py:Own is code"):
+        plan.placed(run_config("calc", algorithm="own.py:Own"), 4321)
 
 
 @pytest.mark.integration

@@ -153,6 +153,30 @@ async def test_a_server_goes_on_with_the_processes_of_one_that_was_killed(tmp_pa
     assert taken(tmp_path / "runs") == {f"slow {step}": 1 for step in (1, 2, 3)}
 
 
+async def test_a_run_that_another_command_rolled_back_is_stopped_and_goes_on(tmp_path: Path) -> None:
+    async with supervising(tmp_path / "runs") as supervisor:
+        await supervisor.submit(run_config("calm"), ["x"], {}, budget())
+        await until(supervisor, "calm", "finished")
+        folder = RunFolder(supervisor.runs / "calm")
+        folder.report_file.unlink()
+        folder.rewind_metrics(1)
+        folder.note_session_stop("rolled back to version 1")
+        status = supervisor.status("calm")
+        assert (status.state, status.reason, status.step) == ("stopped", "rolled back to version 1", 1)
+        supervisor.resume("calm", {})
+        assert (await until(supervisor, "calm", "finished")).step == 3
+
+
+async def test_a_run_that_another_command_trains_is_left_alone(tmp_path: Path) -> None:
+    async with supervising(tmp_path / "runs") as supervisor:
+        await supervisor.submit(run_config("calm"), ["x"], {}, budget())
+        await until(supervisor, "calm", "finished")
+        with RunFolder(supervisor.runs / "calm").locked():
+            assert supervisor.status("calm").reason == "another command trains it, outside of its budget here"
+            with pytest.raises(RunError, match="being trained by another command"):
+                supervisor.resume("calm", {"steps": 4})
+
+
 async def test_one_server_has_a_folder_of_runs(tmp_path: Path) -> None:
     async with supervising(tmp_path / "runs"):
         with pytest.raises(RunError, match="another leyden serve has the runs in"):

@@ -58,7 +58,7 @@ def server_app(supervisor: Supervisor, token: str) -> Starlette:
                 return _failed(401, "this server needs its token, which is in its LEYDEN_SERVER_TOKEN or token file")
             try:
                 return await answer(request)
-            except (LeydenError, msgspec.MsgspecError, ClientDisconnect, ClientGone) as error:
+            except (LeydenError, msgspec.MsgspecError, OSError, ClientDisconnect, ClientGone) as error:
                 return _refusal(error)
 
         return checked
@@ -157,6 +157,10 @@ class _Api:
         name, query = _name(request), request.query_params
         offset, step, version = (_number(query.get(key)) for key in ("offset", "step", "version"))
         give_up = time.monotonic() + min(MOST_WAIT, float(query.get("wait") or 0))
+
+        def is_late() -> bool:
+            return time.monotonic() >= give_up or self._supervisor.is_closing
+
         seen: object = None
         while True:
             status = self._supervisor.status(name)
@@ -166,10 +170,10 @@ class _Api:
                 is_new = bool(found.output or found.metrics or found.versions) or found.status.state != query.get(
                     "state"
                 )
-                if is_new or time.monotonic() >= give_up:
+                if is_new or is_late():
                     return _json(found)
                 seen = marks
-            elif time.monotonic() >= give_up:
+            elif is_late():
                 return _json(News(status=status, offset=offset or 0))
             await asyncio.sleep(POLL_SECONDS)
 
@@ -259,7 +263,7 @@ def _refusal(error: Exception) -> Response:
             return _failed(409, str(error))
         case UsageError():
             return _failed(400, str(error))
-        case LeydenError():
+        case LeydenError() | OSError():
             return _failed(500, str(error), usage=False)
         case msgspec.MsgspecError():
             return _failed(400, f"the request cannot be read: {error}")

@@ -12,11 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from leyden.core.server.connection import NoServer
 from leyden.core.server.messages import RunAddress
 from leyden.core.server.status import ENDED
-from leyden.core.trainer.agents import remote_workers
-from leyden.core.trainer.agents.remote_workers import RemoteWorkersPlan, work_for
+from leyden.core.trainer.agents.remote_workers import NoServer, RemoteWorkersPlan, work_for
 from leyden.core.trainer.event_loop import stopped_by_sigterm
 
 RETRY_SECONDS = 15.0
@@ -88,7 +86,7 @@ async def _work(
     """Run workers until the run's end; return False if the run has not answered: it may have another address now."""
     try:
         await work_for(attachment.plan(address), on_message, stopped)
-    except remote_workers.NoServer:
+    except NoServer:
         return False
     return True
 

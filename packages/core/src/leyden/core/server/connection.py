@@ -16,16 +16,13 @@ from leyden.core.errors import LeydenError, RunError, UsageError
 from leyden.core.masking import printable, remember_secret
 from leyden.core.server.messages import Failure
 from leyden.core.server.service import TOKEN
+from leyden.core.trainer.agents.remote_workers import NoServer
 
 T = TypeVar("T")
 SECONDS = 60.0
 """Time for an answer, which is longer than the server holds a request."""
 PAUSE_SECONDS = 1.0
 MOST_ANSWERED = 256 << 20
-
-
-class NoServer(LeydenError):
-    """Raised when no server answers at a URL."""
 
 
 class Connection:

@@ -107,5 +107,6 @@ async def serve_runs(plan: ServerPlan, started: Callable[[str], None], stopped: 
         started(plan.advertise or url)
         await stopped.wait()
     finally:
+        supervisor.close()
         await server.stop()
         await supervisor.stop()

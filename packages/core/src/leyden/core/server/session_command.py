@@ -43,9 +43,17 @@ class SessionPlan:
         return self.host if config.runners.where == "remote" else LOOPBACK[0]
 
     def placed(self, config: RunConfig, port: int) -> RunConfig:
-        """Return the configuration with this server's store and addresses. Raises UsageError for a store of its own."""
+        """Return the configuration with this server's store and addresses.
+
+        Raises UsageError for a store of its own, and for an algorithm that is code of its own.
+        """
         if config.store is not None:
             raise UsageError("the server chooses the store of its runs: leave --store out")
+        if ":" in config.algorithm:
+            raise UsageError(
+                f"algorithm {config.algorithm} is code, which the server would run in its own process: submit a "
+                "registered algorithm, or train without a server"
+            )
         advertise = None
         if config.runners.where == "remote" and self.advertise is not None:
             parts = urlsplit(self.advertise)

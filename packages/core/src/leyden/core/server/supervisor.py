@@ -82,9 +82,13 @@ class Supervisor:
             self._recover(record)
         self._task = asyncio.create_task(self._supervise(), name="leyden serve supervisor")
 
+    def close(self) -> None:
+        """Start no further process, and let no request wait."""
+        self._closing = True
+
     async def stop(self) -> None:
         """Stop all runs and wait for their processes. They go on when the server starts again."""
-        self._closing = True
+        self.close()
         for process in self._processes.values():
             process.signal(signal.SIGTERM)
         give_up = time.monotonic() + STOP_SECONDS
@@ -383,6 +387,11 @@ class Supervisor:
 
     def _sessions(self) -> list[Any]:
         return [record.session for record in self._records.values() if record.session is not None]
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the server is about to end."""
+        return self._closing
 
     @property
     def left(self) -> tuple[int, int]:
