@@ -71,7 +71,7 @@ def test_a_run_is_submitted_by_a_command(
     server = ["--server", started["url"]]
     assert run([*given, *server, "--memory", "1GiB"]) == 1
     out, err = capfd.readouterr()
-    assert "nowhere" in out and "run a is failed after 0 of 25 steps" in out
+    assert "nowhere" in out and "run a is failed after 0 of 25 steps" in err
     assert f"continue with: leyden runs resume a --server {started['url']}" in err and "Traceback" not in out + err
     assert run([*given, *server]) == 2
     assert "run 'a' exists on this server" in capfd.readouterr().err

@@ -39,7 +39,7 @@ def follow(handle: "RunHandle", url: str | None, shown: Shown, *, since: int = 0
     assert status is not None
     if shown.json:
         sys.stdout.write(json_line({"event": "status", **msgspec.to_builtins(status)}))
-    elif not shown.quiet:
+    elif not shown.quiet and status.state == "finished":
         sys.stdout.write(f"{printable(status.line())}\n")
     if status.state != "finished":
         raise LeydenError(f"{status.line()}; continue with: leyden runs resume {handle.name} --server {url}")

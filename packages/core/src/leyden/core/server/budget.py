@@ -31,7 +31,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         check_bound("cores", self.cores)
 
     def __str__(self) -> str:
-        return f"{shown(self.memory)} of memory and {self.cores} {'core' if self.cores == 1 else 'cores'}"
+        return f"{shown(self.memory)} of memory and {_cores(self.cores)}"
 
 
 DEFAULT = Budget(memory=4 << 30, cores=1)
@@ -55,6 +55,10 @@ def shown(size: int) -> str:
         if size >= (whole := _UNITS[unit[0]]):
             return f"{size / whole:.4g} {unit}"
     return f"{size} bytes"
+
+
+def _cores(number: int) -> str:
+    return f"{number} {'core' if number == 1 else 'cores'}"
 
 
 def own_budget(memory: int | None, cores: int | None) -> Budget:
@@ -91,7 +95,7 @@ def why_not(wanted: Budget, total: Budget, left_memory: int, left_cores: int) ->
         f"{shown(wanted.memory)} of memory ({shown(max(left_memory, 0))} of {shown(total.memory)} left)"
         if wanted.memory > left_memory
         else "",
-        f"{wanted.cores} cores ({left_cores} of {total.cores} left)" if wanted.cores > left_cores else "",
+        f"{_cores(wanted.cores)} ({left_cores} of {total.cores} left)" if wanted.cores > left_cores else "",
     ]
     text = " and ".join(filter(None, lacking))
     return f"waits for {text}" if text else None

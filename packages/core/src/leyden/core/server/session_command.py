@@ -21,6 +21,8 @@ from leyden.core.trainer.run_folder.sharing.store_location import VARIABLE
 
 PROGRAM = (sys.executable, "-m", "leyden.core.cli")
 """Command line of `leyden`, which the arguments of a session follow."""
+OUTPUT_COLUMNS = "120"
+"""Width of what a run prints, which clients show as it is."""
 STORE_TOKEN = "LEYDEN_STORE_TOKEN"
 
 
@@ -106,6 +108,7 @@ def session_environment(record: RunRecord, plan: SessionPlan) -> dict[str, str]:
     """Return the environment of a run's process: the server's, without tokens but those that the run needs."""
     environment = {**without_own_tokens(os.environ), TOKEN: record.token, LIMIT: str(record.budget.memory)}
     environment["PYTHONUNBUFFERED"] = "1"
+    environment.setdefault("COLUMNS", OUTPUT_COLUMNS)
     if plan.store is not None:
         environment[VARIABLE] = plan.store
         if STORE_TOKEN in os.environ:

@@ -53,30 +53,30 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
         return f"run {self.name} is {self.state} after {self.step} of {self.steps} steps{reward}{reason}"
 
 
-def last_metrics(folder: RunFolder) -> dict[str, Any]:
-    """Return the metrics of the run's last step; empty before the first."""
-    lines = [line for line in folder.metrics() if int(line.get("step", 0)) > 0]
-    return lines[-1] if lines else {}
-
-
 def steps_taken(folder: RunFolder) -> int:
     """Return the number of steps that a run has taken."""
-    return int(last_metrics(folder).get("step", 0))
+    return _last_step(folder)[0]
+
+
+def _last_step(folder: RunFolder) -> tuple[int, float | None]:
+    """Return the number of steps that a run has taken, and the mean reward of the last one that has one."""
+    lines = folder.metrics()  # a step may have a second line, with its evaluation
+    rewards = [float(line["reward"]) for line in lines if line.get("reward") is not None]
+    return max((int(line.get("step", 0)) for line in lines), default=0), rewards[-1] if rewards else None
 
 
 def status_of(record: RunRecord, folder: RunFolder, waits_for: str | None, memory_used: int | None) -> RunStatus:
     """Return the status of a run; `waits_for` is why it has no process yet."""
     state, reason = _state(record, folder, waits_for)
-    last, written = last_metrics(folder), folder.written_config()
+    (step, reward), written = _last_step(folder), folder.written_config()
     runners: dict[str, Any] = written.get("runners") or {}
-    reward = last.get("reward")
     return RunStatus(
         name=record.name,
         state=state,
         reason=reason,
-        step=int(last.get("step", 0)),
+        step=step,
         steps=int(written.get("steps", 0)) if record.steps is None else record.steps,
-        reward=None if reward is None else float(reward),
+        reward=reward,
         memory=record.budget.memory,
         memory_used=memory_used,
         cores=record.budget.cores,
