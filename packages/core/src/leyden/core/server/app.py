@@ -26,10 +26,10 @@ from leyden.core.masking import mask_text
 from leyden.core.server.budget import DEFAULT, Budget
 from leyden.core.server.messages import (
     MOST_WAIT,
+    AttachAddress,
     Failure,
     News,
     Resumption,
-    RunAddress,
     Submission,
     VersionNotice,
 )
@@ -147,7 +147,7 @@ class _Api:
         placement = load_config(self._folder(name).config_file).runners
         host = f"[{placement.host}]" if ":" in placement.host else placement.host
         url = placement.url(f"http://{host}:{record.port}")
-        return _json(RunAddress(run=name, state=status.state, url=url, token=record.token))
+        return _json(AttachAddress(run=name, state=status.state, url=url, token=record.token))
 
     async def news(self, request: Request) -> Response:
         """Answer as soon as something is new of a run, or after `wait` seconds.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from leyden.core.server.messages import RunAddress
+from leyden.core.server.messages import AttachAddress
 from leyden.core.server.status import ENDED
 from leyden.core.trainer.agents.remote_workers import NoServer, RemoteWorkersPlan, work_for
 from leyden.core.trainer.event_loop import stopped_by_sigterm
@@ -26,7 +26,7 @@ PAUSE_SECONDS = 1.0
 class Attachment:
     """Workers for a run of a server."""
 
-    address: Callable[[], RunAddress]
+    address: Callable[[], AttachAddress]
     """Returns where the run is; raises NoServer if the server does not answer."""
     insecure: bool
     patience: float
@@ -34,7 +34,7 @@ class Attachment:
     settings: Mapping[str, Any]
     """Further fields of `RemoteWorkersPlan`."""
 
-    def plan(self, address: RunAddress) -> RemoteWorkersPlan:
+    def plan(self, address: AttachAddress) -> RemoteWorkersPlan:
         """Return the plan of the workers. Raises UsageError for settings that cannot work."""
         return RemoteWorkersPlan(
             **self.settings,
@@ -70,7 +70,7 @@ async def attach(attachment: Attachment, on_message: Callable[[str], None], stop
         await _pause(stopped)
 
 
-async def _address(attachment: Attachment) -> tuple[RunAddress | None, str]:
+async def _address(attachment: Attachment) -> tuple[AttachAddress | None, str]:
     """Return where the run is, None if the server does not answer; and a line that says so."""
     try:
         address = await asyncio.to_thread(attachment.address)
@@ -81,7 +81,7 @@ async def _address(attachment: Attachment) -> tuple[RunAddress | None, str]:
 
 
 async def _work(
-    attachment: Attachment, address: RunAddress, on_message: Callable[[str], None], stopped: asyncio.Event
+    attachment: Attachment, address: AttachAddress, on_message: Callable[[str], None], stopped: asyncio.Event
 ) -> bool:
     """Run workers until the run's end; return False if the run has not answered: it may have another address now."""
     try:

@@ -10,7 +10,7 @@ from leyden.core.data.rollout import Task
 from leyden.core.errors import LeydenError, UsageError
 from leyden.core.server.budget import read_size
 from leyden.core.server.connection import Connection, run_path
-from leyden.core.server.messages import MOST_WAIT, News, Resumption, RunAddress, Submission, VersionNotice
+from leyden.core.server.messages import MOST_WAIT, AttachAddress, News, Resumption, Submission, VersionNotice
 from leyden.core.server.status import RunStatus
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.trainer import TaskRows, Trainer, task_rows
@@ -207,9 +207,9 @@ class RunHandle:
         """Delete the run and its folder on the server."""
         self._client.connection.send("DELETE", run_path(self.name), None, type(None))
 
-    def address(self, *, patience: float = 0.0) -> RunAddress:
+    def address(self, *, patience: float = 0.0) -> AttachAddress:
         """Return the run's own address, and the token with which agents attach to it."""
-        return self._client.connection.get(run_path(self.name, "/address"), RunAddress, patience=patience)
+        return self._client.connection.get(run_path(self.name, "/address"), AttachAddress, patience=patience)
 
     def work(
         self,

@@ -62,7 +62,7 @@ class News(msgspec.Struct, frozen=True, kw_only=True):
     versions: list[VersionNotice] = []
 
 
-class RunAddress(msgspec.Struct, frozen=True, kw_only=True):
+class AttachAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Where the agents of a run attach."""
 
     run: str
@@ -71,7 +71,7 @@ class RunAddress(msgspec.Struct, frozen=True, kw_only=True):
     token: str
 
     def __repr__(self) -> str:
-        return f"RunAddress({self.run!r}, {self.url!r})"
+        return f"AttachAddress({self.run!r}, {self.url!r})"
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from leyden.core.errors import UsageError
 from leyden.core.masking import without_own_tokens
 from leyden.core.server.records import RunRecord
 from leyden.core.trainer.agents.placement import LOOPBACK
-from leyden.core.trainer.agents.runner_api import TOKEN
+from leyden.core.trainer.agents.runner_api import SERVED, TOKEN
 from leyden.core.trainer.config import RunConfig, load_config, save_config
 from leyden.core.trainer.preflight.machine import LIMIT
 from leyden.core.trainer.run_folder.folder import RunFolder
@@ -106,8 +106,8 @@ def session_command(record: RunRecord, runs: Path, plan: SessionPlan) -> list[st
 
 def session_environment(record: RunRecord, plan: SessionPlan) -> dict[str, str]:
     """Return the environment of a run's process: the server's, without tokens but those that the run needs."""
-    environment = {**without_own_tokens(os.environ), TOKEN: record.token, LIMIT: str(record.budget.memory)}
-    environment["PYTHONUNBUFFERED"] = "1"
+    environment = {**without_own_tokens(os.environ), TOKEN: record.token, SERVED: record.name}
+    environment |= {LIMIT: str(record.budget.memory), "PYTHONUNBUFFERED": "1"}
     environment.setdefault("COLUMNS", OUTPUT_COLUMNS)
     if plan.store is not None:
         environment[VARIABLE] = plan.store
