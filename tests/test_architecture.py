@@ -36,7 +36,7 @@ LAYERS = [
     ["algorithm"],
     ["trainer"],
     ["experiments"],
-    ["tuning"],
+    ["tuning", "server"],
     ["cli", "agent_lightning"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from leyden.core.runner.adapters.vote import Vote
     from leyden.core.runner.attempts.hooks import Hook
     from leyden.core.runner.commands.command import CommandAgent
+    from leyden.core.server.client import LightningClient, RunHandle
+    from leyden.core.server.lightning_server import LightningServer
     from leyden.core.store.base import LightningStore
     from leyden.core.store.open import open_store
     from leyden.core.tracing.emit import (
@@ -86,8 +88,10 @@ _HOME = {
     "Hook": "runner.attempts.hooks",
     "LLM": "data.resources",
     "LeydenError": "errors",
+    "LightningClient": "server.client",
     "LightningRL": "algorithm.lightning_rl",
     "LightningRLConfig": "algorithm.lightning_rl",
+    "LightningServer": "server.lightning_server",
     "LightningStore": "store.base",
     "LitAgent": "runner.adapters.lit_agent",
     "LoraOptions": "policy.options",
@@ -100,6 +104,7 @@ _HOME = {
     "ResourcesUpdate": "data.resources",
     "Rollout": "data.rollout",
     "RolloutConfig": "data.rollout",
+    "RunHandle": "server.client",
     "RunReport": "trainer.run_folder.report",
     "SFT": "algorithm.sft",
     "SFTConfig": "algorithm.sft",
@@ -163,8 +168,10 @@ __all__ = [
     "GEPAConfig",
     "Hook",
     "LeydenError",
+    "LightningClient",
     "LightningRL",
     "LightningRLConfig",
+    "LightningServer",
     "LightningStore",
     "LitAgent",
     "LoraOptions",
@@ -177,6 +184,7 @@ __all__ = [
     "ResourcesUpdate",
     "Rollout",
     "RolloutConfig",
+    "RunHandle",
     "RunReport",
     "SFTConfig",
     "Sampling",

@@ -155,6 +155,23 @@ async def test_the_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     assert modes == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
 
 
+@pytest.mark.integration
+async def test_a_process_that_opens_a_store_twice_keeps_its_locks(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    store = await open_store(f"sqlite:///{file}")
+    second = await open_store(f"sqlite:///{file}")
+    await second.close()
+    # the last connection to close removes the log; another process is the last only if this one's locks are gone
+    code = f"import sqlite3; c = sqlite3.connect({str(file)!r}); c.execute('SELECT * FROM sqlite_master'); c.close()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert file.with_name("store.db-wal").exists()
+    got = await claimed(store)
+    await store.close()
+    again = await open_store(f"sqlite:///{file}")
+    assert await again.get_rollout_by_id(got.rollout_id) is not None
+    await again.close()
+
+
 async def test_a_store_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     store = await open_store("sqlite:///run.db")

@@ -1,5 +1,7 @@
+import pytest
+
 from leyden.core.data.resources import LLM, PromptTemplate
-from leyden.core.trainer.agents.local import served_resources
+from leyden.core.trainer.agents.local import remote_agents, served_resources
 from leyden.core.trainer.serving.address import RunAddress
 
 ADDRESS = RunAddress(url="http://gateway", token="t")
@@ -14,3 +16,21 @@ def test_agents_get_the_gateway_in_place_of_an_endpoint_its_replicas_and_its_key
 
 def test_agents_get_an_endpoint_if_none_is_given() -> None:
     assert served_resources({}, ADDRESS, "policy") == {"main_llm": LLM(endpoint="http://gateway", model="policy")}
+
+
+@pytest.mark.parametrize(
+    ("served", "start"),
+    [
+        (None, "`leyden run AGENT --server http://127.0.0.1:1`, with the same LEYDEN_RUN_TOKEN"),
+        ("calc", "`leyden run AGENT --server URL --run calc`, with the URL and the token of its server"),
+    ],
+)
+async def test_remote_agents_are_requested_where_they_attach(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, served: str | None, start: str
+) -> None:
+    monkeypatch.setenv("LEYDEN_RUN_TOKEN", "chosen")
+    monkeypatch.delenv("LEYDEN_SERVED_RUN", raising=False)
+    if served is not None:
+        monkeypatch.setenv("LEYDEN_SERVED_RUN", served)
+    async with remote_agents(RunAddress(url="http://127.0.0.1:1", token="t")):
+        assert start in caplog.text

@@ -32,6 +32,7 @@ from leyden.core.cli.commands import (
 from leyden.core.cli.commands.models import group as models
 from leyden.core.cli.commands.prompts import group as prompts
 from leyden.core.cli.commands.run import run_workers
+from leyden.core.cli.commands.server import runs, serve
 from leyden.core.cli.descriptors import OutputError, give_up_output, guard_output, open_descriptors
 from leyden.core.errors import LeydenError, UsageError
 from leyden.core.masking import mask_own_logs, printable, remember_words
@@ -60,7 +61,9 @@ app.command("why", cls=Command)(why.why)
 app.command("console", cls=Command)(console.console)
 app.command("rescore", cls=Command)(rescore.rescore)
 app.command("store", cls=Command)(store.store)
+app.command("serve", cls=Command)(serve.serve)
 app.command("export", cls=Command)(export.export)
+app.add_typer(runs.app, name="runs")
 app.add_typer(experiments.app, name="experiments")
 app.add_typer(imports.app, name="import")
 app.add_typer(models.app, name="models")

@@ -58,7 +58,10 @@ if TYPE_CHECKING:
     from leyden.core.trainer.launch import ResumeChanges
 
 USUAL, VERL = "lightning_rl", "verl"
-RESUMED = ("resume", "steps", "device", "ray_address", "set_", "store", "runs", "quiet", "json")
+RESUMED = (
+    *("resume", "steps", "device", "ray_address", "set_", "store", "runs", "quiet", "json"),
+    *("server", "memory", "cores", "detach", "insecure"),
+)
 """Options of `leyden train` that are allowed together with `--resume`."""
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "reward_weights": ("reward_weight",),
@@ -231,15 +234,18 @@ class RunOptions:
         """Return the agent or command that was given; None if neither was."""
         return chosen_agent(self.agent, given_command(self.context))
 
-    def read(self) -> "tuple[RunConfig, list[Task], dict[str, list[Task]]]":
-        """Return the run's configuration, its training tasks and its held-out sets. Raises UsageError with one line."""
+    def read(self, *, here: bool = True) -> "tuple[RunConfig, list[Task], dict[str, list[Task]]]":
+        """Return the run's configuration, its training tasks and its held-out sets. Raises UsageError with one line.
+
+        `here` states that the run is trained on this machine.
+        """
         from leyden.core.algorithm.registry import algorithm_class, make_algorithm
         from leyden.core.cli.run_file import run_config
         from leyden.core.trainer.config import check_name
         from leyden.core.trainer.rollouts.tasks import load_tasks
         from leyden.core.trainer.serving.endpoint import check_model, untrained
 
-        fields = self._fields()
+        fields = self._fields(here=here)
         kind = algorithm_class(fields["algorithm"])
         if (own := untrained(fields["policy"], fields["endpoint"], kind)) is not None:
             fields["policy"], fields["endpoint"] = None, msgspec.to_builtins(own)
@@ -279,7 +285,7 @@ class RunOptions:
             device=device,
             ray_address=self.ray_address,
             settings=read_settings(self.set_ or []),
-            store=self.store if self._is_on_command_line("store") else None,
+            store=self.store if self.is_on_command_line("store") else None,
         )
 
     @property
@@ -292,11 +298,12 @@ class RunOptions:
         sources = map(self.context.get_parameter_source, options)
         return any(source is not None and source.name != "DEFAULT" for source in sources)
 
-    def _is_on_command_line(self, option: str) -> bool:
+    def is_on_command_line(self, option: str) -> bool:
+        """Whether the command line itself gives a value to an option, and not its environment variable."""
         source = self.context.get_parameter_source(option)
         return source is not None and source.name == "COMMANDLINE"
 
-    def _fields(self) -> dict[str, Any]:
+    def _fields(self, *, here: bool) -> dict[str, Any]:
         """Return the fields of `RunConfig`: from the given options, else the run file, else the options' defaults."""
         from leyden.core.cli.run_file import read_run_file
 
@@ -312,7 +319,7 @@ class RunOptions:
         if not isinstance(fields["agent"], str | None):
             fields["agent"] = chosen_agent(None, tuple(fields["agent"]))
         command = () if isinstance(fields["agent"], str | None) else fields["agent"]
-        is_here = fields["runners"].get("where", "local") == "local"
+        is_here = here and fields["runners"].get("where", "local") == "local"
         fields["env"] = read_env(list(fields["env"]), command, here=is_here)
         return fields
 

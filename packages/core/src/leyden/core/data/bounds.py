@@ -29,6 +29,7 @@ BOUNDS = {
     "candidate": Bound(0, 1_000_000),
     "checkpoint_every": Bound(1, 1_000_000),
     "concurrency": Bound(1, 100_000),
+    "cores": Bound(1, 10_000),
     "count": Bound(1, 1_000_000),
     "drain": Bound(0, LONGEST_SECONDS),
     "eval_every": Bound(0, 1_000_000),

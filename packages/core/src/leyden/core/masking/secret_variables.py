@@ -10,6 +10,7 @@ OWN_TOKENS = frozenset(
         "LEYDEN_CAPTURE_TOKEN",
         "LEYDEN_CONSOLE_TOKEN",
         "LEYDEN_RUN_TOKEN",
+        "LEYDEN_SERVER_TOKEN",
         "LEYDEN_SERVE_KEY",
         "LEYDEN_STORE",
         "LEYDEN_STORE_TOKEN",

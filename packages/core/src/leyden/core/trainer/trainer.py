@@ -184,12 +184,41 @@ class Trainer:
         An algorithm that learns from spans of another run takes no `train_dataset`. It takes an agent only for
         evaluation. Raises UsageError, with a message of one line, for arguments that cannot work.
         """
-        tasks = _rows(train_dataset or ())
-        held_out = {} if val_dataset is None else {"val": _rows(val_dataset)}
-        config = self._config(agent, reward, held_out)
-        config = msgspec.structs.replace(config, **_read_from(train_dataset, val_dataset))
+        config, tasks, held_out = self._prepared(agent, train_dataset, val_dataset, reward)
         with self._serving_store() as start_store:
             return begin(self.runs, config, tasks, held_out, self._session_function(agent, reward, start_store))
+
+    def planned(
+        self,
+        agent: Any = None,
+        train_dataset: TaskRows | None = None,
+        val_dataset: TaskRows | None = None,
+        reward: str | None = None,
+    ) -> "tuple[RunConfig, list[Task], dict[str, list[Task]]]":
+        """Return configuration, training tasks and held-out tasks with which `fit` would begin, for another process.
+
+        Raises UsageError for what no other process can load, such as a live agent.
+        """
+        if agent is not None and not isinstance(agent, str):
+            raise UsageError("a run of another process needs an agent given by import string, as file.py:agent")
+        self._check_importable(reward)
+        if self.store is not None and not isinstance(self.store, str):
+            raise UsageError("a run of another process cannot use a store object of this one: give the store's URI")
+        for name in (name for name, one in self.initial_resources.items() if isinstance(one, LLM) and one.api_key):
+            raise UsageError(f"the key of {name} in initial_resources stays in this process: set it where the run is")
+        return self._prepared(agent, train_dataset, val_dataset, reward)
+
+    def _prepared(
+        self,
+        agent: Any,
+        train_dataset: TaskRows | None,
+        val_dataset: TaskRows | None,
+        reward: RewardFunction | str | None,
+    ) -> "tuple[RunConfig, list[Task], dict[str, list[Task]]]":
+        tasks = task_rows(train_dataset or ())
+        held_out = {} if val_dataset is None else {"val": task_rows(val_dataset)}
+        config = self._config(agent, reward, held_out)
+        return msgspec.structs.replace(config, **_read_from(train_dataset, val_dataset)), tasks, held_out
 
     def resume(self, agent: Any, name: str, reward: RewardFunction | str | None = None) -> RunReport:
         """Resume the run `name` after its last checkpoint and return its report."""
@@ -205,7 +234,7 @@ class Trainer:
         """
         config = self._config(agent, reward, ("val",) if self.eval_every else ())
         with self._serving_store() as start_store:
-            return check_run(self.runs, config, _rows(dataset), self._check_function(agent, reward, start_store))
+            return check_run(self.runs, config, task_rows(dataset), self._check_function(agent, reward, start_store))
 
     def dev(
         self, agent: Any, dev_dataset: TaskRows, reward: RewardFunction | str | None = None
@@ -231,7 +260,7 @@ class Trainer:
         )
         if isinstance(agent, str):
             self._check_importable(reward)
-        return dry_run(plan, agent, _rows(dev_dataset), reward, show=not self.quiet)
+        return dry_run(plan, agent, task_rows(dev_dataset), reward, show=not self.quiet)
 
     def _answering(self) -> str | None:
         """The single policy of a dry run. Raises UsageError if several policies were given."""
@@ -412,7 +441,8 @@ class Trainer:
         )
 
 
-def _rows(dataset: TaskRows) -> list[Task]:
+def task_rows(dataset: TaskRows) -> list[Task]:
+    """Return tasks as a list; reads them from a source."""
     return load_tasks(dataset) if isinstance(dataset, str | Path) else list(dataset)
 
 

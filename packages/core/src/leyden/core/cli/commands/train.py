@@ -11,6 +11,7 @@ import typer
 from leyden.core.cli.commands.console import console_beside
 from leyden.core.cli.options import RUNS, warn_of_host
 from leyden.core.cli.run_options import RunOptions, takes_run
+from leyden.core.cli.server_options import InsecureOption, RunCoresOption, RunMemoryOption, ServerOptions, Shown
 from leyden.core.data.encoding.json_line import json_line
 from leyden.core.errors import (
     CheckFailed,
@@ -38,8 +39,21 @@ def train(
     validate: Annotated[
         bool, typer.Option("--validate", help="Only validate settings and tasks; start nothing.")
     ] = False,
+    server: Annotated[
+        str | None, typer.Option(metavar="URL", help="Train on this server (`leyden serve`), and follow the run.")
+    ] = None,
+    memory: RunMemoryOption = None,
+    cores: RunCoresOption = None,
+    detach: Annotated[bool, typer.Option("--detach", help="With --server: do not follow the run.")] = False,
+    insecure: InsecureOption = False,
 ) -> None:
     """Train the model inside AGENT, or COMMAND, on TASKS, without changing the agent."""
+    if server is not None:
+        _train_there(given, resume, ServerOptions(server, memory, cores, detach, insecure), check, console or validate)
+        return
+    for option in ("memory", "cores", "detach", "insecure"):
+        if given.gives(option):
+            raise UsageError(f"--{option} has no effect without --server")
     from leyden.core.trainer.launch import begin, check_free, train_here, validated
     from leyden.core.trainer.launch import resume as go_on
     from leyden.core.trainer.monitoring.display import make_display
@@ -65,6 +79,36 @@ def train(
     warn_of_host(config.runners.host)
     with shown:
         _finish(given, lambda: begin(given.runs, config, rows, held_out, run_session), config.name)
+
+
+def _train_there(given: RunOptions, resume: str | None, to: ServerOptions, check: bool, stays_here: bool) -> None:
+    """Submit a run to a server, or resume one there, and follow it."""
+    from leyden.core.cli.following import follow, started
+
+    if stays_here:
+        raise UsageError("--console and --validate have no effect with --server: use them on the server's machine")
+    client = to.client()
+    if resume is None:
+        config, rows, held_out = given.read(here=False)
+        if given.gives("check"):
+            config = msgspec.structs.replace(config, check=check)
+        if config.store is not None and not given.is_on_command_line("store"):
+            config = msgspec.structs.replace(config, store=None)  # LEYDEN_STORE is for runs of this machine
+        handle = client.submit_config(config, rows, held_out, memory=to.memory, cores=to.cores)
+        status = handle.status()
+    else:
+        changes = given.changes()
+        if changes.ray_address is not None or changes.store is not None:
+            raise UsageError("--ray-address and --store cannot change on a server")
+        handle = client.run(resume)
+        status = handle.resume(
+            steps=changes.steps, device=changes.device, settings=changes.settings, memory=to.memory, cores=to.cores
+        )
+    shown = Shown(quiet=given.quiet, json=given.json)
+    if to.detach:
+        started(handle, status, to.url, shown)
+    else:
+        follow(handle, to.url, shown, since=status.step)
 
 
 def _finish(given: RunOptions, work: "Callable[[], RunReport]", name: str) -> None:

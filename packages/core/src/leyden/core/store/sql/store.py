@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
@@ -270,13 +271,13 @@ class SqlStore(LocalStore):
         self._engine.dispose()
 
 
-def _make_private(descriptor: int, path: Path) -> None:
+def _make_private(path: Path) -> None:
     """Remove other users' access to a file of this process's user; log a warning for another user's file."""
-    found = os.fstat(descriptor)
+    found = path.stat()
     if not found.st_mode & 0o077:
         return
     if found.st_uid == os.geteuid():
-        os.fchmod(descriptor, found.st_mode & 0o700)
+        path.chmod(stat.S_IMODE(found.st_mode) & 0o700)
         logger.warning(
             "other users of this machine could access the store %s; its permissions were restricted to its owner", path
         )
@@ -284,13 +285,21 @@ def _make_private(descriptor: int, path: Path) -> None:
         logger.warning("the store %s belongs to another user, and other users can access it", path)
 
 
+def _create(path: Path) -> None:
+    """Create the file if there is none, for its owner only.
+
+    An existing file is not opened: closing it would release the locks of all of this process's connections to it, and
+    another process would then remove the write-ahead log that they still use.
+    """
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        _make_private(path)
+
+
 def _open(path: Path) -> Engine:
     try:
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-        try:
-            _make_private(descriptor, path)
-        finally:
-            os.close(descriptor)
+        _create(path)
     except OSError as error:
         raise UsageError(f"cannot open the store {path}: {error.strerror}") from error
     engine = create_engine(

@@ -15,7 +15,7 @@ from leyden.core.data.resources import LLM, NamedResources
 from leyden.core.errors import RunError, UsageError
 from leyden.core.runner.user_code.agent_spec import AgentSpec, TaskExample, agent_fields
 from leyden.core.runner.user_code.loading import AgentReference
-from leyden.core.trainer.agents.runner_api import TOKEN
+from leyden.core.trainer.agents.runner_api import SERVED, TOKEN
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.serving.address import RunAddress
@@ -126,9 +126,11 @@ async def remote_agents(address: RunAddress) -> AsyncGenerator[CheckAgents]:
     """
     if not os.environ.get(TOKEN):
         raise UsageError(f"runners remote need a token: set {TOKEN} here and on the machines of the runners")
-    logger.warning(
-        "rollouts are waiting for runners: start `leyden run AGENT --server %s`, with the same %s", address.url, TOKEN
-    )
+    if (name := os.environ.get(SERVED)) is not None:
+        start, token = f"--server URL --run {name}", "the URL and the token of its server"
+    else:
+        start, token = f"--server {address.url}", f"the same {TOKEN}"
+    logger.warning("rollouts are waiting for runners: start `leyden run AGENT %s`, with %s", start, token)
 
     async def check() -> None:
         """Do nothing: no worker process belongs to this machine.

@@ -46,7 +46,7 @@ OUTDATED = (
 
 
 class NoServer(LeydenError):
-    """Raised when no server answers at the run's address."""
+    """Raised when no server answers at the address of a run, or of a server of runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,8 @@ OUTDATED = (
 TOKEN = "LEYDEN_RUN_TOKEN"
 """Environment variable with the run's token, here and on the machine of `leyden run`. If unset, all requests are
 refused."""
+SERVED = "LEYDEN_SERVED_RUN"
+"""Environment variable with the name of a run that a server of runs trains."""
 HOLD_SECONDS = 10.0
 """Maximum time in seconds for which a request for the session's end is held open."""
 

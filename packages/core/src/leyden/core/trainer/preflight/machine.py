@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 MEMINFO, CGROUPS = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+LIMIT = "LEYDEN_MEMORY_LIMIT"
+"""Variable with the bytes that a run may use; `leyden serve` sets it to the run's budget."""
 
 
 def free_memory(device: str) -> int | None:
@@ -18,8 +20,13 @@ def _free_on_gpu() -> int | None:
 
 
 def _free_here() -> int | None:
-    known = [bytes_ for bytes_ in (_available(), *_left_in_groups()) if bytes_ is not None]
+    known = [bytes_ for bytes_ in (_available(), *_left_in_groups(), _limit()) if bytes_ is not None]
     return min(known, default=None) if known else _all_of_it()
+
+
+def _limit() -> int | None:
+    given = os.environ.get(LIMIT, "")
+    return int(given) if given.isdecimal() else None
 
 
 def _available() -> int | None:

@@ -1,0 +1,1 @@
+"""`leyden serve` and `leyden runs`: several runs on one machine."""

@@ -1,0 +1,1 @@
+"""Several training runs on one machine: their list, budgets and processes, the HTTP API, and its client."""
