@@ -1,8 +1,8 @@
 """Does it matter to what is learned where a run's store is? The quickstart and the team example on every kind of store.
 
-Each run is `leyden train` with the same seed and `--deterministic`, so that the held-out results and the trained weights
-must be the same on every store, bit by bit. `shard` is three SQLite files. The exit code is 1 if a run fails or if a
-result differs.
+Each run is `leyden train` with the same seed and `--deterministic`, so that held-out results and trained weights must
+be the same on every store, bit by bit. `shard` is three SQLite files. The exit code is 1 if a run fails or a result
+differs.
 """
 
 import argparse
