@@ -155,6 +155,12 @@ def test_lines_of_rollouts_that_print_at_once_may_be_mixed(trial: Trial) -> None
     assert same_problems(trial) == []
 
 
+def test_a_warning_may_stand_in_a_line_that_was_not_ended_yet(trial: Trial) -> None:
+    trial.author[0].written = "slow\n"
+    trial.log = trial.log.replace("asked lighthouses\n", "asked lighthousesWARNING:lib.llm:slow\n\n", 1)
+    assert same_problems(trial) == []
+
+
 def test_durations_levels_and_frames_of_tracebacks_are_not_compared(trial: Trial) -> None:
     trial.author[0].printed += "| Time: 396.48ms  |\n"
     trial.author[0].written = 'slow\n  File "a.py", line 1, in f\n    g()\n\nKeyError\n'

@@ -156,7 +156,7 @@ def _printed(trial: Trial) -> list[str]:
 
 def _are_joined(line: str, known: set[str]) -> bool:
     """Whether a line is several lines of rollouts that print at once, whose ends came later."""
-    rests = (line.removeprefix(one) for one in known if one and line.startswith(one))
+    rests = (_LEVELS.sub("", line.removeprefix(one)) for one in known if one and line.startswith(one))
     return any(not rest or _are_joined(rest, known) for rest in rests)
 
 
