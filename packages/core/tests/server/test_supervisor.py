@@ -93,6 +93,21 @@ async def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
             supervisor.stop_run("broken")
 
 
+async def test_a_damaged_run_fails_and_the_others_go_on(tmp_path: Path) -> None:
+    async with supervising(tmp_path / "runs", cores=1) as supervisor:
+        await supervisor.submit(run_config("slow"), ["x"], {}, budget())
+        await supervisor.submit(run_config("damaged"), ["x"], {}, budget())
+        await supervisor.submit(run_config("calm"), ["x"], {}, budget())
+        file = RunFolder(supervisor.runs / "damaged").metrics_file
+        file.write_text("no metrics\n")
+        await until(supervisor, "calm", "finished")
+        with pytest.raises(RunError, match=r"metrics\.jsonl cannot be read"):
+            supervisor.status("damaged")
+        file.unlink()
+        status = supervisor.status("damaged")
+        assert status.state == "failed" and "could not be started" in (status.reason or "")
+
+
 async def test_runs_are_stopped_resumed_and_removed(tmp_path: Path) -> None:
     async with supervising(tmp_path / "runs", cores=1) as supervisor:
         await supervisor.submit(run_config("slow"), ["x"], {}, budget())

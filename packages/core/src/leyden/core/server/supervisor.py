@@ -110,7 +110,7 @@ class Supervisor:
         os.close(self._lock)
 
     async def _supervise(self) -> None:
-        measured = 0.0
+        measured, last = 0.0, ""
         while not self._closing:
             try:
                 self._collect()
@@ -118,8 +118,10 @@ class Supervisor:
                     await self._watch_memory()
                     measured = time.monotonic()
                 self._start_queued()
-            except (LeydenError, OSError) as error:
-                logger.warning("a run could not be supervised just now: %s", error)
+            except Exception as error:  # what is wrong with one run must not end the supervision of the others
+                if str(error) != last:
+                    logger.warning("a run cannot be supervised: %s", str(error) or type(error).__name__)
+                last = str(error)
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_SECONDS):
