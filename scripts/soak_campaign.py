@@ -24,7 +24,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
 from kills.showing import Findings, show
-from leyden.core.data.rollout import EnqueueRollout, RolloutConfig
+from leyden.core.data.rollout import EnqueueRollout, RolloutConfig, RolloutStatus
 from leyden.core.gateway.calls.served_policy import ServedPolicy
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
@@ -40,7 +40,7 @@ AGENT = Path(__file__).parent / "scale/agent.py"
 CONFIG = RolloutConfig(unresponsive_seconds=600.0, max_attempts=2, retry_condition=("unresponsive",))
 BATCH = 500
 """Rollouts that are queued in one call, as a step of a run queues its own."""
-UNFINISHED = ["queuing", "preparing", "running", "requeuing"]
+UNFINISHED: tuple[RolloutStatus, ...] = ("queuing", "preparing", "running", "requeuing")
 STALLED_SECONDS = 300.0
 
 
