@@ -212,3 +212,16 @@ def test_a_server_that_cannot_start_says_why_and_can_be_tried_again(
         assert server.client().runs() == []
     with pytest.raises(UsageError, match="has not started"):
         assert server.url
+
+
+@pytest.mark.parametrize("query", ["wait=soon", "step=1.5", "version=x", "offset=9999999999999999999"])
+def test_a_query_that_is_no_number_is_refused_in_one_line(server: LightningServer, query: str) -> None:
+    server.client().submit_config(run_config("slow"), ["x"])
+    status, body = requested(server.url, "GET", f"/runs/slow/news?{query}", authorization=f"Bearer {TOKEN}")
+    assert status == 400 and b"not a" in body and b"Traceback" not in body
+
+
+@pytest.mark.parametrize("wait", ["nan", "-1", ""])
+def test_a_request_that_names_no_time_is_answered_at_once(server: LightningServer, wait: str) -> None:
+    server.client().submit_config(run_config("slow"), ["x"])
+    assert requested(server.url, "GET", f"/runs/slow/news?wait={wait}", authorization=f"Bearer {TOKEN}")[0] == 200

@@ -156,7 +156,7 @@ class _Api:
         """
         name, query = _name(request), request.query_params
         offset, step, version = (_number(query.get(key)) for key in ("offset", "step", "version"))
-        give_up = time.monotonic() + min(MOST_WAIT, float(query.get("wait") or 0))
+        give_up = time.monotonic() + _seconds(query.get("wait"))
 
         def is_late() -> bool:
             return time.monotonic() >= give_up or self._supervisor.is_closing
@@ -241,6 +241,14 @@ def _number(text: str | None) -> int | None:
     if not text.removeprefix("-").isdecimal() or len(text) > 18:
         raise UsageError(f"not a whole number: {text[:40]!r}")
     return int(text)
+
+
+def _seconds(text: str | None) -> float:
+    """Return a time that a request may be held; 0 for one that is no number, as NaN."""
+    try:
+        return min(max(0.0, float(text or 0)), MOST_WAIT)
+    except ValueError:
+        raise UsageError(f"not a number of seconds: {str(text)[:40]!r}") from None
 
 
 async def _read(request: Request, kind: type[T]) -> T:
