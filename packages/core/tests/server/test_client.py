@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from server.conftest import MIB, TOKEN, run_config
+from supervised_runs import MIB, TOKEN, run_config
 
 import leyden.core as agl
 from leyden.core.errors import LeydenError, RunError, UsageError

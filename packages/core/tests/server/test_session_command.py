@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server.conftest import budget, run_config
+from supervised_runs import budget, run_config
 
 from leyden.core.errors import UsageError
 from leyden.core.masking import OWN_TOKENS

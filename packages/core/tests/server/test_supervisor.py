@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from server.conftest import budget, run_config, supervising, until, until_step
-from server.scripted_session import JOURNAL, PROGRAM
+from scripted_session import JOURNAL, PROGRAM
+from supervised_runs import budget, run_config, supervising, until, until_step
 
 from leyden.core.errors import RunError, UsageError
 from leyden.core.server.records import FOLDER, Records, RunRecord
