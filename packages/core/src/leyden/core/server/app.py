@@ -161,20 +161,14 @@ class _Api:
         def is_late() -> bool:
             return time.monotonic() >= give_up or self._supervisor.is_closing
 
-        seen: object = None
+        seen, known = None, query.get("state")
         while True:
-            status = self._supervisor.status(name)
             marks = self._marks(name)
-            if marks != seen or status.state != query.get("state"):
+            if marks != seen or self._supervisor.state(name) != known or is_late():
                 found = await asyncio.to_thread(self._news, name, offset, step, version)
-                is_new = bool(found.output or found.metrics or found.versions) or found.status.state != query.get(
-                    "state"
-                )
-                if is_new or is_late():
+                if found.output or found.metrics or found.versions or found.status.state != known or is_late():
                     return _json(found)
                 seen = marks
-            elif is_late():
-                return _json(News(status=status, offset=offset or 0))
             await asyncio.sleep(POLL_SECONDS)
 
     def _marks(self, name: str) -> list[tuple[int, int]]:

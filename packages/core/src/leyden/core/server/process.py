@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from leyden.core.runner.commands.supervise import parents
+from leyden.core.runner.commands.supervise import descendants
 from leyden.core.server.records import Session
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -103,13 +103,7 @@ class RunProcess:
 
 def family(pid: int) -> list[int]:
     """Return a process and its descendants, the process first. Without `/proc`, only itself."""
-    below: dict[int, list[int]] = {}
-    for child, parent in parents().items():
-        below.setdefault(parent, []).append(child)
-    found = [pid]
-    for one in found:
-        found += below.get(one, [])
-    return found
+    return [pid, *descendants(pid)]
 
 
 def start_time(pid: int) -> int | None:

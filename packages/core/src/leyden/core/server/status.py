@@ -71,7 +71,7 @@ def _last_step(folder: RunFolder) -> tuple[int, float | None]:
 
 def status_of(record: RunRecord, folder: RunFolder, waits_for: str | None, memory_used: int | None) -> RunStatus:
     """Return the status of a run; `waits_for` is why it has no process yet."""
-    state, reason = _state(record, folder, waits_for)
+    state, reason = state_of(record, folder, waits_for)
     (step, reward), written = _last_step(folder), folder.written_config()
     runners: dict[str, Any] = written.get("runners") or {}
     return RunStatus(
@@ -90,7 +90,8 @@ def status_of(record: RunRecord, folder: RunFolder, waits_for: str | None, memor
     )
 
 
-def _state(record: RunRecord, folder: RunFolder, waits_for: str | None) -> tuple[ServedState, str | None]:
+def state_of(record: RunRecord, folder: RunFolder, waits_for: str | None) -> tuple[ServedState, str | None]:
+    """Return the state of a run and its reason, without a look at its metrics, its versions and its configuration."""
     if record.session is not None:
         return ("running", None) if record.wanted else ("stopping", None)
     if record.wanted:

@@ -28,7 +28,7 @@ from leyden.core.server.budget import Budget, check_fits, cores_of, free_slots, 
 from leyden.core.server.process import RunProcess, boot_id, start_time
 from leyden.core.server.records import Outcome, Records, RunRecord, Session
 from leyden.core.server.session_command import SessionPlan, free_port, session_command, session_environment
-from leyden.core.server.status import RunStatus, is_written_since, status_of, steps_taken
+from leyden.core.server.status import RunStatus, ServedState, is_written_since, state_of, status_of, steps_taken
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.launch import validated
 from leyden.core.trainer.run_folder.folder import RunFolder, is_free
@@ -243,6 +243,10 @@ class Supervisor:
         record = self.record(name)
         used = self._memory.get(name) if name in self._processes else None
         return status_of(record, RunFolder(self.runs / name), self._waits.get(name), used)
+
+    def state(self, name: str) -> ServedState:
+        """Return the state of a run, which takes no reading of its metrics; raises NoSuchRun if there is none."""
+        return state_of(self.record(name), RunFolder(self.runs / name), self._waits.get(name))[0]
 
     def record(self, name: str) -> RunRecord:
         """Return the record of a run; raises NoSuchRun, which names the known runs, if there is none."""

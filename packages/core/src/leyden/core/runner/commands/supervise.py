@@ -140,6 +140,17 @@ def parents() -> dict[int, int]:
     return found
 
 
+def descendants(root: int) -> list[int]:
+    """Return all processes that a process and its descendants have started, the nearest first."""
+    below: dict[int, list[int]] = {}
+    for child, parent in parents().items():
+        below.setdefault(parent, []).append(child)
+    found = list(below.get(root, []))
+    for pid in found:
+        found += below.get(pid, [])
+    return found
+
+
 def kill(child: int) -> bool:
     """Kill a child. Returns False where this process lacks the permission."""
     try:

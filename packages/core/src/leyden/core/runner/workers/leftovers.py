@@ -8,7 +8,7 @@ import os
 import signal
 import time
 
-from leyden.core.runner.commands.supervise import children, kill, parents
+from leyden.core.runner.commands.supervise import children, descendants, kill
 
 SECONDS = 2.0
 """Longest wait for killed processes to end, in seconds."""
@@ -30,15 +30,8 @@ def end_descendants() -> None:
 
     The parent process ends the group itself.
     """
-    left, found = [os.getpid()], list[int]()
-    parent_of = parents()
-    while left:
-        parent = left.pop(0)
-        below = [pid for pid, of in parent_of.items() if of == parent]
-        left += below
-        found += below
     killed: list[int] = []
-    for pid in found:
+    for pid in descendants(os.getpid()):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getpgid(pid) != os.getpgrp():
                 os.kill(pid, signal.SIGKILL)
