@@ -22,16 +22,7 @@ MOST = 100
 @pytest.mark.parametrize("looked", ["when there is nothing", "when there is little", "when there is much", "never"])
 async def test_hot_paths_read_what_they_are_about(postgres: PostgresServer, looked: str) -> None:
     """Whenever the server looked at the tables last."""
-    database = postgres.create()
-    with postgres.connect(database) as connection:
-        for setting in (
-            SQL("session_preload_libraries = 'auto_explain'"),
-            SQL("auto_explain.log_min_duration = 0"),
-            SQL("auto_explain.log_analyze = on"),
-            SQL("auto_explain.log_timing = off"),
-            SQL("auto_explain.log_nested_statements = on"),
-        ):
-            connection.execute(SQL("ALTER DATABASE {} SET {}").format(Identifier(database), setting))
+    database = explained_database(postgres)
     store = await PostgresStore.open(postgres.uri_of(database))
     queued = [EnqueueRollout(input=n, rollout_id=f"r{n}", queue="mine") for n in range(1008)]
     queued += [EnqueueRollout(input=n, rollout_id=f"f{n}", queue="few") for n in range(8)]
@@ -51,10 +42,46 @@ async def test_hot_paths_read_what_they_are_about(postgres: PostgresServer, look
     for _ in range(8):
         await walk(store)
     await store.close()
-    plans = [entry for entry in re.split(r"\n(?=\S)", postgres.log()[before:]) if "Query Text: " in entry]
+    plans = plans_of(postgres.log()[before:])
     assert len(plans) > 300 and all(any(part in plan for plan in plans) for part in SPANS_COME)
     plan = max(plans, key=rows_of)
     assert 30 <= rows_of(plan) < MOST, plan
+
+
+@pytest.mark.parametrize("queue", [None, "mine"])
+async def test_the_newest_rollouts_are_read_without_the_older_ones(postgres: PostgresServer, queue: str | None) -> None:
+    database = explained_database(postgres)
+    store = await PostgresStore.open(postgres.uri_of(database))
+    with postgres.connect(database) as connection:
+        connection.execute(MANY)
+        await store.enqueue_many_rollouts([EnqueueRollout(input=n, queue="mine") for n in range(60)])
+        connection.execute("ANALYZE")
+    before = len(postgres.log())
+    page = await store.query_rollouts(queue=queue, sort_by="start_time", sort_order="desc", limit=50)
+    await store.close()
+    assert [rollout.queue for rollout in page] == ["mine"] * 50
+    (plan,) = [plan for plan in plans_of(postgres.log()[before:]) if "ORDER BY rollouts.start_time" in plan]
+    assert 50 <= rows_of(plan) < MOST, plan
+
+
+def explained_database(postgres: PostgresServer) -> str:
+    """Return a new database whose server logs the plan of each statement."""
+    database = postgres.create()
+    with postgres.connect(database) as connection:
+        for setting in (
+            SQL("session_preload_libraries = 'auto_explain'"),
+            SQL("auto_explain.log_min_duration = 0"),
+            SQL("auto_explain.log_analyze = on"),
+            SQL("auto_explain.log_timing = off"),
+            SQL("auto_explain.log_nested_statements = on"),
+        ):
+            connection.execute(SQL("ALTER DATABASE {} SET {}").format(Identifier(database), setting))
+    return database
+
+
+def plans_of(log: str) -> list[str]:
+    """Return the plans in a part of the server's log."""
+    return [entry for entry in re.split(r"\n(?=\S)", log) if "Query Text: " in entry]
 
 
 def rows_of(plan: str) -> int:

@@ -42,7 +42,8 @@ async def older_file(folder: Path) -> str:
     path = folder / "store.db"
     await fill(f"sqlite:///{path}")
     with sqlite3.connect(path) as connection:
-        connection.execute(f"DROP INDEX {schema.ROLLOUTS_OF_QUEUE.name}")
+        for index in schema.ROLLOUT_INDEXES:
+            connection.execute(f"DROP INDEX {index.name}")
         connection.execute("ALTER TABLE rollouts DROP COLUMN queue")
         connection.execute(OLDER_QUEUE)
         connection.execute("INSERT INTO older (position, rollout_id) SELECT position, rollout_id FROM queue")

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event
@@ -337,13 +338,37 @@ async def test_hot_paths_never_scan(tmp_path: Path) -> None:
     assert [scan for scan in scans if "ORDER BY resources.id DESC" not in scan[0]] == []
 
 
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        ({"sort_by": "start_time", "sort_order": "desc"}, "SCAN rollouts USING INDEX rollouts_by_start"),
+        ({"sort_by": "start_time", "sort_order": "desc", "queue": "run"}, "USING INDEX rollouts_of_queue_by_start"),
+        ({"status_in": ["running"], "sort_by": "start_time"}, "USING INDEX ix_rollouts_status"),
+        ({"status_in": ["preparing", "running"], "queue": "run"}, "USING INDEX ix_rollouts_status"),
+    ],
+)
+async def test_no_query_of_the_newest_or_of_the_running_reads_all_rollouts(
+    tmp_path: Path, query: dict[str, Any], index: str
+) -> None:
+    with watched() as statements:
+        store = await SqlStore.open(tmp_path / "store.db")
+        statements.clear()
+        await store.query_rollouts(**query, limit=50)
+    await store.close()
+    (page,) = [sql for sql in statements if sql.startswith("SELECT rollouts.rollout_id") and "LIMIT 50" in sql]
+    plans = sqlite3.connect(tmp_path / "store.db")
+    plan = " / ".join(step[3] for step in plans.execute(f"EXPLAIN QUERY PLAN {page}"))
+    plans.close()
+    assert index in plan
+
+
 async def test_one_queue_among_others_is_read_by_its_index(tmp_path: Path) -> None:
     with watched() as statements:
         store = await SqlStore.open(tmp_path / "store.db")
         await store.enqueue_rollout(1, rollout_id="r1", queue="run")
         statements.clear()
         await store.query_rollouts(queue="run", limit=5)
-        await store.query_rollouts(queue="run", limit=5, offset=5, status_in=["queuing"])
+        await store.query_rollouts(queue="run", limit=5, offset=5, status_in=["queuing", "failed"])
         await store.query_rollouts(queue="run", rollout_id_in=["r1"])
         await store.dequeue_rollout(queue="run")
     await store.close()

@@ -23,6 +23,7 @@ from sqlalchemy import (
     true,
 )
 
+from leyden.core.data.rollout import FINISHED_ROLLOUT
 from leyden.core.store.common.rows import (
     KEPT_SECONDS,
     AttemptKey,
@@ -404,10 +405,17 @@ def _filters(table: Any, query: Query) -> list[ColumnElement[bool]]:
 
 
 def _is(column: Column[Any], value: str, query: Query) -> ColumnElement[bool]:
-    """Return a condition that uses an index, but for the queue of rollouts that are named; these are found by id."""
+    """Return a condition that uses an index, but for the queue of rollouts that another index finds sooner."""
     joined = query.logic == "and" or len(query.conditions) == 1
-    named = any(condition.field == "rollout_id" and condition.test == "one of" for condition in query.conditions)
-    return column.concat("") == value if column.name == "queue" and joined and named else column == value
+    found_sooner = column.name == "queue" and joined and any(map(_finds_few, query.conditions))
+    return column.concat("") == value if found_sooner else column == value
+
+
+def _finds_few(condition: Condition) -> bool:
+    """Whether an index finds few rollouts by this condition: those that are named, or unfinished ones."""
+    if condition.test != "one of":
+        return False
+    return condition.field == "rollout_id" or (condition.field == "status" and FINISHED_ROLLOUT.isdisjoint(condition.value))
 
 
 def _test(column: Column[Any], condition: Condition) -> ColumnElement[bool]:

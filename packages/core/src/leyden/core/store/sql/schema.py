@@ -1,7 +1,7 @@
 """Tables and indexes of a SQL store. Column names are the field names of `store.common.rows`.
 
-Each frequent access has an index: each queue by position, a queue's rollouts, the latest attempt, an attempt's spans in
-order, duplicates of spans, deadlines, and a worker's open attempts.
+Each frequent access has an index: each queue by position, rollouts by queue, by status and by start, the latest attempt, an
+attempt's spans in order, duplicates of spans, deadlines, and a worker's open attempts.
 """
 
 from sqlalchemy import (
@@ -19,7 +19,7 @@ from sqlalchemy import (
 from sqlalchemy import Text as AnyText
 from sqlalchemy import literal_column as sql
 
-VERSION = 9
+VERSION = 10
 """Version of the schema, stored with the data, and the newest of `migrations`; newer stores are refused."""
 KEEP_HEARTBEATS = """
 UPDATE attempts SET last_heartbeat_time = {last}
@@ -57,7 +57,12 @@ rollouts = Table(
     Column("deadline", Float),
     Column("queue", Text, nullable=False, server_default=""),
 )
-ROLLOUTS_OF_QUEUE = Index("rollouts_of_queue", rollouts.c.queue, rollouts.c.id)
+ROLLOUT_INDEXES = (
+    Index("rollouts_of_queue", rollouts.c.queue, rollouts.c.id),
+    Index("rollouts_by_start", rollouts.c.start_time),
+    Index("rollouts_of_queue_by_start", rollouts.c.queue, rollouts.c.start_time),
+)
+"""Those of columns that the first version did not have, or had without an index."""
 Index(
     "rollouts_by_deadline",
     rollouts.c.deadline,

@@ -371,13 +371,14 @@ def _migrate(connection: Connection, path: Path) -> None:
         connection.exec_driver_sql(schema.KEEP_HEARTBEATS)
     if not _has_column(connection, "rollouts", "queue"):
         _add_queues(connection)
+    for index in schema.ROLLOUT_INDEXES:
+        index.create(connection, checkfirst=True)
     connection.exec_driver_sql(f"PRAGMA user_version={schema.VERSION}")
 
 
 def _add_queues(connection: Connection) -> None:
     """Put the rollouts of an older store in the usual queue, whose name is empty."""
     connection.exec_driver_sql("ALTER TABLE rollouts ADD COLUMN queue TEXT NOT NULL DEFAULT ''")
-    schema.ROLLOUTS_OF_QUEUE.create(connection)
     connection.exec_driver_sql("ALTER TABLE queue RENAME TO older_queue")
     schema.queue.create(connection)
     connection.exec_driver_sql("INSERT INTO queue (position, rollout_id) SELECT position, rollout_id FROM older_queue")
