@@ -1,6 +1,8 @@
 """Spans at rest: how little is kept, and that it is whole again."""
 
+import gc
 import sqlite3
+import tracemalloc
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -184,3 +186,24 @@ async def test_a_rollout_of_thirty_turns_on_disk(tmp_path: Path) -> None:
     said = len(str(conversation(ATTEMPT, 30)[-1].attributes[semconv.INPUT_MESSAGES]))
     rest = 30 * 600  # ids, times, names, indexes: what thirty spans without any tokens take
     assert (sizes[1] - sizes[0]) / 20 < 1.5 * 8 * (100 + 30 * 70) + said + rest
+
+
+@pytest.mark.parametrize("calls", [1, 2, LATEST])
+@pytest.mark.parametrize("length", [4, 2000])
+def test_the_cache_takes_no_more_memory_than_its_limit(calls: int, length: int) -> None:
+    limit = 2 << 20
+    tracemalloc.start()
+    try:
+        latest = RecentCalls(limit)
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(limit // (calls * (length + 500))):
+            attempt = replace(ATTEMPT, rollout_id=f"ro-{number}", attempt_id=f"ro-{number}-a1")
+            for span_id in range(calls):
+                ids = pack_ids([number % 50_000] * length)
+                attributes: Attributes = {semconv.PROMPT_IDS: ids, semconv.RESPONSE_IDS: ids[:64], "number": number}
+                latest.note([replace(span_of(attempt, f"{span_id}"), attributes=attributes)])
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert limit / 2 < taken < 1.1 * limit

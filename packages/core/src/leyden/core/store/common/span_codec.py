@@ -7,7 +7,7 @@ are kept or removed together, so a referenced span always exists.
 """
 
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -23,6 +23,8 @@ LIMIT_BYTES = 64 << 20
 
 Above it, the attempts without recent calls are removed from the cache; their next call is stored whole.
 """
+ATTEMPT_BYTES, CALL_BYTES, VALUE_BYTES = 600, 600, 80
+"""Memory of an attempt, of a call and of an attribute's value, beside the content: Python's objects and tables."""
 LATEST = 8
 """Cached calls per attempt, since several agents may take turns, or work at once."""
 LEAST = 64
@@ -69,6 +71,8 @@ class _Known(NamedTuple):
     attributes: Attributes
     token_ids: bytes | str | None
     """Ids of its prompt and response together, with which later prompts begin."""
+    size: int = 0
+    """Approximate bytes of memory, where the call is cached."""
 
     def part(self, name: str) -> bytes | str | None:
         """Return the value whose beginning an attribute of a later call may share; None where there is none."""
@@ -87,18 +91,17 @@ class _Attempt:
     """The latest calls of one attempt, and their approximate size in bytes."""
 
     def __init__(self) -> None:
-        self.calls: deque[_Known] = deque(maxlen=LATEST)
-        self._sizes: deque[int] = deque(maxlen=LATEST)
-        self.size = 0
+        self.calls: list[_Known] = []
+        self.size = ATTEMPT_BYTES
 
     def add(self, span: Span) -> int:
         """Add a call and return by how many bytes the size has grown."""
         before = self.size
         if len(self.calls) == LATEST:
-            self.size -= self._sizes[0]
-        self.calls.append(_known(span.span_id, span.attributes))
-        self._sizes.append(_size(span.attributes))
-        self.size += self._sizes[-1]
+            self.size -= self.calls.pop(0).size
+        known = _known(span.span_id, span.attributes)
+        self.calls.append(known._replace(size=_size(known)))
+        self.size += self.calls[-1].size
         return self.size - before
 
 
@@ -119,7 +122,11 @@ class RecentCalls:
         with self._lock:
             for span in calls:
                 key = (span.rollout_id, span.attempt_id)
-                self._size += self._attempts.setdefault(key, _Attempt()).add(span)
+                attempt = self._attempts.get(key)
+                if attempt is None:
+                    attempt = self._attempts[key] = _Attempt()
+                    self._size += attempt.size
+                self._size += attempt.add(span)
                 self._attempts.move_to_end(key)
             while self._size > self._limit:
                 _, oldest = self._attempts.popitem(last=False)
@@ -354,9 +361,10 @@ def _common_length(one: T, other: T) -> int:
     return low
 
 
-def _size(attributes: Mapping[str, object]) -> int:
-    size = 0
-    for value in attributes.values():  # executed for every call; a generator takes twice as long
+def _size(known: _Known) -> int:
+    size = CALL_BYTES + len(known.token_ids or b"")
+    for value in known.attributes.values():  # executed for every call; a generator takes twice as long
+        size += VALUE_BYTES
         if isinstance(value, (bytes, str)):
             size += len(value)
     return size
