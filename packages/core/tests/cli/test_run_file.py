@@ -239,7 +239,10 @@ def test_settings_are_validated_and_nothing_is_started(
     Path("run.yaml").write_text(text)
     Path("runs/new").mkdir(parents=True)
     assert cli.run(command) == 2
-    assert "run 'new' exists in runs; choose another --name" in capsys.readouterr().err
+    assert (
+        "run 'new' exists in runs; resume it with `leyden train --resume new`, or choose another --name"
+        in capsys.readouterr().err
+    )
     assert (begun, list(Path("runs").rglob("*.*"))) == ([], [])
 
 

@@ -88,12 +88,6 @@ def validated(config: RunConfig, tasks: list[Task]) -> RunConfig:
     return with_recorded_settings(with_sides(_settled(config)))
 
 
-def check_free(runs: Path, name: str) -> None:
-    """Raise RunError if there is a run of this name."""
-    if not is_free(runs / name):
-        raise RunError(f"run {name!r} exists in {runs}; choose another --name")
-
-
 def _recorded(folder: RunFolder, config: RunConfig, run_session: SessionFunction) -> RunReport:
     """Run a session; if an error or a request ends it, the run's folder has that until the next session begins."""
     if not folder.is_in_use():

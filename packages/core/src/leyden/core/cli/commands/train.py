@@ -54,9 +54,10 @@ def train(
     for option in ("memory", "cores", "detach", "insecure"):
         if given.gives(option):
             raise UsageError(f"--{option} has no effect without --server")
-    from leyden.core.trainer.launch import begin, check_free, train_here, validated
+    from leyden.core.trainer.launch import begin, train_here, validated
     from leyden.core.trainer.launch import resume as go_on
     from leyden.core.trainer.monitoring.display import make_display
+    from leyden.core.trainer.run_folder.folder import check_free
     from leyden.core.trainer.run_folder.sharing.shared_runs import folder_of, is_address
 
     run_session = train_here(make_display(quiet=given.quiet, json=given.json))

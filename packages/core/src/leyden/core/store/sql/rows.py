@@ -415,7 +415,9 @@ def _finds_few(condition: Condition) -> bool:
     """Whether an index finds few rollouts by this condition: those that are named, or unfinished ones."""
     if condition.test != "one of":
         return False
-    return condition.field == "rollout_id" or (condition.field == "status" and FINISHED_ROLLOUT.isdisjoint(condition.value))
+    return condition.field == "rollout_id" or (
+        condition.field == "status" and FINISHED_ROLLOUT.isdisjoint(condition.value)
+    )
 
 
 def _test(column: Column[Any], condition: Condition) -> ColumnElement[bool]:

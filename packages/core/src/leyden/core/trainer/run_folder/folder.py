@@ -106,13 +106,8 @@ class RunFolder:
         before its first step is replaced. Unfinished folders in `runs`, left by a killed process, are removed.
         """
         path = runs / config.name
-        if path.exists() and is_free(path):
-            shutil.rmtree(path)
-        if path.exists():
-            raise RunError(
-                f"run {config.name!r} exists in {runs}; resume it with `leyden train --resume {config.name}`, "
-                "or choose another --name"
-            )
+        check_free(runs, config.name)
+        shutil.rmtree(path, ignore_errors=True)
         try:
             remove_unfinished(runs)
             with whole_folder(path, private=True) as pending:
@@ -343,6 +338,14 @@ def _readable(value: Any) -> bytes:
 def is_free(path: Path) -> bool:
     """Whether `path` can become a run's folder: it does not exist, or its run ended before the first step."""
     return not path.exists() or RunFolder(path).failed_file.exists()
+
+
+def check_free(runs: Path, name: str) -> None:
+    """Raise RunError if there is a run of this name that took a step."""
+    if not is_free(runs / name):
+        raise RunError(
+            f"run {name!r} exists in {runs}; resume it with `leyden train --resume {name}`, or choose another --name"
+        )
 
 
 def _append(path: Path, lines: Sequence[bytes]) -> None:
