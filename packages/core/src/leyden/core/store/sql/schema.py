@@ -1,7 +1,7 @@
 """Tables and indexes of a SQL store. Column names are the field names of `store.common.rows`.
 
-Each frequent access has an index: each queue by position, rollouts by queue, by status and by start, the latest attempt, an
-attempt's spans in order, duplicates of spans, deadlines, and a worker's open attempts.
+Each frequent access has an index: each queue by position, rollouts by queue, by status and by start, the latest
+attempt, an attempt's spans in order, duplicates of spans, deadlines, and a worker's open attempts.
 """
 
 from sqlalchemy import (
