@@ -12,12 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 ROOT = Path(__file__).parents[2]
-AXE = ROOT / ".clients/node/node_modules/axe-core/axe.min.js"
 Serve = Callable[..., str]
-Violations = Callable[[Page], list[str]]
 ADDRESS = re.compile(r"http://\S+")
 
 
@@ -69,19 +67,3 @@ def serve() -> Generator[Serve]:
     yield start
     for manager in stack:
         manager.__exit__(None, None, None)  # type: ignore[attr-defined]
-
-
-@pytest.fixture
-def violations() -> Violations:
-    """Return the rules of WCAG AA that a page breaks, by axe-core; skips the test where it is not installed."""
-    if not AXE.exists():
-        assert os.environ.get("LEYDEN_CLIENTS") != "required", "no axe-core: make clients"
-        pytest.skip("no axe-core: make clients")
-
-    def check(page: Page) -> list[str]:
-        page.evaluate(AXE.read_text())  # not as a script element: the pages forbid others' scripts
-        rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}
-        found = page.evaluate("rules => axe.run(document, rules)", rules)["violations"]
-        return [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found]
-
-    return check

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
-from accessibility import violations_of
+from accessibility import violations_everywhere
 from browser_tour import tour
 from console_runs import add_rollout, made_run, run_apart
 from playwright.sync_api import Browser, Dialog, Page
@@ -27,12 +27,11 @@ PICTURES = ROOT / "docs/console"
 SHOWN = ("runs", "run", "rollouts", "rollout", "pair", "call", "step", "compare")
 """Views of which the documentation has a picture."""
 PAGE = {"width": 1280, "height": 900}
-PHONE = {"width": 390, "height": 844}
 
 
-def new_page(browser: Browser, size: dict[str, int] = PAGE, scheme: Any = "light") -> tuple[Page, set[str], list[str]]:
+def new_page(browser: Browser) -> tuple[Page, set[str], list[str]]:
     """A page, the hosts that it requests something from, and the errors that it reports."""
-    page = browser.new_page(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
+    page = browser.new_page(viewport=PAGE)  # type: ignore[arg-type]
     hosts, errors = set[str](), list[str]()
     page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname or request.url[:20]))
     page.on("pageerror", lambda error: errors.append(str(error)))
@@ -92,16 +91,12 @@ def test_the_token_losses_that_are_shown_add_up_to_the_logged_loss(
         assert sum(step["losses"]) == pytest.approx(call["share"], abs=1e-9)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [PAGE, PHONE], ids=["page", "phone"])
-def test_no_view_breaks_a_rule_of_accessibility(
-    browser: Browser, serve: Any, small_run: Path, size: dict[str, int], scheme: str
-) -> None:
-    page, *_ = new_page(browser, size, scheme)
+def test_no_view_breaks_a_rule_of_accessibility(browser: Browser, serve: Any, small_run: Path) -> None:
+    page, *_ = new_page(browser)
     violations: dict[str, list[str]] = {}
 
     def check(page: Page, name: str) -> None:
-        if found := violations_of(page):
+        if found := violations_everywhere(page):
             violations[name] = found
 
     tour(page, serve("--runs", str(small_run.parent)), "small", check)
@@ -217,7 +212,7 @@ def test_series_that_are_seldom_needed_are_opened_with_keys_and_kept_in_the_addr
     page.keyboard.press("Enter")
     page.get_by_text("mismatch_ratio_p01").first.wait_for()
     page.wait_for_function("() => location.hash.endsWith('?others=open')")
-    assert violations_of(page) == []
+    assert violations_everywhere(page) == []
 
     page.reload()
     page.get_by_text("mismatch_ratio_p01").first.wait_for()
