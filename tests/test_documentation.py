@@ -24,7 +24,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROO
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHORT = {
     "train": ["--steps", "1", "--tasks-per-step", "4", "--group-size", "4"],
-    "tune": ["--steps", "1", "--trials", "1"],
+    "tune": ["--steps", "1", "--trials", "1", "--seeds", "0"],
     "dev": ["-n", "1"],
 }
 

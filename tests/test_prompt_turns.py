@@ -49,7 +49,7 @@ if __name__ == "__main__":
     open("pid", "w").write(str(os.getpid()))
     main()
 """
-KILLS = 5
+KILLS = 3
 STEPS = 5
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
