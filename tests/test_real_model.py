@@ -69,9 +69,7 @@ def test_prompts_of_an_attempt_extend_one_another_in_its_own_tokens(real_policy:
     assert codec.stop_ids[0] in second[len(first) :]
 
 
-def test_two_steps_change_what_is_served_and_leave_a_policy(
-    real_policy: Path, leyden: Leyden, tmp_path: Path
-) -> None:
+def test_two_steps_change_what_is_served_and_leave_a_policy(real_policy: Path, leyden: Leyden, tmp_path: Path) -> None:
     (tmp_path / "reward.py").write_text(REWARD)
     arguments = ["train", f"{EXAMPLE}/agent.py:agent", "--tasks", f"{EXAMPLE}/train.jsonl"]
     arguments += ["--reward", f"{tmp_path}/reward.py:score", "--policy", str(real_policy), "--learning-rate", "1e-5"]

@@ -38,7 +38,9 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
 MEMORY_SECONDS = 1.0
-"""Seconds between two measurements of the runs' memory."""
+"""Seconds between two looks whether a run may exceed its budget of memory."""
+EXACT_SECONDS = 10.0
+"""Seconds between two measurements of the memory that a run may not exceed: reading page tables stops its processes."""
 MOST_KILLS = 5
 """Number of sessions in a row that may be killed without a new step before a run is not resumed any more."""
 STOP_SECONDS = 60.0
@@ -63,7 +65,8 @@ class Supervisor:
             raise RunError(f"another leyden serve has the runs in {runs}: stop it, or give another --runs") from None
         self._records: dict[str, RunRecord] = {}
         self._processes: dict[str, RunProcess] = {}
-        self._memory: dict[str, int] = {}
+        self._memory: dict[str, tuple[int, float]] = {}
+        """Bytes that the processes of a run use, and when they were measured."""
         self._waits: dict[str, str] = {}
         self._changing: set[str] = set()
         """Runs whose folder is being written, rolled back or removed."""
@@ -242,7 +245,7 @@ class Supervisor:
         """Return the status of a run; raises NoSuchRun if there is none."""
         record = self.record(name)
         used = self._memory.get(name) if name in self._processes else None
-        return status_of(record, RunFolder(self.runs / name), self._waits.get(name), used)
+        return status_of(record, RunFolder(self.runs / name), self._waits.get(name), used and used[0])
 
     def state(self, name: str) -> ServedState:
         """Return the state of a run, which takes no reading of its metrics; raises NoSuchRun if there is none."""
@@ -407,13 +410,16 @@ class Supervisor:
         return memory, self.total.cores - sum(budget.cores for budget in running)
 
     async def _watch_memory(self) -> None:
-        """Measure the memory of all runs, and kill those that exceed their budgets."""
+        """Measure the memory of runs that may exceed their budgets or were not measured lately; kill those that do."""
         for name, process in [*self._processes.items()]:
-            used = await asyncio.to_thread(process.memory)
-            record = self._records.get(name)
+            most, record = await asyncio.to_thread(process.memory_at_most), self._records.get(name)
+            was_measured = name in self._memory and time.monotonic() - self._memory[name][1] < EXACT_SECONDS
+            if was_measured and record is not None and most <= record.budget.memory:
+                continue
+            used, record = await asyncio.to_thread(process.memory), self._records.get(name)
             if record is None or record.session is not process.session:
                 continue
-            self._memory[name] = used
+            self._memory[name] = used, time.monotonic()
             if used > record.budget.memory:
                 reason = (
                     f"its processes used {shown(used)} of memory, and its budget is {shown(record.budget.memory)}: "
