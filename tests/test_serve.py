@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -66,16 +67,20 @@ def submit(leyden: Leyden, train_arguments: Arguments) -> Callable[..., None]:
     return by_command
 
 
-@pytest.fixture
-def alone(leyden: Leyden, train_arguments: Arguments, tmp_path: Path) -> Callable[[int], dict[str, torch.Tensor]]:
-    """Return the weights of a run that was trained alone, without a server."""
+@pytest.fixture(scope="module")
+def alone(
+    leyden: Leyden, train_arguments: Arguments, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int], dict[str, torch.Tensor]]:
+    """Return the weights of a run that was trained alone, without a server; once for each seed."""
+    folder = tmp_path_factory.mktemp("alone")
 
+    @cache
     def train(seed: int) -> dict[str, torch.Tensor]:
         name = f"alone-{seed}"
         given = ["--steps", str(STEPS), "--deterministic", "--seed", str(seed), "--quiet"]
-        done = leyden(*train_arguments(tmp_path, name, *given), timeout=400)
+        done = leyden(*train_arguments(folder, name, *given), timeout=400)
         assert done.returncode == 0, done.stderr
-        return weights(tmp_path / name)
+        return weights(folder / name)
 
     return train
 
@@ -148,38 +153,47 @@ def test_three_runs_at_once_each_learn_what_they_learn_alone(
         assert_same(weights(runs / "killed"), weights(runs / "resumed"))
 
 
-@pytest.mark.parametrize("machine", [False, True])
-def test_runs_go_on_when_their_server_is_killed_or_the_machine_restarts(
-    start: Start, submit: Callable[..., None], alone: Callable[[int], Any], tmp_path: Path, machine: bool
+def test_runs_go_on_when_their_server_is_killed_and_when_the_machine_restarts(
+    start: Start, submit: Callable[..., None], alone: Callable[[int], Any], tmp_path: Path
 ) -> None:
     runs, names = tmp_path / "runs", ("one", "two")
     process, started = start()
     client = LightningClient(started["url"], TOKEN)
     for seed, name in enumerate(names):
         submit(started["url"], name, seed)
-    until_step(client.run("one"), 1)
     before = {name: process_of(runs, name) for name in names}
     process.kill()
     process.wait()
-    if machine:
-        for pid in before.values():
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(1)
-    again, started = start()
-    client = LightningClient(started["url"], TOKEN)
-    assert all(client.run(name).status().state == "running" for name in names)
-    assert all((process_of(runs, name) == before[name]) is not machine for name in names)
+    process, client = started_again(start, names)
+    assert {name: process_of(runs, name) for name in names} == before, "the processes of the runs are adopted"
+
+    until_step(client.run("one"), 1)
+    process.kill()
+    process.wait()
+    for pid in before.values():
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(1)
+    process, client = started_again(start, names)
+    assert all(process_of(runs, name) != before[name] for name in names)
     for name in names:
         status = client.run(name).wait(timeout=600)
         assert (status.state, status.step) == ("finished", STEPS), status
         assert steps_of(runs / name) == [*range(1, STEPS + 1)]
-    stop(again)
+    stop(process)
     for seed, name in enumerate(names):
         assert_same(weights(runs / name), alone(seed))
     last, started = start()
     client = LightningClient(started["url"], TOKEN)
     assert [status.state for status in client.runs()] == ["finished", "finished"]
     stop(last)
+
+
+def started_again(start: Start, names: Sequence[str]) -> "tuple[subprocess.Popen[str], LightningClient]":
+    """Start a server for the runs of one that was killed, and assert that they run."""
+    process, started = start()
+    client = LightningClient(started["url"], TOKEN)
+    assert all(client.run(name).status().state == "running" for name in names)
+    return process, client
 
 
 def test_agents_attach_to_a_run_and_stay_over_its_resumption_and_a_restart_of_the_server(
