@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Callable, Generator
+from functools import cache
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -58,6 +59,23 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[str]:
         yield backend.uri
 
 
+@pytest.fixture(scope="module")
+def alone(
+    leyden: Leyden, train_arguments: Arguments, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int], Path]:
+    """Return the folder of a run of so many steps with a store of its own; trained once."""
+    folder = tmp_path_factory.mktemp("alone")
+
+    @cache
+    def train(steps: int) -> Path:
+        name = f"of-{steps}-steps"
+        done = leyden(*train_arguments(folder, name, "--steps", str(steps), "--deterministic", "--quiet"))
+        assert done.returncode == 0, done.stderr
+        return folder / name
+
+    return train
+
+
 def weights(run: Path) -> dict[str, torch.Tensor]:
     library: Any = safetensors.torch
     return library.load_file(run / "policy/model.safetensors")
@@ -82,11 +100,9 @@ async def stored(uri: str) -> tuple[dict[str, set[str]], dict[str, str]]:
 
 @pytest.mark.parametrize("store", kinds("sqlite", "redis", "http", "shard"), indirect=True)
 def test_two_runs_at_once_on_one_store_learn_what_each_learns_alone(
-    start: Start, leyden: Leyden, train_arguments: Arguments, store: str, tmp_path: Path
+    start: Start, alone: Callable[[int], Path], train_arguments: Arguments, store: str, tmp_path: Path
 ) -> None:
     two = ["--steps", "2", "--deterministic", "--quiet"]
-    alone = leyden(*train_arguments(tmp_path, "alone", *two))
-    assert alone.returncode == 0, alone.stderr
     others = [
         start(*train_arguments(tmp_path, name, *two, "--seed", seed, "--store", store))
         for name, seed in (("one", "0"), ("two", "1"))
@@ -94,9 +110,9 @@ def test_two_runs_at_once_on_one_store_learn_what_each_learns_alone(
     for other in others:
         done = other.ended(300)
         assert done.returncode == 0, done.stderr
-    assert_same(tmp_path / "one", tmp_path / "alone")
+    assert_same(tmp_path / "one", alone(2))
     with pytest.raises(AssertionError):
-        assert_same(tmp_path / "two", tmp_path / "alone")
+        assert_same(tmp_path / "two", alone(2))
 
     queues, runs = asyncio.run(stored(store))
     ids = {name: RunFolder(tmp_path / name).known_run_id() or "" for name in ("one", "two")}
@@ -109,11 +125,9 @@ def test_two_runs_at_once_on_one_store_learn_what_each_learns_alone(
 
 @pytest.mark.parametrize("store", kinds("sqlite", "postgresql", "shard"), indirect=True)
 def test_a_run_goes_on_and_is_looked_at_from_the_uri_alone_on_another_machine(
-    leyden: Leyden, train_arguments: Arguments, store: str, tmp_path: Path
+    leyden: Leyden, alone: Callable[[int], Path], train_arguments: Arguments, store: str, tmp_path: Path
 ) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
-    whole = leyden(*train_arguments(tmp_path, "whole", "--steps", "4", "--deterministic", "--quiet"))
-    assert whole.returncode == 0, whole.stderr
     begun = train_arguments(here, "calc", "--steps", "2", "--deterministic", "--quiet")
     done = leyden(*begun, "--store", store, "--artifacts", str(tmp_path / "copies"))
     assert done.returncode == 0, done.stderr
@@ -122,7 +136,7 @@ def test_a_run_goes_on_and_is_looked_at_from_the_uri_alone_on_another_machine(
     address, runs = f"{store}#calc", ["--runs", str(there)]
     done = leyden("train", "--resume", address, "--steps", "4", "--quiet", *runs)
     assert done.returncode == 0, done.stderr
-    assert_same(there / "calc", tmp_path / "whole")
+    assert_same(there / "calc", alone(4))
     run_id = RunFolder(there / "calc").known_run_id()
 
     shown = leyden("show", address, *runs)
