@@ -78,7 +78,6 @@ NOTHING = re.compile(
     r"leyden: step 1 has nothing to learn from: no call of its 4 tasks can be trained on \(rollouts: 16 × no call left"
     r"; calls: \d+ × prompt over the limit\): raise data.max_prompt_length"
 )
-LOST_REPLICA = re.compile("EngineError: no replica is left|TrainingError: VERL ended with code 1: ray.exceptions.Actor")
 
 pytestmark = [
     pytest.mark.timeout(1500),
@@ -113,21 +112,12 @@ def test_a_langgraph_agent_learns_on_two_ranks_beside_a_replica_of_its_own_throu
     wait_for_middle(run, 2, process)
     kill_below(process.pid, WORKER)
     tried_again_at(run, 2, process)
-    kill_below(verl_runs.head.pid, REPLICA, last=True)
-    last = failed(process).splitlines()[-1]
-    assert LOST_REPLICA.search(last)
-    assert last.endswith(f" output is in {run / 'loop/verl.log'}")
-    assert "failed" not in {one.status for one, _ in rollouts(run)}
-    before, kept = ended(run), lines(run)
-
-    process = verl_runs.train(tmp_path, "separate", "calculator_langgraph", "resume")
     wait_for_middle(run, 3, process)
     kill_below(verl_runs.head.pid, "ray::TransferQueueController")
     last = failed(process).splitlines()[-1]
     assert last == "leyden.core.errors.TrainingError: VERL's queue is lost because TransferQueueController died"
     assert "failed" not in {one.status for one, _ in rollouts(run)}
-    assert_not_run_again(before, run)
-    before = ended(run)
+    before, kept = ended(run), lines(run)
     finished(verl_runs.train(tmp_path, "separate", "calculator_langgraph", "resume"))
     assert_learned(run, STEPS, ahead=True)
     assert_not_run_again(before, run)
