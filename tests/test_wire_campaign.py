@@ -55,6 +55,8 @@ from leyden.core.grammar.tokenizer import load_tokenizer
 from wire_campaign import TOLERANCE, find, imprecise, run
 
 CALLS, SEED = 400, 0
+pytestmark = pytest.mark.timeout(900)
+
 CHANGED = 40
 """Calls that are recomputed with another distribution."""
 ENGINE, WHO, ANSWERED, FORMATS, TRAINED, IMAGES = (

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-SECONDS = 60
+SECONDS = 240
 
 Serving = tuple["subprocess.Popen[str]", dict[str, Any]]
 Start = Callable[..., Serving]

@@ -6,6 +6,8 @@ import pytest
 from zoo_harness.agent_file import ZooAgent, all_agents
 from zoo_harness.campaign import Campaign
 
+pytestmark = pytest.mark.timeout(900)
+
 SHORT = ("plain",)
 """Families of which one agent is run in every test, in seconds."""
 

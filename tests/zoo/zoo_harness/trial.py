@@ -25,7 +25,7 @@ from zoo_harness.warm import Home, WarmServer, WarmWorker, environment
 
 GROUP = 2
 """Rollouts of each task in the training step."""
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 300.0
 REWARD = f"{Path(__file__).parent / 'reward.py'}:score"
 
 

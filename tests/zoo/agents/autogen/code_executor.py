@@ -35,7 +35,7 @@ def approve(request: ApprovalRequest) -> ApprovalResponse:
 async def main(task):
     model_client = OpenAIChatCompletionClient(model="gpt-4o")
     with tempfile.TemporaryDirectory() as work_dir:
-        async with LocalCommandLineCodeExecutor(work_dir=work_dir, timeout=30) as executor:
+        async with LocalCommandLineCodeExecutor(work_dir=work_dir, timeout=300) as executor:
             coder = AssistantAgent("coder", model_client=model_client)
             runner = CodeExecutorAgent("runner", code_executor=executor, approval_func=approve)
             team = RoundRobinGroupChat([coder, runner], termination_condition=TextMentionTermination("TERMINATE"))

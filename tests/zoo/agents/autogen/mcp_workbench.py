@@ -39,7 +39,7 @@ from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
 
 
 async def main(task):
-    params = StdioServerParams(command=sys.executable, args=["server.py"], read_timeout_seconds=60)
+    params = StdioServerParams(command=sys.executable, args=["server.py"], read_timeout_seconds=300)
     async with McpWorkbench(server_params=params) as workbench:
         assistant = AssistantAgent(
             "statistician",

@@ -31,7 +31,7 @@ def run_python(code: str) -> str:
     inside = io.StringIO()
     with contextlib.redirect_stdout(inside):
         exec(code, {})
-    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert child.stdout == inside.getvalue()
     return f"output {child.stdout}"
 

@@ -43,7 +43,7 @@ async def main(task):
         name="Cities",
         params={"command": sys.executable, "args": ["server.py"]},
         cache_tools_list=True,
-        client_session_timeout_seconds=60,
+        client_session_timeout_seconds=300,
     ) as server:
         agent = Agent(name="Assistant", instructions="Use the tools to answer.", mcp_servers=[server])
         result = await Runner.run(starting_agent=agent, input=f"How many people live in {task['city']}?")

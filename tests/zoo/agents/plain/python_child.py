@@ -23,6 +23,6 @@ import sys
 
 def agent(task):
     done = subprocess.run(
-        [sys.executable, "ask.py"], input=task["question"], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "ask.py"], input=task["question"], capture_output=True, text=True, check=True, timeout=300
     )
     return done.stdout.strip()

@@ -21,6 +21,7 @@ def bench() -> Iterator[GatewayBench]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_every_answer_is_as_the_page_says(bench: GatewayBench) -> None:
     attempt = asyncio.run(bench.attempt("a task"))
     check = PageCheck(bench.url, attempt.token, examples=EXAMPLES)
