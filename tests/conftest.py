@@ -51,7 +51,7 @@ def command_environment() -> dict[str, str]:
 def leyden() -> Leyden:
     """Run `leyden` in the repository's root and return what it said."""
 
-    def run(*arguments: str, timeout: float = 170, **variables: str) -> "subprocess.CompletedProcess[str]":
+    def run(*arguments: str, timeout: float = 400, **variables: str) -> "subprocess.CompletedProcess[str]":
         return run_leyden(arguments, cwd=ROOT, environment={**environment(), **variables}, timeout=timeout)
 
     return run

@@ -131,7 +131,7 @@ if __name__ == "__main__":
 RULE = "Name the smallest room that has enough seats."
 AGENTS_KEY, CLIENTS_KEY = "sk-the-agents-own-key", "sk-the-key-of-the-client"
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 def answer(body: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from leyden.core.trainer.run_folder.folder import is_free
 ROOT = Path(__file__).parents[1]
 EXAMPLE = Path("examples/calculator_langgraph")
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 REWARDS = {
     "raises": ("raise ZeroDivisionError('by zero')", "ZeroDivisionError"),

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 EXAMPLE = Path("examples/calculator_langgraph")
 
-pytestmark = [pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.timeout(600)]
 
 Leyden = Callable[..., Any]
 

@@ -14,7 +14,7 @@ from leyden.core.policy.checkpoints.state import read_training
 Arguments = Callable[..., list[str]]
 Leyden = Callable[..., "CompletedProcess[str]"]
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(600)]
 CRITIC = ("advantage=gae", "critic=own", "critic.learning_rate=1e-3", "critic.epochs=2")
 
 

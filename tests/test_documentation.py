@@ -33,7 +33,7 @@ SHORT_REAL = ["--steps", "1", "--no-check"]
 REAL_MODEL = "smollm2-135m"
 """Commands that name it take minutes."""
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
@@ -79,7 +79,7 @@ def test_python_blocks_run(where: str, code: str, checkout: Path) -> None:
     script = checkout / (re.sub(r"\W", "_", where) + ".py")
     script.write_text(code)
     with provider_of(code) as variables:
-        done = run_script(script, cwd=checkout, environment=environment() | variables, timeout=200)
+        done = run_script(script, cwd=checkout, environment=environment() | variables, timeout=400)
     assert done.returncode == 0, done.stderr
 
 
@@ -123,7 +123,7 @@ def test_commands_run(line: str, checkout: Path, few_held_out: Path, request: py
     if "--config" in arguments and "verl" not in arguments:  # the file names all held-out tasks
         arguments += ["--val", str(few_held_out)]
     with provider_of(line) as more:
-        seconds = 800 if REAL_MODEL in line else 200
+        seconds = 800 if REAL_MODEL in line else 400
         done = run_leyden(arguments, cwd=checkout, environment={**variables, **more}, timeout=seconds)
     assert done.returncode == 0, done.stderr
 

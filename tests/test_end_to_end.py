@@ -15,7 +15,7 @@ from leyden.core.store.open import open_store
 POLICY = Path(__file__).parents[1] / "examples/calculator_langgraph/policy"
 FILES: Any = safetensors.torch
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_the_run_folder_holds_all_it_should(small_run: Path) -> None:

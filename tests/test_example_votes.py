@@ -14,7 +14,7 @@ from leyden.core.runner.adapters.finding import AgentSource
 
 ROOT = Path(__file__).parents[1]
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(autouse=True)

@@ -37,7 +37,7 @@ def score(task, result):
     return next(calls) % 2 if task["kind"] == "asks" else 0.0
 """
 
-pytestmark = [pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 def test_the_run_goes_on_and_counts_them(leyden: Callable[..., Any], tmp_path: Path) -> None:

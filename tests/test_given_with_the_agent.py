@@ -80,7 +80,7 @@ class Notes(Hook):
             notes.write(f"{moments} {len(trajectory.transitions)} {trajectory.reward}\\n")
 """
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 def run(leyden: Callable[..., Any], folder: Path, *more: str) -> Any:

@@ -17,7 +17,7 @@ ANSWER = {"kind": "chat", "id": "c1", "text": "hi", "attempt": "r-a1", "time": 2
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_training_run_survives_two_kills(tmp_path: Path) -> None:
     happened, wrong = kill_training(tmp_path, 2, 3, lambda: None)
     assert not any(wrong.values()), wrong
@@ -26,7 +26,7 @@ def test_a_training_run_survives_two_kills(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_gateway_survives_three_kills(tmp_path: Path) -> None:
     happened, wrong = kill_gateway(tmp_path, 3, 1, lambda: None)
     assert not any(wrong.values()), wrong

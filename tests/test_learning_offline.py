@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples/calculator_langgraph"
 POLICY = str(EXAMPLE / "policy")
 
-pytestmark = [pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 STAGED = [

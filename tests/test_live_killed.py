@@ -48,7 +48,7 @@ else:
     trainer.resume(agent, "live", reward=score)
 """
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(600)]
 Start = Callable[[str], "subprocess.Popen[str]"]
 
 

@@ -16,7 +16,7 @@ from leyden.core.store.open import open_store
 
 FILES: Any = safetensors.torch
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(600)]
 
 Leyden = Callable[..., "subprocess.CompletedProcess[str]"]
 

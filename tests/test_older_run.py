@@ -24,7 +24,7 @@ OLDER = Path(__file__).with_name("older_run")
 NAME, STEPS, TAKEN = "killed", 4, 2
 NEW_COLUMNS = {"capture", "trained_in", "not_trained", "not_trained_detail", "remarks", "queue"}
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ CANDIDATES = [["a {question}", "aaa {question}"], ["aa {question}", "aaaaa\n{que
 HINTED = [[f"{{question}} {sentence}"] for sentence in SENTENCES.values()]
 BEST = "aaaaa\n{question}\x1b[31m"
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 def worth(body: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from leyden.core.cli import main as cli
 from leyden.core.testing.servers.chat_endpoint import ChatEndpoint, chat_endpoint
 from leyden.core.trainer.prompt_file import read_prompts, write_prompts
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("quick_workers")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("quick_workers")]
 pytest.importorskip("gepa")
 
 AGENT = """

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples/calculator_langgraph"
 COUNT = 8
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 POLICY = ("--policy", str(EXAMPLE / "policy"))

@@ -364,7 +364,7 @@ def test_the_policy_is_small() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_run_of_the_readme_trains(tmp_path: Path) -> None:
     (tmp_path / "examples").mkdir()
     (tmp_path / "examples" / "qa").symlink_to(EXAMPLE)

@@ -24,7 +24,7 @@ LONG = 40
 Start = Callable[..., Running]
 Leyden = Callable[..., "subprocess.CompletedProcess[str]"]
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 def assert_finished(run: Path, steps: int = STEPS) -> None:

@@ -56,7 +56,7 @@ def score(task, result):
     return next(calls) % 2
 """
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 def run(leyden: Callable[..., Any], folder: Path, *more: str, agent: str = AGENT) -> Any:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "examples").glob("*/run_gpu*.yaml"))
 MODELS = {"Qwen/Qwen2.5-Coder-1.5B-Instruct", "Qwen/Qwen3-1.7B"}
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 def named(path: Path) -> str:

@@ -19,7 +19,7 @@ EXAMPLE, CALCULATOR = ROOT / "examples/team_langgraph", ROOT / "examples/calcula
 NAMES = ("planner", "reporter")
 STEPS = 3
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 def training(runs: Path, name: str) -> list[str]:

@@ -20,7 +20,7 @@ def run(*options: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_shards_are_measured_beside_the_store_alone(tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     small = ("--spans", "4000", "--writers", "2", "--rollouts", "40", "--claimers", "2", "--shards", "2")

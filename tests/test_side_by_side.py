@@ -28,7 +28,7 @@ STEPS, RATE = 3, 6e-4
 GRPO: dict[str, Any] = {"name": "grpo", "algorithm": "lightning_rl", "config": {"correction": "truncated"}}
 BEST: dict[str, Any] = {"name": "best", "algorithm": "sft", "config": {"keep": "best"}}
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 def training(runs: Path, name: str, *more: str) -> list[str]:

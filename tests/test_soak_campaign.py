@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).parents[1] / "scripts/soak_campaign.py"
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_five_hundred_rollouts_are_accounted_for(tmp_path: Path) -> None:
     """In a process of its own, whose memory is looked at."""
     command = [sys.executable, str(SCRIPT), "--rollouts", "500", "--look-every", "2", "--json", str(tmp_path / "found")]

@@ -34,7 +34,7 @@ def run(*options: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_every_backend_is_measured_beside_its_floor(tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     done = run(*SMALL, "--json", str(file))

@@ -27,7 +27,7 @@ RULES = [
     {"kind": "answer", "name": "^reporter$", "matches": "^Answer: -?[0-9]+$", "failed": -0.5},
 ]
 
-pytestmark = [pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 async def trajectories(store_file: Path) -> list[Trajectory]:

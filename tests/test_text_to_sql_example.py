@@ -27,7 +27,7 @@ from tiny_policy.experts.text_to_sql import EASY, EXPERT, Confusion, draw_plans
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples/text_to_sql"
 
-pytestmark = [pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -28,7 +28,7 @@ Arguments = Callable[..., list[str]]
 Start = Callable[..., Running]
 Leyden = Callable[..., "subprocess.CompletedProcess[str]"]
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 def step_lines(run: Path) -> list[dict[str, Any]]:

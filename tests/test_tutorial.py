@@ -26,7 +26,7 @@ ROWS = [{"question": f"What is {n} plus {n}?", "ground_truth": 2 * n} for n in r
 REWARDS = itertools.count()
 """Every attempt has an agent of its own, so what is counted across them is counted here."""
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 def build_graph(base_url: str, model: str) -> Any:

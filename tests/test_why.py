@@ -126,7 +126,7 @@ BROKEN = {
     "meets a fault of the adapter": "adapter 'buggy' cannot check the task: TypeError: ",
 }
 
-pytestmark = [pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 def kinds() -> list[str]:

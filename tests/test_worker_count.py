@@ -9,7 +9,7 @@ import pytest
 Arguments = Callable[..., list[str]]
 Leyden = Callable[..., "subprocess.CompletedProcess[str]"]
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 def test_the_weights_of_a_deterministic_run_do_not_depend_on_the_number_of_workers(

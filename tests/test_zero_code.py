@@ -127,7 +127,7 @@ class Configurator:
         trace.set_tracer_provider(provider)
 """
 
-pytestmark = [pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 @pytest.fixture

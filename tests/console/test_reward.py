@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from rescored_runs import OWN, rescored_run
 from script_payloads import PAYLOADS
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs/console"

@@ -105,7 +105,7 @@ def test_calls_of_the_algorithm_itself_go_to_its_provider(provider: ChatEndpoint
 
 @pytest.mark.integration
 @pytest.mark.long
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_an_algorithm_reads_the_tokens_of_a_policy() -> None:
     """As in the tutorial on fine-tuning: collect rollouts of a model, and keep the best as examples."""
     kept: list[agl.Triplet] = []

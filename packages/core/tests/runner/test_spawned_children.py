@@ -83,7 +83,7 @@ if __name__ == "__main__":
 '''
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("agent", ["pool", "executor", "processes"])
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_they_find_the_agents_module_and_their_calls_are_the_attempts(method: str, agent: str, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def agent(task):
 """
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("isolation", ["shared", "process"])
 def test_a_forked_pool_ends_its_own_processes_only(isolation: str, tmp_path: Path) -> None:
     file = tmp_path / "forking.py"

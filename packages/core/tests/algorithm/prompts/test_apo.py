@@ -394,7 +394,7 @@ async def test_a_crash_at_any_operation_repeats_nothing(budget: BudgetOptions) -
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 class TestContract(PromptAlgorithmContract):
     algorithm = "apo"
     settings = (*(f"{name}={json.dumps(value)}" for name, value in SMALL.items()),)

@@ -179,6 +179,6 @@ async def test_a_crash_at_any_operation_repeats_nothing(config: GEPAConfig) -> N
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 class TestContract(PromptAlgorithmContract):
     algorithm = "gepa"

@@ -286,7 +286,7 @@ def test_a_run_is_named_after_its_commands_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_command_is_trained_and_the_run_goes_on(tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text('{"question": "What is 2 plus 3?"}\n{"question": "Multiply 4 by 5."}\n')
     (tmp_path / "reward.py").write_text("def score(task, result):\n    return float(len(result) % 3)\n")

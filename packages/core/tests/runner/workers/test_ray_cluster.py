@@ -58,7 +58,7 @@ def test_what_a_killed_run_left_on_the_disk_goes_and_what_lives_stays(
 
 @NEEDS_RAY
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_nothing_of_a_cluster_outlives_the_process_that_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", OWN], stdout=subprocess.PIPE) as driver:
         assert driver.stdout is not None

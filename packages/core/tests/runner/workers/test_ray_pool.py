@@ -39,7 +39,7 @@ from leyden.core.trainer.agents.worker_demand import WorkerDemand
 from leyden.core.trainer.config import RunConfig
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.keeps("descriptor", because="Ray's driver leaves those of its event loops and of its log open"),
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed"),
 ]

@@ -30,7 +30,7 @@ from leyden.core.trainer.agents.worker_demand import WorkerDemand
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.serving.address import RunAddress
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180), pytest.mark.usefixtures("quick_workers")]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600), pytest.mark.usefixtures("quick_workers")]
 
 KEY, ACCESS = bytes(range(32)), Access("opens-the-store")
 RULE = ScalingRule(least=1, most=3, out_after=0.5, in_after=1.5)

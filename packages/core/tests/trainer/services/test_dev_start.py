@@ -76,7 +76,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_policy_and_agent_are_loaded_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each waits for the other to have begun: one after the other they would never end."""
     monkeypatch.setattr(dev, "embedded_policy", policy_loader(tmp_path))
@@ -85,7 +85,7 @@ def test_policy_and_agent_are_loaded_at_once(tmp_path: Path, monkeypatch: pytest
     assert recorded.attempts[0][1]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_policy_that_fails_ends_the_worker_that_still_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dev, "embedded_policy", policy_loader(tmp_path, PolicyError("it has no chat template")))
     with pytest.raises(PolicyError, match="it has no chat template"):
@@ -93,7 +93,7 @@ def test_a_policy_that_fails_ends_the_worker_that_still_loads(tmp_path: Path, mo
     assert not is_alive(int((tmp_path / "agent_is_loading").read_text()))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_an_agent_that_fails_ends_the_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dev, "embedded_policy", policy_loader(tmp_path))
     with pytest.raises(AgentNotFound, match=r"KeyError: 'MODEL_NAME' \(.*agent.py, line 9\)"):
