@@ -42,7 +42,7 @@ def test_everything_holds_in_a_small_campaign(framework: str, tmp_path: Path) ->
         env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]

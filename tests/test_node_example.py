@@ -57,7 +57,7 @@ def test_it_understands_the_shipped_policy(node_example: Path, environment: dict
     arguments = ["exec", "--policy", str(EXAMPLES / "calculator_langgraph/policy"), "--task", task]
     arguments += ["--reward", f"{EXAMPLES}/calculator_node/reward.py:score", "--json"]
     arguments += ["--", node_program(), str(node_example / "agent.js"), "{question}"]
-    done = run_leyden(arguments, cwd=ROOT, environment=environment, timeout=120)
+    done = run_leyden(arguments, cwd=ROOT, environment=environment, timeout=400)
     assert (done.stdout, done.returncode) == ("Answer: 33\n", 0), done.stderr
     spans = json.loads(done.stderr)["attempts"][0][1]
     reasons = [s["attributes"]["gen_ai.response.finish_reasons"] for s in spans if "leyden.call.id" in s["attributes"]]
