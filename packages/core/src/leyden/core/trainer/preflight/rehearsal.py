@@ -16,6 +16,7 @@ from leyden.core.data.resources import NamedResources
 from leyden.core.data.route import POLICY
 from leyden.core.data.span import Span
 from leyden.core.data.transition import Trajectory, TrajectoryGroup
+from leyden.core.engine.base import EnginePrecision
 from leyden.core.errors import EngineError, TrainingError
 from leyden.core.trainer.preflight.calls import (
     check_calls,
@@ -45,9 +46,10 @@ MOST_BATCHES = 7
 reported as possible chance."""
 MOST_INSPECTED = 32
 """Maximum number of rollouts with problems whose spans are read."""
-FAR = 5.0
+FAR: dict[EnginePrecision, float] = {"float32": 50.0, "bfloat16": 5.0, "int8": 5.0}
 """Factor by which served weights must differ from old ones, relative to the limit of rounding, so that old weights are
-detected."""
+detected, also where a single matrix of the model is old. Rounded weights that differ by more are useless as a policy.
+"""
 MOST_PERTURBATIONS = 12
 """Maximum number of perturbations of the weights, each twice as strong, until they differ by that factor."""
 
@@ -231,7 +233,7 @@ class TrialContext(Context):
 
         precision = self.real.serving.policies[name].engine.precision
         for attempt in range(MOST_PERTURBATIONS):
-            if moved >= FAR * SERVED_GAP[precision]:
+            if moved >= FAR[precision] * SERVED_GAP[precision]:
                 break
             await asyncio.to_thread(shake, model, 0.01 * 2**attempt)
             moved = await self._distance(name, model, old)
