@@ -189,10 +189,13 @@ def test_runs_go_on_when_their_server_is_killed_and_when_the_machine_restarts(
 
 
 def started_again(start: Start, names: Sequence[str]) -> "tuple[subprocess.Popen[str], LightningClient]":
-    """Start a server for the runs of one that was killed, and assert that they run."""
+    """Start a server for the runs of one that was killed, and wait until they run."""
     process, started = start()
     client = LightningClient(started["url"], TOKEN)
-    assert all(client.run(name).status().state == "running" for name in names)
+    for name in names:
+        while (status := client.run(name).status()).state != "running":
+            assert not status.has_ended, status
+            time.sleep(0.1)
     return process, client
 
 

@@ -161,7 +161,8 @@ async def test_a_server_goes_on_with_the_processes_of_one_that_was_killed(tmp_pa
     if ends_between:
         os.kill(session.pid, signal.SIGKILL)
     async with supervising(tmp_path / "runs") as supervisor:
-        assert supervisor.status("slow").state == "running"
+        # where the process has ended already, the next one starts within the supervision's first round
+        assert supervisor.status("slow").state in {"running", "queued" if ends_between else "running"}
         await until(supervisor, "slow", "finished")
         assert supervisor.output("slow").read_text().count("session of slow") == 1 + ends_between
     os.waitpid(session.pid, 0)  # as init does, since this process stands in for the killed server
