@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.timeout(600)]
 
 
 def kinds(*names: str) -> list[Any]:
-    """Parameters: kinds of stores. SQLite is in the short tests, too.
+    """Parameters: kinds of stores, of which SQLite is in the short tests. A shard is a SQLite file, too.
 
     Each test has some kinds, and each kind several tests, as all of all would take a quarter of an hour. In
     `scripts/kill_campaign.py --store KIND` and `scripts/store_results.py`, every kind does everything.
@@ -123,7 +123,7 @@ def test_two_runs_at_once_on_one_store_learn_what_each_learns_alone(
     assert not (tmp_path / "one/store.db").exists()
 
 
-@pytest.mark.parametrize("store", kinds("sqlite", "postgresql", "shard"), indirect=True)
+@pytest.mark.parametrize("store", kinds("postgresql", "shard"), indirect=True)
 def test_a_run_goes_on_and_is_looked_at_from_the_uri_alone_on_another_machine(
     leyden: Leyden, alone: Callable[[int], Path], train_arguments: Arguments, store: str, tmp_path: Path
 ) -> None:
