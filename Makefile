@@ -10,7 +10,7 @@ TORCH  := torch==2.13.0
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help install clients quickstart test check tables format lint types imports pytest test-unit bench lock test-long test-gpu test-newest test-oldest lock-versions clean
+.PHONY: help install clients quickstart test check tables format lint types imports pytest test-unit bench lock test-long test-campaigns test-gpu test-newest test-oldest lock-versions clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -75,7 +75,10 @@ test-unit: $(FRAMEWORKS) ## Only the tests that start no process and no server
 	$(PYTEST) -m unit
 
 test-long: $(FRAMEWORKS) clients ## What takes longer: killed runs, campaigns, whole trainings, real clients, applications of their own
-	$(PYTEST) -m long
+	$(PYTEST) -m "long and not campaign"
+
+test-campaigns: $(FRAMEWORKS) clients ## The longest tests, before a release: many kills, a hundred agents, benchmarks of stores
+	$(PYTEST) -m campaign
 
 test-gpu: $(STAMP) ## What needs a GPU that PyTorch can use; fails without one
 	$(BIN)/pytest -m gpu tests/gpu

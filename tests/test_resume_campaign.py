@@ -40,6 +40,7 @@ def differ_in_a_step(run: RunFolder) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(400)
 def test_a_run_that_was_killed_twice_ends_as_the_undisturbed_one(tmp_path: Path) -> None:
     happened, wrong = kill_and_compare(tmp_path, 2, 3, lambda: None)

@@ -17,6 +17,7 @@ SCRIPT = Path(__file__).parents[1] / "scripts/scale_campaign.py"
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
 def test_a_hundred_agents_at_once_come_to_their_end(tmp_path: Path) -> None:

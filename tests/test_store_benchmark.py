@@ -34,6 +34,7 @@ def run(*options: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(600)
 def test_every_backend_is_measured_beside_its_floor(tmp_path: Path) -> None:
     file = tmp_path / "found.json"

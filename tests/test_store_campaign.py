@@ -32,6 +32,7 @@ def test_two_kills_lose_nothing(backend: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
 def test_five_kills_lose_nothing(backend: str) -> None:

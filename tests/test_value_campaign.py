@@ -18,6 +18,7 @@ def test_raw_requests_of_every_kind_are_answered() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_values_of_every_kind_come_through(backend: str) -> None:

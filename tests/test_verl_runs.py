@@ -104,6 +104,7 @@ def test_an_agent_of_the_openai_sdk_learns_on_two_ranks_by_the_tutorials_diction
     assert (run / f"checkpoints/loop/global_step_{STEPS}/actor/model_world_size_2_rank_1.pt").exists()
 
 
+@pytest.mark.campaign
 def test_a_langgraph_agent_learns_on_two_ranks_beside_a_replica_of_its_own_through_kills(
     verl_runs: Runs, tmp_path: Path
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_langgraph_agent_learns_on_two_ranks_beside_a_replica_of_its_own_throu
     assert kept == lines(run)[: len(kept)]
 
 
+@pytest.mark.campaign
 def test_an_agent_of_the_openai_sdk_learns_on_two_ranks_while_batches_run_ahead_and_a_worker_dies(
     verl_runs: Runs, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from leyden.console.runs.catalogue import Catalogue
 from leyden.console.server import Console
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.campaign, pytest.mark.timeout(900)]
 
 MOMENTS = 6
 VIEWS = ("", "/steps", "/rollouts", "/why", "/health", "/bottlenecks", "/prompts")

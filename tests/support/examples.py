@@ -1,7 +1,7 @@
 """A pytest plugin: the fast tests draw few examples of each property, the long ones as many as the property asks for.
 
 Most of what is wrong shows in the first examples. `-m "not long"` and `-m unit` draw at most `FEW` of each property;
-`-m long` also selects every property, and draws all of them, and so does a run without `-m`.
+`-m long` (with or without `and ...`) also selects every property, and draws all of them; so does a run without `-m`.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not isinstance(item, pytest.Function) or not getattr(item.obj, "is_hypothesis_test", False):
             continue
-        if wanted == "long":
+        if wanted.partition(" and ")[0] == "long":
             item.add_marker("long")
         elif wanted in ("not long", "unit"):
             draw_few(getattr(item.obj, "__func__", item.obj))

@@ -70,7 +70,7 @@ class Solution(BaseModel):
 MODELS: dict[str, type[BaseModel]] = {model.__name__: model for model in (Person, Plan, Defaults, Solution)}
 SEEDS = 4
 """Number of policies, each with weights of its own."""
-MANY = int(os.environ.get("LEYDEN_STRUCTURED_RUNS", "100"))
+MANY = int(os.environ.get("LEYDEN_STRUCTURED_RUNS", "40"))
 """Number of runs in the long tests; 1,000 take half an hour."""
 COUNTS = pytest.mark.parametrize("count", [8, pytest.param(MANY, marks=[pytest.mark.long, pytest.mark.timeout(1200)])])
 """Numbers of runs: a few in the fast tests."""

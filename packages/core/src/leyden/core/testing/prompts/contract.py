@@ -25,7 +25,7 @@ from leyden.core.testing.prompts.hints import hinted_tasks, judged
 from leyden.core.testing.prompts.reflection import add_demanded
 from leyden.core.testing.servers.chat_endpoint import chat_endpoint
 
-KILLS = 10
+KILLS = 6
 """Number of points at which the run is killed."""
 TASKS = 6
 SECONDS = 120
@@ -72,7 +72,7 @@ class PromptAlgorithmContract:
     """Budget in rollouts of the test of budgets; None for an algorithm without budgets."""
     steps = 3
 
-    def test_a_run_killed_at_ten_points_repeats_nothing(self, tmp_path: Path) -> None:
+    def test_a_run_killed_at_six_points_repeats_nothing(self, tmp_path: Path) -> None:
         """Finished rollouts keep their attempts, and no recorded reflection is requested again.
 
         The result is that of a run without kills.
