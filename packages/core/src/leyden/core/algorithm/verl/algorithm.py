@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from leyden.core.algorithm.external_loop import ExternalLoopAlgorithm, ExternalLoopContext
+from leyden.core.algorithm.verl.driver.agent_lightning_section import without_section
 from leyden.core.algorithm.verl.driver.datasets import write_held_out, write_training
 from leyden.core.algorithm.verl.driver.derived_settings import (
     TrainerFiles,
@@ -88,6 +89,7 @@ class VERL(ExternalLoopAlgorithm):
 
     def __init__(self, config: Mapping[str, Any] | VERLConfig | None = None) -> None:
         super().__init__(config if isinstance(config, VERLConfig) else VERLConfig(config=dict(config or {})))
+        self._nested_config()  # refuses what the section of Agent Lightning cannot say here
 
     def check_change(self, key: str) -> None:
         """Raise UsageError unless a resumed run may change this key.
@@ -131,7 +133,7 @@ class VERL(ExternalLoopAlgorithm):
 
     def _nested_config(self) -> dict[str, Any]:
         """Return the given VERL dictionary, with dotted keys turned into nested mappings."""
-        return nested(self.config.config)
+        return without_section(nested(self.config.config))
 
     async def _train(self, context: ExternalLoopContext, step: int) -> None:
         server = RolloutServer(context)
