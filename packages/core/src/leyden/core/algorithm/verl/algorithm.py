@@ -55,6 +55,8 @@ OLDEST = "training/off_policy/trajectory_staleness_worst/max"
 PLUGIN = "leyden.core.algorithm.verl.inside_verl.plugin"
 HUGGINGFACE = "actor/huggingface"
 """Folder of whole weights in a checkpoint. VERL's own merger of shards would round them to bfloat16."""
+MERGED, LORA = "actor/merged", "actor/lora_train_meta.json"
+"""With LoRA: folder of the weights with the adapters added, and VERL's file with rank and alpha of the adapters."""
 LATEST = "latest_checkpointed_iteration.txt"
 """File in which VERL records its last complete checkpoint."""
 
@@ -152,12 +154,10 @@ class VERL(ExternalLoopAlgorithm):
 
     async def _take_over(self, context: ExternalLoopContext) -> None:
         """Take over the weights of the best and the last version as the run's own."""
-        folders = {
-            version: _checkpoint_folder(context, version) / HUGGINGFACE
-            for version in context.versions_to_keep
-            if version
-        }
-        await context.adopt(folders)
+        versions = [version for version in context.versions_to_keep if version]
+        checkpoints = [_checkpoint_folder(context, version) for version in versions]
+        folders = [await asyncio.to_thread(_whole_weights, checkpoint) for checkpoint in checkpoints]
+        await context.adopt(dict(zip(versions, folders, strict=True)))
 
     def _launch(self, context: ExternalLoopContext, server: RolloutServer, step: int) -> Launch:
         """Write the files that VERL reads, and return how it is started."""
@@ -241,6 +241,16 @@ def _is_kept(context: ExternalLoopContext, step: int) -> bool:
 def _checkpoint_folder(context: ExternalLoopContext, step: int) -> Path:
     """Return the folder of VERL's checkpoint after a step."""
     return context.checkpoints / f"global_step_{step}"
+
+
+def _whole_weights(checkpoint: Path) -> Path:
+    """Return the folder of the weights of a checkpoint. With LoRA, VERL keeps the adapters apart; they are added."""
+    from leyden.core.policy.checkpoints.adapted_folder import merge_folder
+
+    if not (checkpoint / LORA).exists():
+        return checkpoint / HUGGINGFACE
+    lora = msgspec.json.decode((checkpoint / LORA).read_bytes())
+    return merge_folder(checkpoint / HUGGINGFACE, checkpoint / MERGED, lora["lora_alpha"] / lora["r"])
 
 
 def _prune(context: ExternalLoopContext) -> None:
