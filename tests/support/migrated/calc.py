@@ -1,7 +1,8 @@
+# pyright: basic
 """A calculator agent and its training in the form of Agent Lightning's Calc-X, over the names that Leyden offers.
 
-`python -m migrated.calc RUNS` in the repository's root. Besides the import, only the dictionary's model, sizes and what a
-CPU requires differ from the original's, and the run's name and folder are given. Prompts are those of the project's
+`python -m migrated.calc RUNS` in the repository's root. Besides the import, only the dictionary's model, sizes and what
+a CPU requires differ from the original's, and the run's name and folder are given. Prompts are those of the project's
 example, which its small policy has learned. The tool is one of an MCP server.
 """
 

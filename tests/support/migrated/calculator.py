@@ -1,3 +1,4 @@
+# pyright: basic
 """A calculator over stdio that speaks as much of the Model Context Protocol as a client of one tool needs."""
 
 import ast
@@ -57,4 +58,5 @@ if __name__ == "__main__":
         message = json.loads(line)
         if "id" in message:
             answer = result(message["method"], message.get("params") or {})
-            print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": answer}), flush=True)
+            sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": answer}) + "\n")
+            sys.stdout.flush()

@@ -1,13 +1,15 @@
+# pyright: basic
 """A text-to-SQL agent and its training in the form of Agent Lightning's tutorial, over the names that Leyden offers.
 
-`python -m migrated.sql RUNS` in the repository's root. Besides the import, only the dictionary's model, sizes and what a
-CPU requires differ from the tutorial's, and the run's name and folder are given. Prompts are those of the project's
+`python -m migrated.sql RUNS` in the repository's root. Besides the import, only the dictionary's model, sizes and what
+a CPU requires differ from the tutorial's, and the run's name and folder are given. Prompts are those of the project's
 example, which its small policy has learned.
 """
 
 import shutil
 import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
@@ -23,9 +25,8 @@ from leyden.core.algorithm.verl.driver.derived_settings import merged
 EXAMPLE = Path("examples/text_to_sql").resolve()
 sys.path.insert(0, str(EXAMPLE))
 
-import execution_match  # noqa: E402  # of the example, whose folder had to be found first
-import safe_sqlite  # noqa: E402
-
+execution_match: Any = import_module("execution_match")
+safe_sqlite: Any = import_module("safe_sqlite")
 agl.setup_logging(apply_to=[__name__])
 
 NAME, TRAINED = "sql", "write"
@@ -41,7 +42,7 @@ class State(TypedDict):
     num_turns: int
 
 
-class SQLAgent:
+class QueryGraph:
     """A graph that writes a query, runs it, checks the result, and writes another one if the check finds a fault."""
 
     def __init__(self, database: Path, max_turns: int, endpoint: str, model: str, temperature: float) -> None:
@@ -97,7 +98,7 @@ class SQLAgent:
         return builder.compile()
 
 
-class LitSQLAgent(agl.LitAgent[dict[str, Any]]):
+class QueryAgent(agl.LitAgent[dict[str, Any]]):
     """Runs the graph on a copy of the task's database: 1 for the expected result, 0.25 for any, 0 for an error."""
 
     def __init__(self, trained_agents: str | None = TRAINED, max_turns: int = 3) -> None:
@@ -113,7 +114,7 @@ class LitSQLAgent(agl.LitAgent[dict[str, Any]]):
         with tempfile.TemporaryDirectory() as folder:
             database = Path(shutil.copy(original, folder))
             endpoint = llm.get_base_url(rollout.rollout_id, attempted.attempt.attempt_id)
-            graph = SQLAgent(database, self.max_turns, endpoint, given["model"], temperature).graph()
+            graph = QueryGraph(database, self.max_turns, endpoint, given["model"], temperature).graph()
             handler = self.tracer.get_langchain_handler()
             options = {"callbacks": [handler], "recursion_limit": 100}
             result = graph.invoke({"question": task["question"]}, options)
@@ -144,10 +145,10 @@ def train(runs: Path) -> None:
     trainer = agl.Trainer(
         n_runners=8, algorithm=algorithm, adapter={"agent_match": TRAINED}, name=NAME, runs=runs, quiet=True
     )
-    print("adapter:", cast("Any", trainer).adapter.agent_match)
+    assert cast("Any", trainer).adapter.agent_match == TRAINED
     train_data: Any = pd.read_parquet(config["data"]["train_files"]).to_dict(orient="records")
     val_data: Any = pd.read_parquet(config["data"]["val_files"]).to_dict(orient="records")
-    trainer.fit(LitSQLAgent(), train_dataset=train_data, val_dataset=val_data)
+    trainer.fit(QueryAgent(), train_dataset=train_data, val_dataset=val_data)
 
 
 if __name__ == "__main__":
