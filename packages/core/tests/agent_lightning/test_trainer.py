@@ -308,6 +308,9 @@ def test_the_algorithm_and_the_adapter_of_the_sql_tutorial_are_taken() -> None:
     }
     trainer = agl.Trainer(n_runners=10, algorithm=agl.VERL(config), adapter={"agent_match": "write"})
     assert (trainer.algorithm.named_policy, trainer.n_runners) == ("Qwen/Qwen2.5-Coder-1.5B-Instruct", 10)
+    assert trainer.timeout_seconds == 1200
+    assert agl.Trainer(algorithm=agl.VERL(config), timeout_seconds=60).timeout_seconds == 60
+    assert agl.Trainer(policy="p").timeout_seconds == 120
     assert trainer.selection == {"agent_match": "write"}
     assert isinstance(trainer.adapter, agl.TracerTraceToTriplet)
     assert trainer.adapter.agent_match == "write"

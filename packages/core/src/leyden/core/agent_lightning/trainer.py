@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from leyden.core.agent_lightning.adapter import Adapter, TracerTraceToTriplet
-from leyden.core.agent_lightning.algorithm import Algorithm, FastAlgorithm
+from leyden.core.agent_lightning.algorithm import VERL, Algorithm, FastAlgorithm
 from leyden.core.agent_lightning.env_var import check_roles
 from leyden.core.agent_lightning.replaced import lookup, refuse
 from leyden.core.agent_lightning.runner import check_tracer
@@ -26,6 +26,8 @@ from leyden.core.trajectory.trace_to_messages import TraceToMessages
 
 N_RUNNERS = 64
 """Attempts that run at once with Leyden's algorithms, if neither `n_runners` nor `n_workers` is given."""
+SECONDS_WITH_VERL = 1200.0
+"""Time limit of an attempt with `VERL`, as in the original."""
 OF_OWN = frozenset({"policy", "device", "isolation", "input"})
 """Leyden's options that also apply to an algorithm in the original's form."""
 OF_TRIPLETS = frozenset(inspect.signature(TracerTraceToTriplet).parameters)
@@ -85,16 +87,14 @@ class Trainer(trainer.Trainer):
             refuse("an algorithm as a name or a dict", "give the object itself, such as APO(...) or LightningRL(...)")
         if None not in (n_runners, n_workers):
             raise UsageError("n_workers is the older name of n_runners: give one of them")
-        if None not in (adapter, triplet_exporter):
-            raise UsageError("triplet_exporter is the older name of adapter: give one of them")
-        given = adapter if triplet_exporter is None else triplet_exporter
         own = algorithm if isinstance(algorithm, Algorithm) else None
-        if isinstance(given, Mapping) and (own is not None or given.keys() <= OF_TRIPLETS):
-            given = _of_triplets(given)
+        given = _given_adapter(adapter, triplet_exporter, is_selection=own is None)
         if own is not None and (unused := sorted(options.keys() - OF_OWN)):
             raise UsageError(f"Trainer({unused[0]}=) has no effect on an algorithm that works on a store")
         if own is not None and isinstance(store, str):
             raise UsageError("an algorithm that works on a store takes the store itself, from open_store, not its URI")
+        if isinstance(algorithm, VERL):
+            options.setdefault("timeout_seconds", SECONDS_WITH_VERL)
         count = n_workers if n_runners is None else n_runners
         if count is not None and count < 1:
             raise UsageError(f"n_runners is {count}; it must be at least 1")
@@ -108,8 +108,9 @@ class Trainer(trainer.Trainer):
             **options,
         )
         self._own = own
-        match = given.get("agent_match") if isinstance(given, Mapping) else None
-        self.adapter = TracerTraceToTriplet(agent_match=match) if isinstance(given, Mapping | None) else given
+        self.adapter: Adapter[Any, Any] | TraceToMessages = given
+        if isinstance(given, Mapping | None):
+            self.adapter = TracerTraceToTriplet(agent_match=self.selection.get("agent_match"))
         self.triplet_exporter = self.adapter
 
     def fit(self, agent: Any = None, train_dataset: Any = None, val_dataset: Any = None, reward: Any = None) -> Any:
@@ -173,10 +174,17 @@ class Trainer(trainer.Trainer):
         )
 
 
-def _of_triplets(given: Mapping[str, Any]) -> TracerTraceToTriplet:
-    if unknown := sorted(given.keys() - OF_TRIPLETS):
+def _given_adapter(adapter: Any, older: Any, *, is_selection: bool) -> Any:
+    """Return the adapter, made of a mapping as in the original; keys of `select` stay a mapping if `is_selection`."""
+    if None not in (adapter, older):
+        raise UsageError("triplet_exporter is the older name of adapter: give one of them")
+    given = adapter if older is None else older
+    if not isinstance(given, Mapping) or (is_selection and not given.keys() <= OF_TRIPLETS):
+        return given
+    keywords = cast("Mapping[str, Any]", given)
+    if unknown := sorted(keywords.keys() - OF_TRIPLETS):
         raise UsageError(f"adapter= takes {', '.join(sorted(OF_TRIPLETS))}, not {', '.join(unknown)}")
-    return TracerTraceToTriplet(**given)
+    return TracerTraceToTriplet(**keywords)
 
 
 def selecting(adapter: Any) -> Mapping[str, Any] | TraceToMessages | None:

@@ -26,6 +26,7 @@ from leyden.core.algorithm.verl.driver.derived_settings import (
     planned_steps,
     trainer_mode,
     usual_settings,
+    with_absolute_policy,
 )
 from leyden.core.algorithm.verl.driver.launch import METRICS, MODULES, TOKEN, URL, Launch
 from leyden.core.algorithm.verl.driver.owned_settings import CHANGEABLE, POLICY, REPLACED
@@ -160,11 +161,13 @@ class VERL(ExternalLoopAlgorithm):
         await context.adopt(dict(zip(versions, folders, strict=True)))
 
     def _launch(self, context: ExternalLoopContext, server: RolloutServer, step: int) -> Launch:
-        """Write the files that VERL reads, and return how it is started."""
-        plan, home, overrides = context.plan, context.home, self.config.overrides
-        config = usual_settings(self._nested_config(), overrides, context.steps, plan)
+        """Write the files that VERL reads, and return how it is started. Paths are absolute, for other processes."""
+        home, overrides = context.home.absolute(), self.config.overrides
+        config = usual_settings(self._nested_config(), overrides, context.steps, context.plan)
+        plan = with_absolute_policy(config, overrides, context.plan)
         held_out = home / "held_out.parquet" if context.held_out else None
-        files = TrainerFiles(training=home / "train.parquet", held_out=held_out, checkpoints=context.checkpoints)
+        checkpoints = context.checkpoints.absolute()
+        files = TrainerFiles(training=home / "train.parquet", held_out=held_out, checkpoints=checkpoints)
         write_training(files.training, context.tasks, batch_size(config, overrides, plan))
         if held_out is not None:
             write_held_out(held_out, context.held_out)

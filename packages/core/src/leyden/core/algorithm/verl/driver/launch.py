@@ -41,9 +41,10 @@ def ray_options(
     `given` is VERL's `ray_kwargs.ray_init`. `usual` is VERL's own runtime environment, which that of `given` changes,
     and `variables` are added to its variables. An existing cluster takes no other options of `given`.
     """
-    runtime = {name: value for name, value in (given.get("runtime_env") or {}).items() if value is not None}
-    own = {**runtime.get("env_vars", {}), **variables}
-    runtime = {**usual, **runtime, "env_vars": {**usual.get("env_vars", {}), **own}}
+    changes: dict[str, Any] = given.get("runtime_env") or {}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    own = {**usual.get("env_vars", {}), **changes.get("env_vars", {}), **variables}
+    runtime = {**usual, **changes, "env_vars": own}
     if address is not None:
         return {"address": address, "runtime_env": runtime}
     options = {name: value for name, value in given.items() if value is not None and name != "runtime_env"}
