@@ -178,9 +178,9 @@ def _given_adapter(adapter: Any, older: Any, *, is_selection: bool) -> Any:
     """Return the adapter, made of a mapping as in the original; keys of `select` stay a mapping if `is_selection`."""
     if None not in (adapter, older):
         raise UsageError("triplet_exporter is the older name of adapter: give one of them")
-    given = adapter if older is None else older
+    given: Any = adapter if older is None else older
     if not isinstance(given, Mapping) or (is_selection and not given.keys() <= OF_TRIPLETS):
-        return given
+        return cast("Any", given)
     keywords = cast("Mapping[str, Any]", given)
     if unknown := sorted(keywords.keys() - OF_TRIPLETS):
         raise UsageError(f"adapter= takes {', '.join(sorted(OF_TRIPLETS))}, not {', '.join(unknown)}")
