@@ -42,7 +42,9 @@ from verl_cpu.runs import (
 from verl_cpu.training import CONFIG, GROUP_SIZE, TASKS_PER_STEP, command_line
 
 from leyden.core.algorithm.verl.driver.derived_settings import merged
+from leyden.core.data import semconv
 from leyden.core.trainer.serving.serving import embedded_policy
+from leyden.core.trajectory.calls import is_recorded_call
 
 SEPARATE = (
     "trainer.n_gpus_per_node=2",
@@ -74,6 +76,8 @@ PPO: dict[str, Any] = {
     "trainer": {"n_gpus_per_node": 2},
 }
 EXAMPLE = Path("examples/calculator_langgraph")
+MIGRATED_HELD_OUT = 4
+"""Held-out tasks of the programs in `tests/support/migrated`."""
 NOTHING = re.compile(
     r"leyden: step 1 has nothing to learn from: no call of its 4 tasks can be trained on \(rollouts: 16 × no call left"
     r"; calls: \d+ × prompt over the limit\): raise data.max_prompt_length"
@@ -92,6 +96,7 @@ def tried_again_at(run: Path, step: int, process: Running) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.campaign
 def test_an_agent_of_the_openai_sdk_learns_on_two_ranks_by_the_tutorials_dictionary(
     verl_runs: Runs, tmp_path: Path
 ) -> None:
@@ -102,6 +107,26 @@ def test_an_agent_of_the_openai_sdk_learns_on_two_ranks_by_the_tutorials_diction
     assert_learned(run, STEPS)
     assert said.count("VERL ignores data.train_files and data.val_files: it trains") == 1
     assert (run / f"checkpoints/loop/global_step_{STEPS}/actor/model_world_size_2_rank_1.pt").exists()
+
+
+def test_programs_in_the_form_of_agent_lightnings_tutorials_train_by_changing_the_import(
+    verl_runs: Runs, tmp_path: Path
+) -> None:
+    given = {"RAY_ADDRESS": verl_runs.head.address}  # the bare dictionary names no cluster
+    for name in ("sql", "calc"):
+        process = verl_runs.start(f"migrated.{name}", str(tmp_path), **given)
+        finished(process)
+    for name, nodes in (("sql", {"write_query", "rewrite_query"}), ("calc", {None})):
+        (line,), everything = lines(tmp_path / name), rollouts(tmp_path / name)
+        assert {one.status for one, _ in everything} == {"succeeded"}
+        assert (len(everything), line["rollouts"]) == (TASKS_PER_STEP * GROUP_SIZE + 2 * MIGRATED_HELD_OUT, 16)
+        spans = [span for one, own in everything if one.mode == "train" for span in own]
+        chosen = [span for span in spans if is_recorded_call(span) and span.attributes.get(semconv.NODE) in nodes]
+        assert line["transitions"] == len(chosen)
+        assert 0 < line["transitions_trained"] <= len(chosen)
+        assert line["served_trained_gap"] < GAP
+        report = json.loads((tmp_path / name / "report.json").read_text())
+        assert None not in (report["success_before"], report["success_after"])
 
 
 @pytest.mark.campaign

@@ -50,9 +50,8 @@ MODULES = {
     "types": f"{ROOT['rollouts']} {ROOT['resources']} {ROOT['spans']}",
     "verl": "AgentDataset AgentLightningTrainer AgentModeDaemon LoadedDataset TaskRunner run_ppo",
 }
-_REPLACED = """AgentLightningClient AgentLightningServer DevTaskLoader lightning_cli LightningEnvVar
-resolve_bool_env_var
-resolve_int_env_var resolve_str_env_var ClientServerExecutionStrategy ExecutionEvent ExecutionStrategy
+_REPLACED = """AgentLightningClient AgentLightningServer DevTaskLoader lightning_cli
+ClientServerExecutionStrategy ExecutionEvent ExecutionStrategy
 MultiprocessingEvent SharedMemoryExecutionStrategy ThreadingEvent LLMProxy LegacyAgentRunner
 CollectionBasedLightningStore LightningStoreThreaded DummyTracer Tracer clear_active_tracer get_active_tracer
 set_active_tracer build_component FilterField FilterOptions GenericResponse ParallelWorkerBase RolloutLegacy

@@ -111,12 +111,12 @@ class Runs:
         """Begin or go on with a run of `STEPS` steps, as `verl_cpu.training` is told."""
         return self.start("verl_cpu.training", self.head.address, str(runs), name, agent, str(STEPS), *words)
 
-    def start(self, *command: str) -> Running:
-        """Start `python -m COMMAND` in the repository's root."""
+    def start(self, *command: str, **variables: str) -> Running:
+        """Start `python -m COMMAND` in the repository's root, with these further variables."""
         self._started.append(
             Running(
                 [sys.executable, "-m", *command],
-                env=self._environment,
+                env={**self._environment, **variables},
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -265,6 +265,10 @@ def test_arguments_are_mapped_or_refused() -> None:
     assert agl.Trainer(policy="p", adapter={"agent_match": "sql"}).selection.get("agent_match") == "sql"
     assert agl.Trainer(policy="p", triplet_exporter=agl.LlmProxyTraceToTriplet()).n_runners == 64
     assert agl.Trainer(policy="p", adapter=agl.TraceToMessages(), steps=3).steps == 3
+    selected: Any = agl.Trainer(policy="p", adapter={"agent_match": "sql", "span_match": "chat"})
+    assert (selected.selection.get("span_match"), selected.adapter.agent_match) == ("chat", "sql")
+    with pytest.raises(UsageError, match=r"adapter= takes agent_match, .*, not span_match"):
+        agl.Trainer(algorithm=agl.Baseline(), adapter={"span_match": "chat"})
 
     class Own(agl.TraceAdapter[int]):
         """An adapter that Leyden's algorithms cannot read."""
@@ -304,9 +308,15 @@ def test_the_algorithm_and_the_adapter_of_the_sql_tutorial_are_taken() -> None:
     }
     trainer = agl.Trainer(n_runners=10, algorithm=agl.VERL(config), adapter={"agent_match": "write"})
     assert (trainer.algorithm.named_policy, trainer.n_runners) == ("Qwen/Qwen2.5-Coder-1.5B-Instruct", 10)
+    assert trainer.timeout_seconds == 1200
+    assert agl.Trainer(algorithm=agl.VERL(config), timeout_seconds=60).timeout_seconds == 60
+    assert agl.Trainer(policy="p").timeout_seconds == 120
     assert trainer.selection == {"agent_match": "write"}
-    unselected: Any = {"agent_match": None}
-    assert agl.Trainer(algorithm=agl.VERL(config), adapter=unselected).selection == {}
+    assert isinstance(trainer.adapter, agl.TracerTraceToTriplet)
+    assert trainer.adapter.agent_match == "write"
+    unselected: Any = {"agent_match": None, "repair_hierarchy": True}
+    other: Any = agl.Trainer(algorithm=agl.VERL(config), adapter=unselected)
+    assert (other.selection, other.triplet_exporter.agent_match) == ({}, None)
 
 
 def test_tracers_hand_out_callbacks_and_hold_no_spans() -> None:
@@ -347,12 +357,22 @@ def test_agents_are_made_by_decorators_and_classes() -> None:
     assert (one.is_async(), two.is_async(), three.is_async()) == (False, True, False)
     with pytest.raises(UsageError, match="no parameter 'llm'"):
         agl.llm_rollout(three.function)
-    with pytest.raises(ReplacedName, match="agent_match"):
-        agl.LitAgent[str](trained_agents="writer")
     with pytest.raises(ReplacedName, match="a Hook with on_rollout_end"):
         type("Old", (agl.LitAgent,), {"on_rollout_end": print})
     with pytest.raises(ReplacedName, match="constructor"):
         _ = agl.LitAgent[str]().trainer
+
+
+def test_agents_that_are_named_as_trained_are_warned_of_as_in_the_original(caplog: pytest.LogCaptureFixture) -> None:
+    class Writer(agl.LitAgent[str]):
+        def __init__(self, trained_agents: str | None = r"write") -> None:
+            super().__init__(trained_agents=trained_agents)
+
+    assert Writer().trained_agents == "write"
+    assert "Writer: trained_agents='write' has no effect: Trainer(adapter={'agent_match': ...})" in caplog.text
+    caplog.clear()
+    assert Writer(None).trained_agents is None
+    assert not caplog.text
 
 
 def test_loggers_are_those_of_leyden(capsys: pytest.CaptureFixture[str]) -> None:
@@ -363,7 +383,7 @@ def test_loggers_are_those_of_leyden(capsys: pytest.CaptureFixture[str]) -> None
         agl.setup_logging("INFO", submodule_levels={"leyden.core.store": "INFO"})
         with pytest.raises(ReplacedName, match=r"logging\.config"):
             agl.setup_logging("INFO", files="run.log")
-        with pytest.raises(ReplacedName, match="its own loggers"):
+        with pytest.raises(ReplacedName, match="Leyden's loggers are 'leyden'"):
             agl.setup_module_logging(name="agentlightning")
     finally:
         for handler in list(logger.handlers):
@@ -371,3 +391,24 @@ def test_loggers_are_those_of_leyden(capsys: pytest.CaptureFixture[str]) -> None
         logger.setLevel(logging.NOTSET)
         logger.propagate = True
         logging.getLogger("leyden.core.store").setLevel(logging.NOTSET)
+
+
+def test_the_log_of_a_program_is_shown_with_that_of_leyden(capsys: pytest.CaptureFixture[str]) -> None:
+    logger, older = logging.getLogger("sql_agent_of_a_test"), logging.getLogger("older_agent_of_a_test")
+    try:
+        agl.setup_logging("INFO", apply_to=[logger.name])
+        agl.setup_logging("INFO", apply_to=[logger.name])
+        assert agl.configure_logger(name=older.name) is older
+        logger.info("question: %s", "how many")
+        logger.debug("not shown")
+        older.info("rewritten")
+        shown = capsys.readouterr().err
+        assert shown.count("sql_agent_of_a_test) question: how many\n") == 1
+        assert shown.count("older_agent_of_a_test) rewritten\n") == 1
+        assert "not shown" not in shown
+    finally:
+        own = logging.getLogger("leyden")
+        for handler in list(own.handlers):
+            own.removeHandler(handler)
+        own.setLevel(logging.NOTSET)
+        own.propagate = True

@@ -105,6 +105,18 @@ def test_keys_with_dots_and_keys_of_a_sections_dataclass_are_taken() -> None:
     assert composed["actor_rollout_ref"]["actor"]["policy_loss"].items() >= reinforce.items()
 
 
+def test_with_lora_replicas_get_whole_weights() -> None:
+    assert compose(TUTORIAL)["actor_rollout_ref"]["model"]["lora"]["merge"] is False
+    composed = compose(with_(("actor_rollout_ref.model.lora_rank", 32), ("actor_rollout_ref.model.lora_alpha", 64)))
+    model = composed["actor_rollout_ref"]["model"]
+    assert (model["lora_rank"], model["lora_alpha"], model["lora"]["merge"]) == (32, 64, True)
+    assert compose(TUTORIAL, ["actor_rollout_ref.model.lora_rank=8"])["actor_rollout_ref"]["model"]["lora"]["merge"]
+    with pytest.raises(UsageError, match=r"model\.lora\.merge: False is not possible with Leyden: agents' calls"):
+        compose(with_(("actor_rollout_ref.model.lora_rank", 32), ("actor_rollout_ref.model.lora.merge", False)))
+    with pytest.raises(UsageError, match=r"model\.lora_adapter_path: 'here' is not possible with Leyden: version 0"):
+        compose(with_(("actor_rollout_ref.model.lora_rank", 32), ("actor_rollout_ref.model.lora_adapter_path", "here")))
+
+
 @pytest.mark.parametrize(
     ("settings", "advantage"),
     [

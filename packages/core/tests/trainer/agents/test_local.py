@@ -14,8 +14,12 @@ def test_agents_get_the_gateway_in_place_of_an_endpoint_its_replicas_and_its_key
     assert served == {"llm": LLM(endpoint="http://gateway", model="m"), "prompt": prompt}
 
 
-def test_agents_get_an_endpoint_if_none_is_given() -> None:
-    assert served_resources({}, ADDRESS, "policy") == {"main_llm": LLM(endpoint="http://gateway", model="policy")}
+@pytest.mark.parametrize(("given", "temperature"), [((), 1.0), ((0.7,), 0.7)])
+def test_agents_get_an_endpoint_and_a_temperature_if_none_is_given(
+    given: tuple[float, ...], temperature: float
+) -> None:
+    own = LLM(endpoint="http://gateway", model="policy", sampling_parameters={"temperature": temperature})
+    assert served_resources({}, ADDRESS, "policy", *given) == {"main_llm": own}
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,12 @@ if TYPE_CHECKING:
         operation,
         reward,
     )
+    from leyden.core.agent_lightning.env_var import (
+        LightningEnvVar,
+        resolve_bool_env_var,
+        resolve_int_env_var,
+        resolve_str_env_var,
+    )
     from leyden.core.agent_lightning.litagent import (
         LitAgent,
         llm_rollout,
@@ -124,6 +130,7 @@ _HOME = {
     "Hook": "types",
     "InMemoryLightningStore": "store",
     "LLM": "types",
+    "LightningEnvVar": "env_var",
     "LightningStore": "store",
     "LightningStoreCapabilities": "store",
     "LightningStoreClient": "store",
@@ -179,6 +186,9 @@ _HOME = {
     "llm_rollout": "litagent",
     "operation": "emitter",
     "prompt_rollout": "litagent",
+    "resolve_bool_env_var": "env_var",
+    "resolve_int_env_var": "env_var",
+    "resolve_str_env_var": "env_var",
     "reward": "emitter",
     "rollout": "litagent",
     "setup_logging": "logging",
@@ -214,6 +224,7 @@ __all__ = [
     "FastAlgorithm",
     "Hook",
     "InMemoryLightningStore",
+    "LightningEnvVar",
     "LightningStore",
     "LightningStoreCapabilities",
     "LightningStoreClient",
@@ -268,6 +279,9 @@ __all__ = [
     "llm_rollout",
     "operation",
     "prompt_rollout",
+    "resolve_bool_env_var",
+    "resolve_int_env_var",
+    "resolve_str_env_var",
     "reward",
     "rollout",
     "setup_logging",

@@ -1,5 +1,6 @@
 """`LitAgent` and the decorators of Agent Lightning 0.3."""
 
+import logging
 from collections.abc import Callable
 from typing import Any, Generic, NoReturn, TypeVar, overload
 
@@ -8,6 +9,8 @@ from leyden.core.errors import UsageError
 from leyden.core.runner.adapters import lit_agent
 from leyden.core.runner.adapters.rollout_function import RolloutFunction, rollout
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 _OLD_HOOKS = ("on_rollout_start", "on_rollout_end")
 
@@ -15,12 +18,18 @@ _OLD_HOOKS = ("on_rollout_start", "on_rollout_end")
 class LitAgent(lit_agent.LitAgent[T], Generic[T]):
     """Leyden's `LitAgent`, which refuses what only the original has.
 
-    Raises ReplacedName for `trained_agents`, and for a subclass with the original's old hooks.
+    `trained_agents` has no effect, as in the original since its version 0.2: the trainer's adapter selects calls.
+    Raises ReplacedName for a subclass with the original's old hooks.
     """
 
     def __init__(self, *, trained_agents: str | None = None) -> None:
+        self.trained_agents = trained_agents
         if trained_agents is not None:
-            refuse("trained_agents=", f"Trainer(select={{'agent_match': {trained_agents!r}}})")
+            log.warning(
+                "%s: trained_agents=%r has no effect: Trainer(adapter={'agent_match': ...}) selects what is trained",
+                type(self).__name__,
+                trained_agents,
+            )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -28,7 +28,6 @@ _GATEWAY = (
     "Leyden's gateway serves the policy and records every call: name another model as "
     "Trainer(initial_resources={'main_llm': LLM(endpoint=..., model=...)}), or start `leyden gateway`"
 )
-_VARIABLES = "Leyden reads no AGL_* variables: read your own with os.environ, and give arguments to Trainer"
 _STATUS = "Leyden's spans have plain fields: "
 _LINKS = "find the spans of a rollout with store.query_spans(rollout_id), and their order by sequence_id"
 _VERL = "algorithm=VERL(config) starts VERL's own trainer; docs/verl.md describes what it takes"
@@ -69,9 +68,6 @@ ROOT: Mapping[str, str] = {
 """Names of the package itself."""
 
 MODULES: Mapping[str, Mapping[str, str]] = {
-    "env_var": dict.fromkeys(
-        ("LightningEnvVar", "resolve_bool_env_var", "resolve_int_env_var", "resolve_str_env_var"), _VARIABLES
-    ),
     "execution": {
         **dict.fromkeys(
             ("ExecutionStrategy", "ClientServerExecutionStrategy", "SharedMemoryExecutionStrategy"), _EXECUTION
@@ -132,7 +128,5 @@ def lookup(module: str) -> Callable[[str], Any]:
 
 
 def _of_own_module(name: str, module: str) -> str | None:
-    """The line for a name that the original's package takes over from its modules `env_var` and `execution`."""
-    if module:
-        return None
-    return next((MODULES[one][name] for one in ("env_var", "execution") if name in MODULES[one]), None)
+    """The line for a name that the original's package takes over from its module `execution`."""
+    return None if module else MODULES["execution"].get(name)

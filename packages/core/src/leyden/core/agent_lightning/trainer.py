@@ -1,11 +1,13 @@
 """`Trainer` with the arguments of Agent Lightning 0.3, and Leyden's own beside them."""
 
 import copy
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from leyden.core.agent_lightning.adapter import Adapter, TracerTraceToTriplet
-from leyden.core.agent_lightning.algorithm import Algorithm, FastAlgorithm
+from leyden.core.agent_lightning.algorithm import VERL, Algorithm, FastAlgorithm
+from leyden.core.agent_lightning.env_var import check_roles
 from leyden.core.agent_lightning.replaced import lookup, refuse
 from leyden.core.agent_lightning.runner import check_tracer
 from leyden.core.agent_lightning.session import Session, run_algorithm
@@ -24,8 +26,12 @@ from leyden.core.trajectory.trace_to_messages import TraceToMessages
 
 N_RUNNERS = 64
 """Attempts that run at once with Leyden's algorithms, if neither `n_runners` nor `n_workers` is given."""
+SECONDS_WITH_VERL = 1200.0
+"""Time limit of an attempt with `VERL`, as in the original."""
 OF_OWN = frozenset({"policy", "device", "isolation", "input"})
 """Leyden's options that also apply to an algorithm in the original's form."""
+OF_TRIPLETS = frozenset(inspect.signature(TracerTraceToTriplet).parameters)
+"""Keys of an adapter that is given as a mapping, as in the original."""
 REPLACED = {
     "dev": "call trainer.dev(agent, tasks)",
     "max_rollouts": "the algorithm decides how many rollouts run: steps=, tasks_per_step= and group_size=",
@@ -48,7 +54,8 @@ class Trainer(trainer.Trainer):
         n_workers: Older name of `n_runners`, as in the original.
         adapter: For an algorithm that works on a store: what its `get_adapter` returns. For Leyden's algorithms, which
             read the gateway's records themselves: only what selects calls, `TracerTraceToTriplet(agent_match=...)` or
-            a mapping as `select` takes it, or what selects every call. `triplet_exporter` is its older name.
+            a mapping as `select` takes it, or what selects every call. `triplet_exporter` is its older name. Both are
+            attributes, too; a mapping becomes a `TracerTraceToTriplet`.
         store: Store of the rollouts; in memory by default for an algorithm that works on a store.
         hooks: One hook or several.
         tracer: An `OtelTracer` or `AgentOpsTracer`, which changes nothing, since every attempt is recorded.
@@ -80,14 +87,14 @@ class Trainer(trainer.Trainer):
             refuse("an algorithm as a name or a dict", "give the object itself, such as APO(...) or LightningRL(...)")
         if None not in (n_runners, n_workers):
             raise UsageError("n_workers is the older name of n_runners: give one of them")
-        if None not in (adapter, triplet_exporter):
-            raise UsageError("triplet_exporter is the older name of adapter: give one of them")
-        given = adapter if triplet_exporter is None else triplet_exporter
         own = algorithm if isinstance(algorithm, Algorithm) else None
+        given = _given_adapter(adapter, triplet_exporter, is_selection=own is None)
         if own is not None and (unused := sorted(options.keys() - OF_OWN)):
             raise UsageError(f"Trainer({unused[0]}=) has no effect on an algorithm that works on a store")
         if own is not None and isinstance(store, str):
             raise UsageError("an algorithm that works on a store takes the store itself, from open_store, not its URI")
+        if isinstance(algorithm, VERL):
+            options.setdefault("timeout_seconds", SECONDS_WITH_VERL)
         count = n_workers if n_runners is None else n_runners
         if count is not None and count < 1:
             raise UsageError(f"n_runners is {count}; it must be at least 1")
@@ -100,20 +107,21 @@ class Trainer(trainer.Trainer):
             store=store,
             **options,
         )
-        self._own, self._adapter = own, given
+        self._own = own
+        self.adapter: Adapter[Any, Any] | TraceToMessages = given
+        if isinstance(given, Mapping | None):
+            self.adapter = TracerTraceToTriplet(agent_match=self.selection.get("agent_match"))
+        self.triplet_exporter = self.adapter
 
     def fit(self, agent: Any = None, train_dataset: Any = None, val_dataset: Any = None, reward: Any = None) -> Any:
         """Train, and return the run's report; None for an algorithm that works on a store."""
+        check_roles()
         if self._own is None:
             return super().fit(agent, train_dataset, val_dataset, reward)
         if reward is not None:
             raise UsageError("an algorithm that works on a store takes no reward function: the agent gives rewards")
-        adapter = self._adapter
-        if isinstance(adapter, Mapping):
-            adapter = TracerTraceToTriplet(**adapter)
-        reads = adapter or TracerTraceToTriplet()
         train, val = _loaded(train_dataset), _loaded(val_dataset)
-        return run_algorithm(self._session(agent), self._own, reads, self._own_store(), train, val)
+        return run_algorithm(self._session(agent), self._own, self.adapter, self._own_store(), train, val)
 
     def dev(  # pyright: ignore[reportIncompatibleMethodOverride]  # the original's names of arguments
         self, agent: Any, train_dataset: Any = None, val_dataset: Any = None, reward: Any = None
@@ -123,6 +131,7 @@ class Trainer(trainer.Trainer):
         A `FastAlgorithm` runs in place of that, as in the original. Without a policy and an LLM, the endpoint that a
         client of the library `openai` would call answers the agent.
         """
+        check_roles()
         if isinstance(self._own, FastAlgorithm):
             return self.fit(agent, train_dataset, val_dataset)
         tasks = [*(_loaded(train_dataset) or ()), *(_loaded(val_dataset) or ())]
@@ -163,6 +172,19 @@ class Trainer(trainer.Trainer):
             concurrency=self.n_runners,
             isolation=self.isolation,
         )
+
+
+def _given_adapter(adapter: Any, older: Any, *, is_selection: bool) -> Any:
+    """Return the adapter, made of a mapping as in the original; keys of `select` stay a mapping if `is_selection`."""
+    if None not in (adapter, older):
+        raise UsageError("triplet_exporter is the older name of adapter: give one of them")
+    given: Any = adapter if older is None else older
+    if not isinstance(given, Mapping) or (is_selection and not given.keys() <= OF_TRIPLETS):
+        return cast("Any", given)
+    keywords = cast("Mapping[str, Any]", given)
+    if unknown := sorted(keywords.keys() - OF_TRIPLETS):
+        raise UsageError(f"adapter= takes {', '.join(sorted(OF_TRIPLETS))}, not {', '.join(unknown)}")
+    return TracerTraceToTriplet(**keywords)
 
 
 def selecting(adapter: Any) -> Mapping[str, Any] | TraceToMessages | None:

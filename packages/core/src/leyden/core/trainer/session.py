@@ -161,9 +161,9 @@ async def _open_context(
     initial: NamedResources = {**config.prompts, **config.prompt_edits, **(resources or {})}
     key = next((llm.api_key for llm in initial.values() if isinstance(llm, LLM)), None)
     async with _serve(folder, config, algorithm, example, agents, key) as (serving, check_agents):
-        model = _model_name(config)
+        model, temperature = _model_name(config), config.sampling.temperature
         versions = ResourceVersions(
-            serving.store, initial, lambda given: served_resources(given, serving.address, model)
+            serving.store, initial, lambda given: served_resources(given, serving.address, model, temperature)
         )
         await versions.publish(versions.resources)
         collector = Collector(

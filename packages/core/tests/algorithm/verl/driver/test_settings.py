@@ -15,6 +15,7 @@ from leyden.core.algorithm.verl.driver.derived_settings import (
     planned_steps,
     trainer_mode,
     usual_settings,
+    with_absolute_policy,
 )
 from leyden.core.errors import UsageError
 
@@ -130,3 +131,24 @@ def test_a_trainer_that_there_is_not_is_refused() -> None:
 def test_loggers_that_were_given_stay() -> None:
     config = usual_settings({"trainer": {"logger": ["console", "wandb"]}}, (), 5, PLAN)
     assert own_settings(config, PLAN, FILES, 0)["trainer"]["logger"] == ["console", "wandb", "file"]
+
+
+def test_processes_elsewhere_find_a_policy_by_its_absolute_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = "actor_rollout_ref.model.path"
+    given: dict[str, Any] = {"actor_rollout_ref": {"model": {"path": "policy"}, "rollout": {"n": 2}}}
+    config = dict(given)
+    assert with_absolute_policy(config, (), PLAN) is PLAN  # there is no such folder: it is a name on the hub
+    (tmp_path / "policy").mkdir()
+    assert with_absolute_policy(config, (f"{path}=policy",), PLAN) is PLAN
+    assert config == given
+
+    absolute = str(tmp_path / "policy")
+    assert with_absolute_policy(config, (), PLAN).policy == given_value(config, (), path) == absolute
+    assert config["actor_rollout_ref"]["rollout"] == {"n": 2}
+    assert given["actor_rollout_ref"]["model"]["path"] == "policy"
+    other: dict[str, Any] = {"trainer": {"nnodes": 2}}
+    assert with_absolute_policy(other, (), PLAN).policy == absolute
+    assert other == {"trainer": {"nnodes": 2}}

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from leyden.core.algorithm.external_loop import ExternalLoopAlgorithm, ExternalLoopContext
+from leyden.core.algorithm.verl.driver.agent_lightning_section import without_section
 from leyden.core.algorithm.verl.driver.datasets import write_held_out, write_training
 from leyden.core.algorithm.verl.driver.derived_settings import (
     TrainerFiles,
@@ -25,6 +26,7 @@ from leyden.core.algorithm.verl.driver.derived_settings import (
     planned_steps,
     trainer_mode,
     usual_settings,
+    with_absolute_policy,
 )
 from leyden.core.algorithm.verl.driver.launch import METRICS, MODULES, TOKEN, URL, Launch
 from leyden.core.algorithm.verl.driver.owned_settings import CHANGEABLE, POLICY, REPLACED
@@ -54,6 +56,8 @@ OLDEST = "training/off_policy/trajectory_staleness_worst/max"
 PLUGIN = "leyden.core.algorithm.verl.inside_verl.plugin"
 HUGGINGFACE = "actor/huggingface"
 """Folder of whole weights in a checkpoint. VERL's own merger of shards would round them to bfloat16."""
+MERGED, LORA = "actor/merged", "actor/lora_train_meta.json"
+"""With LoRA: folder of the weights with the adapters added, and VERL's file with rank and alpha of the adapters."""
 LATEST = "latest_checkpointed_iteration.txt"
 """File in which VERL records its last complete checkpoint."""
 
@@ -88,6 +92,7 @@ class VERL(ExternalLoopAlgorithm):
 
     def __init__(self, config: Mapping[str, Any] | VERLConfig | None = None) -> None:
         super().__init__(config if isinstance(config, VERLConfig) else VERLConfig(config=dict(config or {})))
+        self._nested_config()  # refuses what the section of Agent Lightning cannot say here
 
     def check_change(self, key: str) -> None:
         """Raise UsageError unless a resumed run may change this key.
@@ -131,7 +136,7 @@ class VERL(ExternalLoopAlgorithm):
 
     def _nested_config(self) -> dict[str, Any]:
         """Return the given VERL dictionary, with dotted keys turned into nested mappings."""
-        return nested(self.config.config)
+        return without_section(nested(self.config.config))
 
     async def _train(self, context: ExternalLoopContext, step: int) -> None:
         server = RolloutServer(context)
@@ -150,19 +155,19 @@ class VERL(ExternalLoopAlgorithm):
 
     async def _take_over(self, context: ExternalLoopContext) -> None:
         """Take over the weights of the best and the last version as the run's own."""
-        folders = {
-            version: _checkpoint_folder(context, version) / HUGGINGFACE
-            for version in context.versions_to_keep
-            if version
-        }
-        await context.adopt(folders)
+        versions = [version for version in context.versions_to_keep if version]
+        checkpoints = [_checkpoint_folder(context, version) for version in versions]
+        folders = [await asyncio.to_thread(_whole_weights, checkpoint) for checkpoint in checkpoints]
+        await context.adopt(dict(zip(versions, folders, strict=True)))
 
     def _launch(self, context: ExternalLoopContext, server: RolloutServer, step: int) -> Launch:
-        """Write the files that VERL reads, and return how it is started."""
-        plan, home, overrides = context.plan, context.home, self.config.overrides
-        config = usual_settings(self._nested_config(), overrides, context.steps, plan)
+        """Write the files that VERL reads, and return how it is started. Paths are absolute, for other processes."""
+        home, overrides = context.home.absolute(), self.config.overrides
+        config = usual_settings(self._nested_config(), overrides, context.steps, context.plan)
+        plan = with_absolute_policy(config, overrides, context.plan)
         held_out = home / "held_out.parquet" if context.held_out else None
-        files = TrainerFiles(training=home / "train.parquet", held_out=held_out, checkpoints=context.checkpoints)
+        checkpoints = context.checkpoints.absolute()
+        files = TrainerFiles(training=home / "train.parquet", held_out=held_out, checkpoints=checkpoints)
         write_training(files.training, context.tasks, batch_size(config, overrides, plan))
         if held_out is not None:
             write_held_out(held_out, context.held_out)
@@ -239,6 +244,16 @@ def _is_kept(context: ExternalLoopContext, step: int) -> bool:
 def _checkpoint_folder(context: ExternalLoopContext, step: int) -> Path:
     """Return the folder of VERL's checkpoint after a step."""
     return context.checkpoints / f"global_step_{step}"
+
+
+def _whole_weights(checkpoint: Path) -> Path:
+    """Return the folder of the weights of a checkpoint. With LoRA, VERL keeps the adapters apart; they are added."""
+    from leyden.core.policy.checkpoints.adapted_folder import merge_folder
+
+    if not (checkpoint / LORA).exists():
+        return checkpoint / HUGGINGFACE
+    lora = msgspec.json.decode((checkpoint / LORA).read_bytes())
+    return merge_folder(checkpoint / HUGGINGFACE, checkpoint / MERGED, lora["lora_alpha"] / lora["r"])
 
 
 def _prune(context: ExternalLoopContext) -> None:

@@ -17,6 +17,8 @@ from leyden.core.algorithm.verl.driver.batch_size_checks import check_shares
 from leyden.core.algorithm.verl.driver.owned_settings import (
     ESTIMATORS,
     INSTEAD,
+    LORA_MERGE,
+    LORA_RANK,
     OWNED,
     POLICY,
     REPLACED,
@@ -138,6 +140,13 @@ def _filled(resolved: Plain, given_paths: set[str], options: LeydenOptions, sett
         "critic.enable": estimator.needs_values,
         "actor_rollout_ref.rollout.agent.agent_loop_manager_class": MANAGER,
     }
+    if _get(resolved, LORA_RANK):
+        if LORA_MERGE in given_paths and not _get(resolved, LORA_MERGE):
+            raise UsageError(
+                f"{LORA_MERGE}: False is not possible with Leyden: agents' calls reach VERL's replicas over HTTP, "
+                "where VERL serves no adapter; remove it"
+            )
+        filled[LORA_MERGE] = True
     if "critic.model.path" not in given_paths:
         filled["critic.model.path"] = settled.get(POLICY, _get(resolved, POLICY))
     return filled

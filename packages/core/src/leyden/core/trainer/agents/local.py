@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from leyden.core.data.resources import LLM, NamedResources
+from leyden.core.data.sampling import Sampling
 from leyden.core.errors import RunError, UsageError
 from leyden.core.runner.user_code.agent_spec import AgentSpec, TaskExample, agent_fields
 from leyden.core.runner.user_code.loading import AgentReference
@@ -186,17 +187,20 @@ async def _input_closed() -> None:
     await reader.read()
 
 
-def served_resources(given: NamedResources, address: RunAddress, model: str) -> NamedResources:
+def served_resources(
+    given: NamedResources, address: RunAddress, model: str, temperature: float = Sampling().temperature
+) -> NamedResources:
     """Return the resources for agents: the given ones, with the gateway as endpoint of each LLM.
 
-    Adds an LLM named `main_llm` if none is given.
+    Adds an LLM named `main_llm` if none is given, with the `temperature` that agents should request.
     """
     named: NamedResources = {
         name: _served_llm(value, address) if isinstance(value, LLM) else value for name, value in given.items()
     }
     if any(isinstance(value, LLM) for value in named.values()):
         return named
-    return {**named, "main_llm": LLM(endpoint=address.url, model=model)}
+    own = LLM(endpoint=address.url, model=model, sampling_parameters={"temperature": temperature})
+    return {**named, "main_llm": own}
 
 
 def _served_llm(given: LLM, address: RunAddress) -> LLM:

@@ -1,11 +1,12 @@
 """VERL settings: derives the values of VERL's configuration that the run decides, under VERL's own keys."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from leyden.core.algorithm.external_loop import LoopPlan
+from leyden.core.algorithm.verl.driver.owned_settings import POLICY
 from leyden.core.errors import UsageError
 
 PROMPT, RESPONSE = 512, 512
@@ -98,6 +99,19 @@ def trainer_mode(config: Mapping[str, Any], overrides: Sequence[str]) -> str:
     if mode not in UPDATES:
         raise UsageError(f"trainer.v1.trainer_mode: {mode!r} is none of {', '.join(UPDATES)}")
     return mode
+
+
+def with_absolute_policy(config: dict[str, Any], overrides: Sequence[str], plan: LoopPlan) -> LoopPlan:
+    """Return `plan` with the absolute path of its policy, if that is a folder, and name it so in `config`, too.
+
+    Processes of a Ray cluster have other working directories. What an override names stays as it is.
+    """
+    if given_value({}, overrides, POLICY) is not None or not Path(plan.policy).is_dir():
+        return plan
+    absolute = replace(plan, policy=str(Path(plan.policy).absolute()))
+    if given_value(config, (), POLICY) == plan.policy:
+        config["actor_rollout_ref"] = merged(config["actor_rollout_ref"], {"model": {"path": absolute.policy}})
+    return absolute
 
 
 def own_settings(config: dict[str, Any], plan: LoopPlan, files: TrainerFiles, step: int) -> dict[str, Any]:

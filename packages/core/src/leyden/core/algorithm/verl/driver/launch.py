@@ -1,5 +1,6 @@
 """`Launch`: the message, on the first line of its input, for the process that starts VERL."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -30,3 +31,21 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster to join; None starts one on this machine."""
     environment: dict[str, str]
     """Environment variables of all VERL processes."""
+
+
+def ray_options(
+    given: Mapping[str, Any], usual: Mapping[str, Any], variables: Mapping[str, str], address: str | None
+) -> dict[str, Any]:
+    """Return the arguments of `ray.init`, which joins the cluster at `address` or at RAY_ADDRESS, or starts one.
+
+    `given` is VERL's `ray_kwargs.ray_init`. `usual` is VERL's own runtime environment, which that of `given` changes,
+    and `variables` are added to its variables. An existing cluster takes no other options of `given`.
+    """
+    changes: dict[str, Any] = given.get("runtime_env") or {}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    own = {**usual.get("env_vars", {}), **changes.get("env_vars", {}), **variables}
+    runtime = {**usual, **changes, "env_vars": own}
+    if address is not None:
+        return {"address": address, "runtime_env": runtime}
+    options = {name: value for name, value in given.items() if value is not None and name != "runtime_env"}
+    return {**options, "runtime_env": runtime}

@@ -30,6 +30,9 @@ INSTEAD: Mapping[str, str] = {
 POLICY = "actor_rollout_ref.model.path"
 """Key of the model to train."""
 
+LORA_RANK, LORA_MERGE = "actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.merge"
+"""Keys of LoRA: its rank, and whether replicas get whole weights instead of an adapter."""
+
 OWNED: Mapping[str, str] = {
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class": "Leyden's runners make the rollouts",
     "data.train_files": "the run sets the tasks",
@@ -52,6 +55,10 @@ RULES: Mapping[str, tuple[Any, str]] = {
         "VERL's other modes count model calls and padding; set leyden.normalisation to token, rollout or constant",
     ),
     "actor_rollout_ref.actor.loss_scale_factor": (None, "set leyden.normalisation and leyden.tokens_per_rollout"),
+    "actor_rollout_ref.model.lora_adapter_path": (
+        None,
+        "version 0 of the run is the model as it is named; merge the adapter into the model first",
+    ),
     "actor_rollout_ref.rollout.calculate_log_probs": (
         True,
         "Leyden needs the log-probabilities that the engine returns for a call",

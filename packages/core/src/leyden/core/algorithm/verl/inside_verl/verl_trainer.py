@@ -9,7 +9,7 @@ import torch
 
 from leyden.core.algorithm.external_loop import RunEndpoint
 from leyden.core.algorithm.verl.advantages import is_row, row_advantages
-from leyden.core.algorithm.verl.driver.launch import TOKEN, URL
+from leyden.core.algorithm.verl.driver.launch import TOKEN, URL, ray_options
 from leyden.core.algorithm.verl.inside_verl.monitors import missing_capacity, report_repeated
 from leyden.core.algorithm.verl.inside_verl.run_client import RunClient
 from leyden.core.algorithm.verl.inside_verl.trainer_hooks import ReportingColocated, ReportingSeparate, ReportingSync
@@ -66,10 +66,8 @@ def train(config: dict[str, Any], environment: dict[str, str], ray_address: str 
     constants: Any = import_module("verl.trainer.constants_ppo")
     full_config = OmegaConf.create(config)
     runtime: dict[str, Any] = constants.get_ppo_ray_runtime_env(full_config)
-    variables = {**runtime["env_vars"], "TRANSFER_QUEUE_ENABLE": "1", **environment}
-    given = {name: value for name, value in plain(full_config.ray_kwargs.ray_init).items() if value is not None}
-    ray_options = given if ray_address is None else {"address": ray_address}
-    ray.init(**ray_options, runtime_env={**runtime, "env_vars": variables})
+    variables = {"TRANSFER_QUEUE_ENABLE": "1", **environment}
+    ray.init(**ray_options(plain(full_config.ray_kwargs.ray_init), runtime, variables, ray_address))
     endpoint = RunEndpoint(url=environment[URL], token=environment[TOKEN])
     try:
         with report_repeated(_missing_capacity, lambda what: asyncio.run(_send_message(endpoint, what))):
