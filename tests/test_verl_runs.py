@@ -96,7 +96,6 @@ def tried_again_at(run: Path, step: int, process: Running) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.campaign
 def test_an_agent_of_the_openai_sdk_learns_on_two_ranks_by_the_tutorials_dictionary(
     verl_runs: Runs, tmp_path: Path
 ) -> None:
@@ -109,6 +108,7 @@ def test_an_agent_of_the_openai_sdk_learns_on_two_ranks_by_the_tutorials_diction
     assert (run / f"checkpoints/loop/global_step_{STEPS}/actor/model_world_size_2_rank_1.pt").exists()
 
 
+@pytest.mark.campaign
 def test_programs_in_the_form_of_agent_lightnings_tutorials_train_by_changing_the_import(
     verl_runs: Runs, tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ agl.setup_logging(apply_to=[__name__])
 
 NAME, TRAINED = "sql", "write"
 """Of the run, and of the nodes whose calls are trained: `write_query` and `rewrite_query`."""
-LIMITS = {"data": {"max_prompt_length": 768, "max_response_length": 64}}
+LIMITS = {"data": {"max_prompt_length": 1984, "max_response_length": 64}}
 
 
 class State(TypedDict):
