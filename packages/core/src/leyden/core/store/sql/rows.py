@@ -20,7 +20,6 @@ from sqlalchemy import (
     func,
     or_,
     select,
-    true,
 )
 
 from leyden.core.data.rollout import FINISHED_ROLLOUT
@@ -122,8 +121,8 @@ class SqlRows(Rows):
         self, kind: type[R], columns: sql.Columns, query: Query, *extra: ColumnElement[bool]
     ) -> tuple[list[R], int]:
         table: Any = columns[0].table
-        passing = and_(true(), *extra, *_filters(table, query))
-        statement = select(*columns).where(passing).order_by(*_order(columns, query), table.c.id)
+        passing = [*extra, *_filters(table, query)]  # without any, SQLite counts rows by the sizes of pages
+        statement = select(*columns).where(*passing).order_by(*_order(columns, query), table.c.id)
         if query.after is not None:
             statement = statement.where(_behind(table, query, query.after))
         if query.limit >= 0:
@@ -131,7 +130,7 @@ class SqlRows(Rows):
         rows = self._rows(kind, statement.offset(query.offset) if query.offset else statement)
         if query.limit < 0 and not query.offset and query.after is None:
             return rows, len(rows)
-        return rows, self._connection.execute(_count(table).where(passing)).scalar_one()
+        return rows, self._connection.execute(_count(table).where(*passing)).scalar_one()
 
     def counts(self) -> dict[str, int]:
         """Count the rows of each table."""
