@@ -6,6 +6,7 @@ One run leaves rollouts behind; others learn from them without an agent, or with
 import asyncio
 import json
 import os
+import shlex
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -82,6 +83,20 @@ def test_stored_rollouts_are_imitated_without_agent_and_tasks(runs: Path) -> Non
     assert [step["rollouts_imitated"] for step in steps_of(runs / "imitation")] == [5, 5, 5]
     assert all(step["held_out_loss"] > 0 for step in steps_of(runs / "imitation"))
     assert (runs / "imitation" / "policy" / "model.safetensors").exists()
+
+
+def test_every_rollout_that_why_names_can_be_shown(runs: Path) -> None:
+    settings = ("--algorithm", "sft", "--set", "spans=source", "--set", "keep=best")
+    assert leyden(runs, *settings, "--steps", "1", "--name", "explained").returncode == 0
+    why = ["why", "explained", "--runs", str(runs), "--json"]
+    explained = run_leyden(why, cwd=ROOT, environment=os.environ, timeout=100)
+    left_out = json.loads(explained.stdout)["rollouts_left_out"]
+    assert left_out
+    for reason in left_out:
+        program, *command = shlex.split(reason["command"])
+        assert program == "leyden"
+        shown = run_leyden(command, cwd=ROOT, environment=os.environ, timeout=100)
+        assert (shown.returncode, reason["example"] in shown.stdout) == (0, True), shown.stderr
 
 
 def test_a_run_that_is_gone_on_with_deals_the_rest(runs: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,11 +22,11 @@ def show(
     """Show RUN's steps and result, or one ROLLOUT of it as a tree of agents, calls, tools and rewards."""
     from leyden.core.trainer.run_folder.folder import RunFolder
 
+    if rollout is not None:
+        _show_rollout(runs, run, rollout, json=json)
+        return
     folder, config = RunFolder.open(runs, run)
-    if rollout is None:
-        _show_run(folder, config.experiment, json=json)
-    else:
-        asyncio.run(_show_rollout(folder, rollout, json=json))
+    _show_run(folder, config.experiment, json=json)
 
 
 def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
@@ -111,18 +112,10 @@ def _largest(line: dict[str, Any], key: str) -> float:
     return max(found, default=float("nan"))
 
 
-async def _show_rollout(folder: Any, wanted: str, *, json: bool) -> None:
-    from leyden.core.trainer.rollouts.recorded import find_rollout, no_rollout, read_rollout
+def _show_rollout(runs: Path, run: str, wanted: str, *, json: bool) -> None:
+    from leyden.core.trainer.why.reading import RunRecord
 
-    # Time stands still: to look at a run must not end what is under way in it.
-    store = await folder.kept_rollouts().open(clock=lambda: 0.0)
-    try:
-        found = await find_rollout(store, wanted)
-        if found is None:
-            raise await no_rollout(store, folder.path.name, wanted)
-        recorded = await read_rollout(store, found.rollout_id)
-    finally:
-        await store.close()
+    recorded = asyncio.run(RunRecord.open(runs, run).recorded(wanted))
     if json:
         sys.stdout.write(json_line(recorded))
         return

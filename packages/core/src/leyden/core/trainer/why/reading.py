@@ -10,7 +10,7 @@ from leyden.core.errors import UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.config import RunConfig, endpoint_name, load_config
 from leyden.core.trainer.rollouts.offline import locate, objection
-from leyden.core.trainer.rollouts.recorded import find_rollout, no_rollout
+from leyden.core.trainer.rollouts.recorded import RecordedRollout, find_rollout, no_rollout, read_rollout
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation
@@ -85,11 +85,25 @@ class RunRecord:
 
         Raises RunError unless exactly one matches.
         """
+        async with self._found(wanted) as (store, rollout, source):
+            return await self._explanation(store, rollout, source)
+
+    async def recorded(self, wanted: str) -> RecordedRollout:
+        """Return the rollout whose id is or contains `wanted`, with its attempts and spans.
+
+        Raises RunError unless exactly one matches.
+        """
+        async with self._found(wanted) as (store, rollout, _):
+            return await read_rollout(store, rollout.rollout_id)
+
+    @asynccontextmanager
+    async def _found(self, wanted: str) -> AsyncGenerator[tuple[LightningStore, Rollout, RolloutSource]]:
         for source in self.sources:
             async with _reading(source.location) as store:
                 found = await find_rollout(store, wanted)
                 if found is not None and (source.only is None or found.rollout_id in source.only):
-                    return await self._explanation(store, found, source)
+                    yield store, found, source
+                    return
         async with _reading(self.sources[0].location) as store:
             raise await no_rollout(store, self.folder.path.name, wanted)
 
