@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from observing import CLIENTS
+from wanted_tests import are_long_wanted
 from warm_process import FORKS, Running, run_leyden, start_leyden
 
 if TYPE_CHECKING:
@@ -18,20 +19,21 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = Path("examples/calculator_langgraph")
+LONGEST = ("test_verl_runs.py", "test_documentation.py", "test_serve.py", "test_shared_stores.py")
 
 Leyden = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Fork the workers of commands, too, where the long tests are run."""
-    if config.option.markexpr == "long":
+    if are_long_wanted(config.option.markexpr):
         os.environ[FORKS] = "1"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the file that takes longest, so that no other worker waits for the one that has it."""
-    items.sort(key=lambda item: item.path.name != "test_verl_runs.py")
+    """Begin with the files that take longest, so that no other worker waits for the one that has one of them."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 def environment() -> dict[str, str]:

@@ -27,6 +27,7 @@ def kept(run: Path) -> dict[str, torch.Tensor]:
     return state["extra"]["critic"]
 
 
+@pytest.mark.campaign
 def test_a_run_that_goes_on_ends_with_the_same_policy_and_critic(
     train_arguments: Arguments, leyden: Leyden, tmp_path: Path
 ) -> None:

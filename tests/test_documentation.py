@@ -89,6 +89,8 @@ def commands() -> Iterator[ParameterSet]:
         for line in text.splitlines():
             if line.startswith("leyden "):
                 marks = [pytest.mark.timeout(900)] if REAL_MODEL in line else []
+                if REAL_MODEL in line and line.startswith("leyden train"):
+                    marks.append(pytest.mark.campaign)  # `test_real_model.py` trains it
                 yield pytest.param(line.split(" #")[0].strip(), id=f"{where} {line[:50]}", marks=marks)
 
 

@@ -31,7 +31,13 @@ def test_few_are_drawn_of_a_property_unless_it_always_draws_the_same() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "is_long", "expected"),
-    [("long", True, 60), ("not long", False, examples.FEW), ("unit", False, examples.FEW), ("", False, 60)],
+    [
+        ("long", True, 60),
+        ("long and not campaign", True, 60),
+        ("not long", False, examples.FEW),
+        ("unit", False, examples.FEW),
+        ("", False, 60),
+    ],
 )
 def test_a_property_is_a_long_test_too_and_has_all_examples_there(
     request: pytest.FixtureRequest, wanted: str, is_long: bool, expected: int

@@ -65,6 +65,7 @@ def reports(runs: Path) -> dict[str, int]:
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(1200)
 def test_a_killed_matrix_goes_on_and_reports(
     start: Callable[..., Running],

@@ -115,14 +115,14 @@ def test_when_learning_is_killed_the_agents_process_says_so_and_the_run_goes_on(
     child = learner(parent)
     assert child is not None
     os.kill(child, signal.SIGKILL)
-    _, said = parent.communicate(timeout=10)
+    _, said = parent.communicate(timeout=PATIENCE_SECONDS)
     assert parent.returncode == 1
     assert said.count("Traceback") == 1, said
     assert said.splitlines()[-1].endswith("the learning process was killed by SIGKILL; continue with `Trainer.resume`")
     assert_goes_on(start, tmp_path)
 
 
-@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize("steps", [pytest.param(0, marks=pytest.mark.campaign), 1])
 def test_when_the_agents_process_is_killed_learning_ends_by_itself(start: Start, tmp_path: Path, steps: int) -> None:
     parent = start("fit")
     wait_until(lambda: learner(parent) is not None and len(steps_taken(tmp_path)) >= steps, "nothing was learned")

@@ -104,6 +104,7 @@ def report_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "runs/run/report.json").read_text())
 
 
+@pytest.mark.campaign
 def test_a_run_killed_at_several_points_ends_with_the_same_weights_and_prompts(tmp_path: Path) -> None:
     with folder_of(tmp_path / "whole") as whole:
         trained(whole, "--quiet")

@@ -97,6 +97,7 @@ def test_both_policies_learn_and_lie_in_folders_of_their_own(whole: Path, leyden
     assert same(weights(exported / "reporter"), reporter)
 
 
+@pytest.mark.campaign
 def test_a_killed_run_goes_on_with_both_and_ends_bit_for_bit_as_the_whole_one(
     whole: Path, leyden: Callable[..., Any], start: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import cache
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -31,16 +31,18 @@ REWARD = "examples/calculator_langgraph/reward.py:score"
 pytestmark = [pytest.mark.timeout(600)]
 
 
-def kinds(*names: str) -> list[Any]:
-    """Parameters: kinds of stores, of which SQLite is in the short tests. A shard is a SQLite file, too.
+def kinds(*names: str, campaign: Sequence[str] = ()) -> list[Any]:
+    """Parameters: kinds of stores, of which SQLite is in the short tests, and some are only in the campaigns.
 
-    Each test has some kinds, and each kind several tests, as all of all would take a quarter of an hour. In
-    `scripts/kill_campaign.py --store KIND` and `scripts/store_results.py`, every kind does everything.
+    A shard is a SQLite file, too. Each test has some kinds, and each kind several tests, as all of all would take a
+    quarter of an hour. In `scripts/kill_campaign.py --store KIND` and `scripts/store_results.py`, every kind does
+    everything.
     """
     found: list[Any] = []
     for name in names:
         missing = MISSING[name]() if name in MISSING else None
-        marks = [pytest.mark.long] * (name != "sqlite") + [pytest.mark.skipif(missing is not None, reason=str(missing))]
+        marks = [pytest.mark.long] * (name != "sqlite") + [pytest.mark.campaign] * (name in campaign)
+        marks.append(pytest.mark.skipif(missing is not None, reason=str(missing)))
         found.append(pytest.param(name, marks=marks))
     return found
 
@@ -98,7 +100,7 @@ async def stored(uri: str) -> tuple[dict[str, set[str]], dict[str, str]]:
         await opened.close()
 
 
-@pytest.mark.parametrize("store", kinds("sqlite", "redis", "http", "shard"), indirect=True)
+@pytest.mark.parametrize("store", kinds("sqlite", "redis", "http", "shard", campaign=("http", "shard")), indirect=True)
 def test_two_runs_at_once_on_one_store_learn_what_each_learns_alone(
     start: Start, alone: Callable[[int], Path], train_arguments: Arguments, store: str, tmp_path: Path
 ) -> None:
@@ -123,7 +125,7 @@ def test_two_runs_at_once_on_one_store_learn_what_each_learns_alone(
     assert not (tmp_path / "one/store.db").exists()
 
 
-@pytest.mark.parametrize("store", kinds("postgresql", "shard"), indirect=True)
+@pytest.mark.parametrize("store", kinds("postgresql", "shard", campaign=("postgresql",)), indirect=True)
 def test_a_run_goes_on_and_is_looked_at_from_the_uri_alone_on_another_machine(
     leyden: Leyden, alone: Callable[[int], Path], train_arguments: Arguments, store: str, tmp_path: Path
 ) -> None:
@@ -164,7 +166,7 @@ def test_a_run_goes_on_and_is_looked_at_from_the_uri_alone_on_another_machine(
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", kinds("postgresql", "redis"))
+@pytest.mark.parametrize("kind", kinds("postgresql", "redis", campaign=("redis",)))
 def test_a_run_on_a_shared_store_survives_its_driver_its_workers_and_the_stores_server(
     kind: str, tmp_path: Path
 ) -> None:

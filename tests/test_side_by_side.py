@@ -162,6 +162,7 @@ async def test_in_turns_every_rollout_is_answered_by_the_policy_whose_turn_it_is
     assert lines(turns)[-1]["grpo/importance_ratio_deviation"] > 1e-3, "half of its tokens are another's"
 
 
+@pytest.mark.campaign
 def test_a_killed_run_goes_on_with_both_and_ends_bit_for_bit_as_the_whole_one(
     turns: Path, leyden: Callable[..., Any], start: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ def steps_of(run: Path) -> list[int]:
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(1200)
 def test_a_killed_study_of_the_quickstart_goes_on(
     start: Callable[..., Running],

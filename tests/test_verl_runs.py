@@ -172,6 +172,7 @@ def test_an_agent_of_the_openai_sdk_learns_on_two_ranks_while_batches_run_ahead_
     assert_not_run_again(before, run)
 
 
+@pytest.mark.campaign
 def test_ppo_from_the_command_line_with_runners_on_ray_outlives_an_actor_a_replica_and_its_driver(
     verl_runs: Runs, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from wanted_tests import are_long_wanted
 
 FEW = 30
 SETTINGS = "_hypothesis_internal_use_settings"
@@ -28,7 +29,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not isinstance(item, pytest.Function) or not getattr(item.obj, "is_hypothesis_test", False):
             continue
-        if wanted.partition(" and ")[0] == "long":
+        if are_long_wanted(wanted):
             item.add_marker("long")
         elif wanted in ("not long", "unit"):
             draw_few(getattr(item.obj, "__func__", item.obj))
