@@ -252,6 +252,39 @@ async def test_an_engine_that_would_serve_something_else_does_not_start(monkeypa
         await engine.score([1, 2])
 
 
+def _amplified(factor: float) -> nn.Module:
+    """Return a model whose logits, and with them their rounding errors, are `factor` times as large."""
+    model = tiny_model("llama")
+    with torch.no_grad():
+        cast(Any, model).model.norm.weight.mul_(factor)
+    return model
+
+
+async def test_rounding_errors_as_large_as_the_models_own_are_no_reason_to_refuse_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = _amplified(1000)
+    ids = ragged_prompts(1, seed=0)[0]
+    async with serving(model, EmbeddedConfig()) as (engine, _):
+        scores = await engine.score(ids)
+    assert "FusedForward cannot run" not in caplog.text
+    expected = plain_logprobs(model, ids)
+    assert scores == pytest.approx([float(expected[n, token]) for n, token in enumerate(ids[1:])], abs=0.01)
+
+
+@pytest.mark.parametrize("error", [1e-4, 0.01])
+async def test_a_wrong_forward_is_refused_however_large_rounding_errors_are(
+    monkeypatch: pytest.MonkeyPatch, error: float
+) -> None:
+    for kind in (FusedForward, GenericForward):
+        original = cast(Any, kind.__call__)
+        monkeypatch.setattr(
+            kind, "__call__", lambda *args, _own=original, **options: _own(*args, **options) * (1 + error)
+        )
+    with pytest.raises(EngineError, match="cannot be served exactly"):
+        await EmbeddedEngine(_amplified(1000), name="tiny").start()
+
+
 async def test_a_state_space_model_is_refused_with_the_reason() -> None:
     with pytest.raises(EngineError, match="mamba has layers of type mamba"):
         await EmbeddedEngine(tiny_model("mamba"), name="tiny").start()
