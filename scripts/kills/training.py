@@ -168,7 +168,8 @@ class TrainingCampaign:
         """Lose the machine: the run's folder is gone, and the next one has an empty folder of runs."""
         if not self._is_stored():
             return
-        shutil.rmtree(self.run.path)
+        if self.run.path.exists():  # or the driver was killed before it had made it
+            shutil.rmtree(self.run.path)
         self.run = RunFolder(self.folder / f"machine-{self._sittings}" / NAME)
         self.found.moments["on another machine"] += 1
 
