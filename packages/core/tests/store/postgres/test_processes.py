@@ -41,7 +41,7 @@ def process(*arguments: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize(
     ("processes", "rollouts"),
-    [(3, 60), pytest.param(8, 8000, marks=[pytest.mark.long, pytest.mark.timeout(400)])],
+    [(3, 60), pytest.param(8, 8000, marks=[pytest.mark.long, pytest.mark.campaign, pytest.mark.timeout(400)])],
 )
 async def test_each_rollout_is_claimed_once(postgres: PostgresServer, processes: int, rollouts: int) -> None:
     uri = postgres.uri_of(postgres.create())
