@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = Path("examples/calculator_langgraph")
-LONGEST = ("test_verl_runs.py", "test_documentation.py", "test_serve.py", "test_shared_stores.py")
+LONGEST = (
+    *("test_verl_runs.py", "test_documentation.py", "test_serve.py", "test_shared_stores.py", "test_zoo.py"),
+    *("test_clients.py", "test_schemathesis.py", "test_faults.py", "test_live_agent.py", "test_store_machine.py"),
+    *("test_langchain_structured.py", "test_openai_agents_structured.py"),
+)
 
 Leyden = Callable[..., "subprocess.CompletedProcess[str]"]
 
