@@ -235,11 +235,10 @@ class TrainingCampaign:
     def _look(self) -> None:
         now = asyncio.run(acknowledged(self._location()))
         before = self.found.acknowledged
-        self.found.wrong += [
-            f"{name} was finished by {before[name]}, and then by {now.get(name)}"
-            for name in before
-            if before[name] != now.get(name)
-        ]
+        for name in before:
+            if before[name] != now.get(name):
+                now_is = asyncio.run(history(self._location(), name))
+                self.found.wrong.append(f"{name} was finished by {before[name]}, and then by {now.get(name)}: {now_is}")
         self.found.acknowledged = now
 
     def _finish(self) -> None:
@@ -259,6 +258,22 @@ class TrainingCampaign:
             self.found.wrong.append(f"sitting {self._sittings} ended with code {code}: {said}")
             return
         self._look()
+
+
+async def history(location: StoreLocation | None, name: str) -> str:
+    """What the store has of a rollout and its attempts."""
+    if location is None:
+        return "there is no run"
+    store = await location.open(clock=lambda: 0.0)
+    try:
+        rollout = await store.get_rollout_by_id(name)
+        attempts = (await store.query_attempts(name)).items
+    finally:
+        await store.close()
+    if rollout is None:
+        return "it is not in the store"
+    ended = [f"{one.attempt_id} {one.status} {one.metadata.get('error')}" for one in attempts]
+    return f"{rollout.status}, {rollout.metadata}, at most {rollout.config.max_attempts} attempts: {'; '.join(ended)}"
 
 
 async def acknowledged(location: StoreLocation | None) -> Acknowledged:
