@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,11 +21,11 @@ def show(
     """Show RUN's steps and result, or one ROLLOUT of it as a tree of agents, calls, tools and rewards."""
     from leyden.core.trainer.run_folder.folder import RunFolder
 
-    if rollout is not None:
-        _show_rollout(runs, run, rollout, json=json)
-        return
     folder, config = RunFolder.open(runs, run)
-    _show_run(folder, config.experiment, json=json)
+    if rollout is None:
+        _show_run(folder, config.experiment, json=json)
+    else:
+        _show_rollout(folder, rollout, json=json)
 
 
 def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:
@@ -112,10 +111,11 @@ def _largest(line: dict[str, Any], key: str) -> float:
     return max(found, default=float("nan"))
 
 
-def _show_rollout(runs: Path, run: str, wanted: str, *, json: bool) -> None:
-    from leyden.core.trainer.why.reading import RunRecord
+def _show_rollout(folder: Any, wanted: str, *, json: bool) -> None:
+    from leyden.core.trainer.why.reading import recorded_in, sources_of
 
-    recorded = asyncio.run(RunRecord.open(runs, run).recorded(wanted))
+    sources, _ = sources_of(folder)
+    recorded = asyncio.run(recorded_in(folder, sources, wanted))
     if json:
         sys.stdout.write(json_line(recorded))
         return

@@ -1,6 +1,6 @@
 """Reader of outcomes: reads the rollouts of a run's own store, and of stores that it learns from, one at a time."""
 
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,23 +50,14 @@ class RunRecord:
     def open(cls, runs: Path, name: str) -> "RunRecord":
         """Open a run. Raises RunError when there is none, or when it has no store yet."""
         folder, config = RunFolder.open(runs, name)
-        location = folder.kept_rollouts()
-        found = [(source, folder.read_rollouts(source) or []) for source in folder.sources()]
-        sources, unreadable = [RolloutSource(location=location)], list[str]()
-        for source, only in found:
-            try:
-                sources.append(
-                    RolloutSource(location=locate(source, folder.path.parent), name=source, only=frozenset(only))
-                )
-            except UsageError as error:
-                unreadable.append(f"{len(only)} rollouts of {source} cannot be read: {error}")
+        sources, unreadable = sources_of(folder)
         return cls(
             folder=folder,
             config=config,
             facts=_run_facts(folder, config),
             report=folder.report(),
-            sources=tuple(sources),
-            unreadable=tuple(unreadable),
+            sources=sources,
+            unreadable=unreadable,
         )
 
     async def explanations(self) -> AsyncGenerator[tuple[RolloutSource, RolloutExplanation]]:
@@ -85,27 +76,8 @@ class RunRecord:
 
         Raises RunError unless exactly one matches.
         """
-        async with self._found(wanted) as (store, rollout, source):
+        async with _found(self.folder, self.sources, wanted) as (store, rollout, source):
             return await self._explanation(store, rollout, source)
-
-    async def recorded(self, wanted: str) -> RecordedRollout:
-        """Return the rollout whose id is or contains `wanted`, with its attempts and spans.
-
-        Raises RunError unless exactly one matches.
-        """
-        async with self._found(wanted) as (store, rollout, _):
-            return await read_rollout(store, rollout.rollout_id)
-
-    @asynccontextmanager
-    async def _found(self, wanted: str) -> AsyncGenerator[tuple[LightningStore, Rollout, RolloutSource]]:
-        for source in self.sources:
-            async with _reading(source.location) as store:
-                found = await find_rollout(store, wanted)
-                if found is not None and (source.only is None or found.rollout_id in source.only):
-                    yield store, found, source
-                    return
-        async with _reading(self.sources[0].location) as store:
-            raise await no_rollout(store, self.folder.path.name, wanted)
 
     async def _explanation(self, store: LightningStore, rollout: Rollout, source: RolloutSource) -> RolloutExplanation:
         # Spans first: for an attempt that starts in between, there are then no spans without an attempt.
@@ -113,6 +85,46 @@ class RunRecord:
         attempts = (await store.query_attempts(rollout.rollout_id)).items
         facts = replace(self.facts, is_own=False, objection=objection(rollout)) if source.name else self.facts
         return explain(rollout, attempts, spans, facts)
+
+
+def sources_of(folder: RunFolder) -> tuple[tuple[RolloutSource, ...], tuple[str, ...]]:
+    """Return the stores with a run's rollouts, its own first, and why others cannot be read.
+
+    Finding another run by its address starts an event loop of its own.
+    """
+    sources, unreadable = [RolloutSource(location=folder.kept_rollouts())], list[str]()
+    for source in folder.sources():
+        only = folder.read_rollouts(source) or []
+        try:
+            sources.append(
+                RolloutSource(location=locate(source, folder.path.parent), name=source, only=frozenset(only))
+            )
+        except UsageError as error:
+            unreadable.append(f"{len(only)} rollouts of {source} cannot be read: {error}")
+    return tuple(sources), tuple(unreadable)
+
+
+async def recorded_in(folder: RunFolder, sources: Sequence[RolloutSource], wanted: str) -> RecordedRollout:
+    """Return the rollout whose id is or contains `wanted`, with its attempts and spans.
+
+    Raises RunError unless exactly one matches.
+    """
+    async with _found(folder, sources, wanted) as (store, rollout, _):
+        return await read_rollout(store, rollout.rollout_id)
+
+
+@asynccontextmanager
+async def _found(
+    folder: RunFolder, sources: Sequence[RolloutSource], wanted: str
+) -> AsyncGenerator[tuple[LightningStore, Rollout, RolloutSource]]:
+    for source in sources:
+        async with _reading(source.location) as store:
+            found = await find_rollout(store, wanted)
+            if found is not None and (source.only is None or found.rollout_id in source.only):
+                yield store, found, source
+                return
+    async with _reading(sources[0].location) as store:
+        raise await no_rollout(store, folder.path.name, wanted)
 
 
 def own_selector(config: RunConfig) -> Selector:
