@@ -1,12 +1,10 @@
 """What fails a unit test: that it starts a process or a server, and not that a library which it imports does."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from wanted_tests import are_long_wanted
 
 pytestmark = pytest.mark.integration
 SUPPORT = Path(__file__).parent / "support"
@@ -29,15 +27,3 @@ def test_a_unit_test_may_not_start_a_process_but_what_it_imports_may(tmp_path: P
     )
     assert run.returncode == (0 if is_unit else 1), run.stdout
     assert ("started the process true" in run.stdout) is not is_unit
-
-
-def test_the_makefile_runs_long_tests_as_such() -> None:
-    """What only long tests prepare, such as processes to fork, depends on the expression with which make runs them."""
-    makefile = (SUPPORT.parents[1] / "Makefile").read_text()
-    expressions = re.findall(r'^(test-\w+|pytest):.*\n\t\$\(PYTEST\) -m "?([^"\n]+)', makefile, re.MULTILINE)
-    assert {target: are_long_wanted(expression) for target, expression in expressions} == {
-        "pytest": False,
-        "test-unit": False,
-        "test-long": True,
-        "test-campaigns": True,
-    }
