@@ -11,6 +11,7 @@
     │   ├── RunError              a run folder is missing, taken, or not resumable
     │   └── NothingToLearn        agents and reward work, but no rollout can be trained; the run can be resumed
     ├── StoreError
+    │   ├── StoreClosed           this process has closed the store
     │   ├── NotFound              no such rollout, attempt, resource or worker (also a ValueError)
     │   ├── IllegalMove           a status change that the state tables do not allow (also a ValueError)
     │   └── CallRefused           a call that a store refuses every time it is sent (also a ValueError)
@@ -72,6 +73,13 @@ class NothingToLearn(UsageError):
 
 class StoreError(LeydenError):
     """The store refused a call, or failed."""
+
+
+class StoreClosed(StoreError):
+    """This process has closed the store."""
+
+    def __init__(self) -> None:
+        super().__init__("this store is closed")
 
 
 class NotFound(StoreError, ValueError):

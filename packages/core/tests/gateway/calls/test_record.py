@@ -13,11 +13,11 @@ import pytest
 
 from leyden.core.data import semconv
 from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
-from leyden.core.data.rollout import RolloutMode
+from leyden.core.data.rollout import Attempt, Rollout, RolloutMode
 from leyden.core.data.sampling import Sampling
 from leyden.core.data.span import Span
 from leyden.core.engine.base import EngineRecord, GenerateRequest
-from leyden.core.errors import EngineError
+from leyden.core.errors import EngineError, StoreError
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.byte_codec import ByteCodec
 from leyden.core.testing.scripted_engine import Script, ScriptedAnswer
@@ -300,6 +300,38 @@ async def test_an_answer_that_cannot_be_recorded_is_not_given(stream: bool, capl
     assert '"finish_reason":"stop"' not in response.text
     assert "disk full" in caplog.text
     assert attempt.token not in caplog.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_agent_does_not_notice_an_outage_of_the_store(stream: bool) -> None:
+    class RestartedStore(MemoryStore):
+        failures = 0
+
+        def fail(self) -> None:
+            if self.failures:
+                self.failures -= 1
+                raise StoreError("connection refused")
+
+        async def find_attempt(self, rollout_id: str, attempt_id: str) -> tuple[Rollout, Attempt] | None:
+            self.fail()
+            return await super().find_attempt(rollout_id, attempt_id)
+
+        async def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
+            stored = await super().add_many_spans(spans)  # whether it was stored is unknown to the caller
+            self.fail()
+            return stored
+
+    store = RestartedStore()
+    async with scripted_gateway(script_of("hi"), store=store) as gateway:
+        attempt = await gateway.open_attempt()
+        store.failures = 4
+        response = await post(attempt, stream=stream)
+        store.failures = 1
+        await post(attempt)
+        assert store.failures == 0
+        assert_same_calls(await gateway.calls(attempt), gateway.engine.log)
+    assert "hi" in response.text
+    assert len(gateway.engine.log) == 2
 
 
 async def test_a_gateway_that_stops_records_what_was_in_flight() -> None:

@@ -177,6 +177,36 @@ async def test_a_caller_that_is_cut_off_leaves_its_record_to_be_stored() -> None
     assert store.numbers == [1]
 
 
+async def test_a_record_may_wait_for_the_end_of_an_outage_behind_earlier_ones() -> None:
+    store = SpanStore()
+    store.broken = True
+    span_writer = SpanWriter(store.add, SpanWriterLimits(within=2, max_spans=1))
+    assert await span_writer.keep([span(1)])  # fills the buffer
+    waiting = asyncio.create_task(span_writer.keep([span(2)], waits=True))
+    while store.calls < 2:
+        await asyncio.sleep(0.01)
+    assert not await span_writer.keep([span(3)])
+    assert not waiting.done()
+    store.broken = False
+    assert await asyncio.wait_for(waiting, 20)
+    assert store.numbers == [1, 2]
+    await span_writer.aclose()
+
+
+async def test_a_caller_that_is_cut_off_in_an_outage_leaves_its_record_to_be_stored() -> None:
+    store = SpanStore()
+    store.broken = True
+    span_writer = SpanWriter(store.add)
+    cut_off = asyncio.create_task(span_writer.keep([span(1)], waits=True))
+    await store.called.wait()
+    await asyncio.sleep(0.01)
+    cut_off.cancel()
+    await asyncio.wait([cut_off])
+    store.broken = False
+    await span_writer.aclose()
+    assert store.numbers == [1]
+
+
 async def test_a_flush_that_is_cut_off_loses_nothing() -> None:
     store = SpanStore()
     store.open.clear()

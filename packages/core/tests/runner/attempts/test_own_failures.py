@@ -16,13 +16,13 @@ from leyden.core.errors import StoreError, TaskError
 from leyden.core.runner.adapters.base import Adapter
 from leyden.core.runner.adapters.builtin import FunctionAdapter
 from leyden.core.runner.adapters.finding import AgentSource
-from leyden.core.runner.attempts import attempt as attempt_module
 from leyden.core.runner.attempts.agent_run import AgentRun
 from leyden.core.runner.attempts.hooks import Hook
 from leyden.core.runner.attempts.own_failures import OwnFailure, own_failure, own_work, raised_by_adapter
 from leyden.core.runner.commands import process
 from leyden.core.runner.commands.command import CommandAgent
 from leyden.core.runner.runner import Runner
+from leyden.core.store import outage
 from leyden.core.store.base import LightningStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.testing.running import error_of, finished, run_one, runner_config, running
@@ -142,7 +142,10 @@ class Faulty(MemoryStore):
         ("update_attempt", TypeError("no form"), "the status of the attempt cannot be stored: TypeError: no form"),
     ],
 )
-async def test_a_failure_of_the_store_is_the_reason_of_the_attempt(method: str, error: Exception, message: str) -> None:
+async def test_a_failure_of_the_store_is_the_reason_of_the_attempt(
+    monkeypatch: pytest.MonkeyPatch, method: str, error: Exception, message: str
+) -> None:
+    monkeypatch.setattr(outage, "LONGEST_SECONDS", 0.0)
     ended, _ = await ended_in(Faulty(method, error), echo)
     assert (ended.attempt.status, error_of(ended)["kind"]) == ("failed", "leyden")
     assert error_of(ended)["message"] == message
@@ -150,25 +153,29 @@ async def test_a_failure_of_the_store_is_the_reason_of_the_attempt(method: str, 
 
 @pytest.mark.parametrize(("error", "has_trace"), [(StoreError("disk full"), False), (RuntimeError("odd answer"), True)])
 async def test_an_error_that_the_store_explains_is_logged_without_a_trace(
-    caplog: pytest.LogCaptureFixture, error: Exception, has_trace: bool
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: Exception, has_trace: bool
 ) -> None:
+    monkeypatch.setattr(outage, "LONGEST_SECONDS", 0.0)
     ended, _ = await ended_in(Faulty("begin", error), echo)
     assert f"Leyden failed in rollout {ended.rollout_id}" in caplog.text
     assert str(error) in caplog.text
     assert ("Traceback" in caplog.text) == has_trace
 
 
-async def test_a_mark_that_the_store_does_not_take_at_once_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt_module, "MARK_PAUSES", (0.0, 0.0))
-    ended, _ = await ended_in(Faulty("update_attempt", StoreError("busy"), StoreError("busy")), echo)
-    assert (ended.attempt.status, error_of(ended)) == ("succeeded", {})
+@pytest.mark.parametrize("method", ["begin", "get_latest_resources", "add_many_spans", "update_attempt"])
+async def test_no_attempt_ends_by_an_outage_of_the_store(method: str) -> None:
+    store = Faulty(method, StoreError("it is unknown whether the data was stored"), StoreError("starting up"))
+    ended, spans = await ended_in(store, echo, reward=one)
+    assert (ended.attempt.status, ended.attempt.sequence_id, error_of(ended)) == ("succeeded", 1, {})
+    assert [span.name for span in spans] == [semconv.RESULT, semconv.REWARD]
+    assert store.errors == []
 
 
 async def test_only_an_attempt_that_no_store_marks_is_left_open(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(attempt_module, "MARK_PAUSES", (0.0, 0.0))
-    store = Faulty("update_attempt", *(StoreError("gone") for _ in range(6)))
+    monkeypatch.setattr(outage, "LONGEST_SECONDS", 0.0)
+    store = Faulty("update_attempt", StoreError("gone"), StoreError("gone"))
     queued = await store.enqueue_rollout("lost", config=LONG)
     async with running(store, echo, concurrency=1):
         after = await store.enqueue_rollout("next", config=LONG)

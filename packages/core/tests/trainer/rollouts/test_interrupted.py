@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leyden.core.data.rollout import AttemptedRollout, EnqueueRollout, Rollout, RolloutConfig
+from leyden.core.data.rollout import AttemptedRollout, AttemptStatus, EnqueueRollout, Rollout, RolloutConfig
 from leyden.core.errors import RewardError, TaskError, UnknownAgent, UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
@@ -106,6 +106,24 @@ async def test_a_lost_worker_does_use_up_an_attempt(tmp_path: Path) -> None:
         (rollout,) = await request_again(store, "dropped")
         assert rollout.config.max_attempts == CONFIG.max_attempts
         assert (await store.query_attempts("dropped")).items[0].status == "unresponsive"
+
+
+@pytest.mark.parametrize("status", ["timeout", "unresponsive"])
+@pytest.mark.parametrize("by", ["the clock of another run", "a process of the run"])
+async def test_an_attempt_that_was_late_only_after_its_run_was_killed_is_tried_again(
+    tmp_path: Path, status: AttemptStatus, by: str
+) -> None:
+    metadata = {"error": {"kind": "worker", "type": "WorkerDied"}} if by == "a process of the run" else {}
+    async with session(tmp_path, LONG_AGO) as store:
+        await store.update_attempt(*await claimed(store, "late"), status=status)
+        await store.dequeue_many_rollouts(limit=1, worker_id="w")
+    async with session(tmp_path, LONG_AGO + 1) as store:
+        await store.update_attempt("late", "latest", status=status, metadata=metadata)
+        assert (await rollout_of(store, "late")).status == "failed"
+    await set_aside(StoreLocation(f"sqlite:///{tmp_path / 'store.db'}"), LONG_AGO + 2)
+    async with session(tmp_path) as store:
+        again = [rollout.rollout_id for rollout in await request_again(store, "late")]
+    assert again == ([] if metadata else ["late"])
 
 
 async def test_the_attempt_says_why_it_ended(tmp_path: Path) -> None:

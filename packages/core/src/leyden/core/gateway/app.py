@@ -50,6 +50,7 @@ from leyden.core.gateway.upstream.backend import UpstreamBackend
 from leyden.core.gateway.upstream.forwarding import BrokenOff, forward, forwarded, is_forwardable
 from leyden.core.gateway.upstream.relay import Upstream
 from leyden.core.store.base import LightningStore
+from leyden.core.store.outage import through_outage
 
 CLIENT_CLOSED_REQUEST = 499
 """Status in the metrics for a call whose client disconnected before its response was complete."""
@@ -210,10 +211,10 @@ class Gateway:
     async def _origin(self, rollout_id: str, attempt_id: str, headers: Mapping[str, str]) -> Origin:
         """Return the origin of a model call, with the prompt edits of its attempt's resources.
 
-        Raises Refusal with status 403 if the attempt is unknown or has ended.
+        The call waits while the store fails. Raises Refusal with status 403 if the attempt is unknown or has ended.
         """
-        origin = await open_origin(self._store, rollout_id, attempt_id, headers)
-        edits = await self._edits.of(origin.rollout)
+        origin = await through_outage(lambda: open_origin(self._store, rollout_id, attempt_id, headers))
+        edits = await through_outage(lambda: self._edits.of(origin.rollout))
         if edits is None or (of_caller := edits.of(origin.agent, origin.node)) is None:
             return origin
         return msgspec.structs.replace(origin, edits=of_caller)

@@ -33,6 +33,7 @@ from leyden.core.gateway.http.asgi import ClientWatch
 from leyden.core.gateway.http.metrics import GatewayMetrics
 from leyden.core.gateway.shared.requests import SharedRequests
 from leyden.core.store.base import LightningStore
+from leyden.core.store.outage import through_outage
 
 REMEMBERED = 4096
 """Number of undelivered responses that are remembered; the oldest is dropped first."""
@@ -49,13 +50,14 @@ class RetryCache:
         self._undelivered: OrderedDict[str, None] = OrderedDict()
         self._in_progress: dict[str, list[_RequestInProgress]] = {}
 
-    async def keep(self, *records: CallRecord) -> bool:
+    async def keep(self, *records: CallRecord, waits: bool = False) -> bool:
         """Store the spans of one response together; return whether that succeeded. A failure is logged.
 
-        Images of its prompt that the attempt has not recorded yet are stored with it.
+        Images of its prompt that the attempt has not recorded yet are stored with it. With `waits`, wait for the end of
+        the store's outage.
         """
         images = self._images.missing(records)
-        kept = await self._span_writer.keep([*images, *(record.span() for record in records)])
+        kept = await self._span_writer.keep([*images, *(record.span() for record in records)], waits=waits)
         if kept:
             self._images.remember(images)
         self._metrics.recorded(len(records), kept=kept)
@@ -75,7 +77,8 @@ class RetryCache:
     async def spans(self, origin: Origin, *, name: str | None = None) -> list[Span]:
         """Return all spans of an attempt, or those of one name, including spans that were still buffered."""
         await self._span_writer.flush()
-        return (await self._store.query_spans(origin.rollout.rollout_id, origin.attempt_id, name=name)).items
+        ids = origin.rollout.rollout_id, origin.attempt_id
+        return (await through_outage(lambda: self._store.query_spans(*ids, name=name))).items
 
     def mark_undelivered(self, fingerprint: str) -> None:
         """Remember that the response to this request was recorded and did not reach its client."""

@@ -213,7 +213,7 @@ async def _answer(
     whole = all(one.finish_reason for one in records)
     if failure is None and whole:
         records[0].extra = exchange.attributes(record.response_id, int(record.started), finished)
-    if not await retry_cache.keep(*records):
+    if not await retry_cache.keep(*records, waits=not watch.gone):
         failure = failure or server_error("The call could not be recorded.")
     if failure is not None:
         await reply.fail(failure)

@@ -14,7 +14,8 @@ from itertools import islice
 from typing import TypeAlias
 
 from leyden.core.data.span import Span
-from leyden.core.errors import REFUSALS, UsageError
+from leyden.core.errors import REFUSALS, StoreError, UsageError
+from leyden.core.store.outage import through_outage
 
 Add: TypeAlias = Callable[[Sequence[Span]], Awaitable[object]]
 """Function that stores spans atomically and each span only once, such as `LightningStore.add_many_spans`."""
@@ -59,19 +60,25 @@ class SpanWriter:
         """Number of spans that are not stored yet."""
         return len(self._buffer)
 
-    async def keep(self, spans: Sequence[Span]) -> bool:
-        """Store `spans` now, or buffer them; return False if they could not be stored, which is logged."""
+    async def keep(self, spans: Sequence[Span], *, waits: bool = False) -> bool:
+        """Store `spans` now, or buffer them; return False if they could not be stored, which is logged.
+
+        With `waits`, wait for the end of the store's outage; see `through_outage`.
+        """
         if self._limits.within and not self._closed and self._has_room():
             self._enqueue(spans)
             return True
-        if self._buffer and not await self.flush():  # keep the order: earlier spans are stored first
-            return False
-        try:
+
+        async def store() -> None:
+            if self._buffer and not await self.flush():  # keep the order: earlier spans are stored first
+                raise StoreError("earlier records of model calls are not stored")
             await self._add(spans)
+
+        try:
+            await (through_outage(store) if waits else store())
         except asyncio.CancelledError:
-            self._enqueue(
-                spans
-            )  # The write may have succeeded; a second write is safe, as the store keeps a span once.
+            # The write may have succeeded; a second write is safe, as the store keeps a span once.
+            self._enqueue(spans)
             raise
         except Exception as error:
             self._log_failure(spans, error)

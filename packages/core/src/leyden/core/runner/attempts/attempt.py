@@ -19,11 +19,12 @@ from leyden.core.runner.attempts.agent_run import AgentRun, Resources
 from leyden.core.runner.attempts.hooks import HookRunner
 from leyden.core.runner.attempts.loop_watch import LoopWatch
 from leyden.core.runner.attempts.own_failures import log_own_failure, own_failure
-from leyden.core.runner.attempts.record import is_refusal, not_stored, store_notes
+from leyden.core.runner.attempts.record import not_stored, store_notes
 from leyden.core.runner.attempts.resource_cache import ResourceCache
 from leyden.core.runner.config import RunnerConfig
 from leyden.core.runner.isolation.forked_run import ForkedRun
 from leyden.core.runner.user_code.loaded_agent import LoadedAgent
+from leyden.core.store.outage import is_outage, through_outage
 from leyden.core.tracing.context import OpenAttempt
 from leyden.core.tracing.wire import unsupported_clients
 
@@ -36,8 +37,6 @@ EARLY_SECONDS, EARLY_SHARE = 1.0, 0.05
 
 The smaller of the two applies. The margin leaves time to store the spans first.
 """
-MARK_PAUSES = (0.2, 1.0)
-"""Seconds between tries to mark an attempt while the store answers with an internal error."""
 NO_TOKEN = (
     "the store's server sends no attempt tokens with claimed rollouts, and this runner has no signing key to make "
     "them: serve the store with store_app(attempt_token=...), as a run does"
@@ -247,9 +246,10 @@ class AttemptRun:
             "api_key": API_KEY,
             "attempt": (attempt.rollout_id, attempt.attempt_id),
         }
+        resources = await through_outage(lambda: self._runner.resource_cache.of(self.rollout))
         return {
             name: msgspec.structs.replace(resource, **own_fields) if isinstance(resource, LLM) else resource
-            for name, resource in (await self._runner.resource_cache.of(self.rollout)).items()
+            for name, resource in resources.items()
         }
 
     # --- The record
@@ -277,7 +277,7 @@ class AttemptRun:
         try:
             await self._runner.flush()
             self._dropped = self._runner.refused(self._attempt.attempt_id)
-            self._refused += await store_notes(self._store, self._attempt.notes)
+            self._refused += await through_outage(lambda: store_notes(self._store, self._attempt.notes))
         except Exception as error:  # broad: the attempt is still marked, unless the store is gone
             self._refused.append(own_failure("the attempt's spans cannot be stored", error))
         for refused in self._refused:
@@ -301,26 +301,22 @@ class AttemptRun:
 
     async def _mark_ended(self, notes: dict[str, Any] | None = None) -> None:
         """Mark the attempt with its final status. Raises the store's error when the store accepts no status."""
-        for pause in (*MARK_PAUSES, None):
-            failure = self._run.failure
-            status = "succeeded" if failure is None else _STATUSES.get(failure.kind, "failed")
-            try:
-                await self._mark(status, notes)
-                break
-            except Exception as error:  # broad: a value that the store refuses must not keep the attempt open
-                if pause is None:
-                    raise
-                logger.warning(
-                    "the status of the attempt of rollout %s cannot be stored yet: %r", self.rollout.rollout_id, error
-                )
-                if is_refusal(error):
-                    self._run.failure, notes = own_failure("the status of the attempt cannot be stored", error), None
-                else:
-                    await asyncio.sleep(pause)
+        try:
+            await self._mark(self._last_status(), notes)
+        except Exception as error:  # broad: a value that the store refuses must not keep the attempt open
+            if is_outage(error):
+                raise
+            logger.warning("the status of the attempt of rollout %s is refused: %r", self.rollout.rollout_id, error)
+            self._run.failure = own_failure("the status of the attempt cannot be stored", error)
+            await self._mark(self._last_status())
         self._marked = True
 
+    def _last_status(self) -> AttemptStatus:
+        failure = self._run.failure
+        return "succeeded" if failure is None else _STATUSES.get(failure.kind, "failed")
+
     async def _mark(self, status: AttemptStatus, notes: dict[str, Any] | None = None) -> bool:
-        """Mark the attempt. Returns False when the store had already ended it."""
+        """Mark the attempt, if necessary after an outage. Returns False when the store had already ended it."""
         fields: dict[str, Any] = {"last_heartbeat_time": time.time()} if status == "running" else {}
         if self._run.failure is not None:
             notes = {ERROR: self._run.failure.metadata()}
@@ -330,7 +326,7 @@ class AttemptRun:
             fields["metadata"] = {**self.rollout.attempt.metadata, **notes}
         ids = self._attempt.rollout_id, self._attempt.attempt_id
         try:
-            await self._store.update_attempt(*ids, status=status, **fields)
+            await through_outage(lambda: self._store.update_attempt(*ids, status=status, **fields))
         except (IllegalMove, NotFound) as error:  # the store has ended the attempt meanwhile
             logger.info("attempt %s of rollout %s cannot become %s: %s", ids[1], ids[0], status, error)
             await self.explain_timeout()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from weakref import WeakSet
 
 from leyden.core.data.span import Span
-from leyden.core.errors import StoreError
+from leyden.core.errors import StoreClosed
 
 _GATHER_SECONDS = 0.001
 """Time for which the writing thread waits for as many callers as there were in the last batch.
@@ -127,7 +127,7 @@ class GroupCommit:
     def _give_up(self) -> None:
         with self._lock:
             taken, self._for_thread = self._for_thread, []
-        _set_results(taken, [StoreError("this store is closed") for _ in taken])
+        _set_results(taken, [StoreClosed() for _ in taken])
 
     def _flush(self) -> None:
         with self._lock:

@@ -25,7 +25,7 @@ from leyden.core.data.rollout import (
 )
 from leyden.core.data.span import Span
 from leyden.core.data.worker import Worker
-from leyden.core.errors import CallRefused, StoreError
+from leyden.core.errors import CallRefused, StoreClosed
 from leyden.core.store.arguments import UNSET, Unset, given, not_none
 from leyden.core.store.common import lifecycle, span_ingest
 from leyden.core.store.common.group_commit import Answer, result_of
@@ -80,7 +80,7 @@ class LocalStore(LocalRunRecords):
         """Release files and threads."""
 
     async def close(self) -> None:
-        """Release everything; waiting callers get a StoreError."""
+        """Release everything; waiting callers get StoreClosed."""
         if not self._closed:
             self._closed = True
             self._notifier.notify_all()
@@ -107,7 +107,7 @@ class LocalStore(LocalRunRecords):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreError("this store is closed")
+            raise StoreClosed()
 
     # --- Rollouts and the queues
 

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import aiohttp
 
-from leyden.core.errors import StoreError
+from leyden.core.errors import StoreClosed, StoreError
 from leyden.core.store.http.request_batching import LARGEST, RequestBatcher, ServerAnswer
 from leyden.core.store.rpc import CAPABILITIES, MINIMAL, PREFER, REQUEST_ID, SMALL, writes
 
@@ -135,7 +135,7 @@ class Connection:
         with delay:
             while True:
                 if self._closed:
-                    raise StoreError("this store is closed")
+                    raise StoreClosed()
                 try:
                     status, answer, seconds = await self._post_once(name, body, headers)
                     if seconds is None or (is_last(seconds) and not doubt):

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import msgspec
 
-from leyden.core.errors import StoreError
+from leyden.core.errors import StoreClosed, StoreError
 from leyden.core.store.rpc import BATCH_PATH, BatchPart, BatchPartAnswer
 
 MOST = 128
@@ -67,16 +67,17 @@ class RequestBatcher:
         finally:
             self._sender = None
             left, self._waiting = self._waiting, []
-            _fail(left, "this store is closed")
+            _fail(left, StoreClosed)
 
     async def _send_batch(self, batch: Sequence[_Waiting]) -> None:
         try:
             answers = await self._answers([waiting.part for waiting in batch])
         except asyncio.CancelledError:
-            _fail(batch, "this store is closed")
+            _fail(batch, StoreClosed)
             raise
         except Exception as error:
-            _fail(batch, str(error) if isinstance(error, StoreError) else repr(error))
+            why = str(error) if isinstance(error, StoreError) else repr(error)
+            _fail(batch, lambda: StoreError(why))
             return
         for waiting, answer in zip(batch, answers, strict=True):
             if not waiting.answer.done():
@@ -99,7 +100,7 @@ class RequestBatcher:
         return [ServerAnswer(answer.status, answer.body, again) for answer in answers]
 
 
-def _fail(batch: Sequence[_Waiting], why: str) -> None:
+def _fail(batch: Sequence[_Waiting], error: Callable[[], StoreError]) -> None:
     for waiting in batch:
         if not waiting.answer.done():
-            waiting.answer.set_exception(StoreError(why))
+            waiting.answer.set_exception(error())

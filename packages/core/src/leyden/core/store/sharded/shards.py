@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from leyden.core.data.rollout import FINISHED_ROLLOUT, ROLLOUT_MOVES
-from leyden.core.errors import StoreError, UsageError
+from leyden.core.errors import StoreClosed, StoreError, UsageError
 from leyden.core.store.common.local import LocalStore
 from leyden.core.store.common.notifier import Notifier
 from leyden.core.store.common.rows import Rows
@@ -93,7 +93,7 @@ class Shards:
     async def all(self) -> Sequence[Shard]:
         """Return the shards of the list as it is now."""
         if self._closed:
-            raise StoreError("this store is closed")
+            raise StoreClosed()
         if self._reading.acquire(blocking=False):
             try:
                 specs = self.listed.read_if_changed()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from leyden.core.data.failure import Failure
+from leyden.core.data.failure import ERROR, Failure
 from leyden.core.data.rollout import FINISHED_ROLLOUT, AttemptedRollout, Rollout, RolloutConfig
 from leyden.core.errors import LeydenError, RewardError, TaskError, UnknownAgent
 from leyden.core.store.base import LightningStore
@@ -26,7 +26,7 @@ def fatal_error(rollout: Rollout) -> LeydenError | None:
     """Return the error of the rollout's attempt if it must stop the run, else None."""
     if not isinstance(rollout, AttemptedRollout):
         return None
-    error: dict[str, str] = rollout.attempt.metadata.get("error") or {}
+    error: dict[str, str] = rollout.attempt.metadata.get(ERROR) or {}
     if error.get("type") == UnknownAgent.__name__:  # for example an agent that waits for a human and cannot be run
         return UnknownAgent(error.get("message", "unknown"))
     kind = FATAL.get(error.get("kind", ""))
@@ -84,7 +84,7 @@ async def _close_attempts(location: StoreLocation, rollouts: Sequence[AttemptedR
         for rollout in rollouts:
             attempt = rollout.attempt
             if attempt.status in OPEN_ATTEMPT:
-                metadata = {**attempt.metadata, "error": STOPPED.metadata()}
+                metadata = {**attempt.metadata, ERROR: STOPPED.metadata()}
                 await store.update_attempt(rollout.rollout_id, attempt.attempt_id, status="failed", metadata=metadata)
     finally:
         await store.close()
@@ -104,10 +104,15 @@ def _was_running(rollout: Rollout) -> bool:
 
 
 def _outlived(rollout: Rollout, last_alive: float | None) -> bool:
-    """Whether the latest attempt has timed out at a moment at which the run's last process did not work any more."""
+    """Whether the latest attempt has timed out at a moment at which the run's last process did not work any more.
+
+    An attempt with a recorded error did not: a process of the run has ended it, such as one whose worker died.
+    """
     if last_alive is None or rollout.metadata.get(ABANDONED) or not isinstance(rollout, AttemptedRollout):
         return False
     attempt, limits = rollout.attempt, rollout.config
+    if ERROR in attempt.metadata:
+        return False
     if attempt.status == "timeout" and limits.timeout_seconds is not None:
         return attempt.start_time + limits.timeout_seconds > last_alive
     if attempt.status == "unresponsive" and limits.unresponsive_seconds is not None:
