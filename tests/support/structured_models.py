@@ -71,8 +71,9 @@ MODELS: dict[str, type[BaseModel]] = {model.__name__: model for model in (Person
 SEEDS = 4
 """Number of policies, each with weights of its own."""
 MANY = int(os.environ.get("LEYDEN_STRUCTURED_RUNS", "40"))
-"""Number of runs in the long tests; 1,000 take half an hour."""
-COUNTS = pytest.mark.parametrize("count", [8, pytest.param(MANY, marks=[pytest.mark.long, pytest.mark.timeout(1200)])])
+"""Number of runs in the campaigns; 1,000 take half an hour."""
+_CAMPAIGN = [pytest.mark.long, pytest.mark.campaign, pytest.mark.timeout(1200)]
+COUNTS = pytest.mark.parametrize("count", [8, pytest.param(MANY, marks=_CAMPAIGN)])
 """Numbers of runs: a few in the fast tests."""
 
 Option = TypeVar("Option")

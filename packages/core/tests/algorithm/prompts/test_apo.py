@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -398,3 +399,7 @@ async def test_a_crash_at_any_operation_repeats_nothing(budget: BudgetOptions) -
 class TestContract(PromptAlgorithmContract):
     algorithm = "apo"
     settings = (*(f"{name}={json.dumps(value)}" for name, value in SMALL.items()),)
+
+    @pytest.mark.campaign  # two algorithms whose steps are shorter are killed in the long tests
+    def test_a_run_killed_at_six_points_repeats_nothing(self, tmp_path: Path) -> None:
+        super().test_a_run_killed_at_six_points_repeats_nothing(tmp_path)

@@ -1,6 +1,7 @@
 """GEPA: the library searches, and Leyden runs, reflects, counts and records."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -182,3 +183,7 @@ async def test_a_crash_at_any_operation_repeats_nothing(config: GEPAConfig) -> N
 @pytest.mark.timeout(600)
 class TestContract(PromptAlgorithmContract):
     algorithm = "gepa"
+
+    @pytest.mark.campaign  # two algorithms whose steps are shorter are killed in the long tests
+    def test_a_run_killed_at_six_points_repeats_nothing(self, tmp_path: Path) -> None:
+        super().test_a_run_killed_at_six_points_repeats_nothing(tmp_path)
