@@ -32,7 +32,7 @@ from leyden.core.engine.embedded.generic_forward import (
 )
 from leyden.core.engine.embedded.grammar_masks import RowGrammar
 from leyden.core.engine.embedded.image_embeddings import ImageEmbeddings, ReadImage
-from leyden.core.engine.embedded.linear import linear_class
+from leyden.core.engine.embedded.linear import Linear, linear_class
 from leyden.core.engine.embedded.weights import Weights, cache_shape, context_length, own_copy, round_weights
 from leyden.core.engine.record import report
 from leyden.core.engine.request_validation import answer_limit, check_request
@@ -343,7 +343,8 @@ class EmbeddedEngine(Engine):
         model, cache = self._served, SlotCache(shape)
         prefixes = PrefixCache(shape, self._config.prefix_cache_tokens)
         if make is FusedForward:
-            forward = FusedForward(model, linear_class(precision))
+            is_rounded_next = precision != self._config.precision  # the check before that needs no faster layers
+            forward = FusedForward(model, Linear if is_rounded_next else linear_class(precision, model))
         else:
             forward = GenericForward(model, self._embeddings)
         check_forward(expected, forward, cache, prefixes, precision)

@@ -77,7 +77,7 @@ def _need_of_one(config: RunConfig, options: Any, size: "PolicySize") -> MemoryN
         "weights": size.weights,
         "gradients": 4 * trained,
         "AdamW's moments": 8 * trained,
-        "the engine's copy": size.weights + (3 * size.parameters if config.engine_precision == "int8" else 0),
+        "the engine's copy": _engines_copy(config, size),
         "the reference policy": size.weights if reference else 0,
         "the critic": size.weights + 12 * trained if _has_own_critic(options) else 0,
     }
@@ -86,6 +86,16 @@ def _need_of_one(config: RunConfig, options: Any, size: "PolicySize") -> MemoryN
     key_values = size.key_values * tokens * concurrent_calls
     likely = {f"keys and values of {concurrent_calls} calls of {tokens:,} tokens": key_values}
     return MemoryNeed(certain=certain, likely=likely)
+
+
+def _engines_copy(config: RunConfig, size: "PolicySize") -> int:
+    """Return the bytes of an engine's weights, and of the further copies that its products read."""
+    from leyden.core.engine.embedded.linear import packs_weights
+
+    if config.engine_precision == "int8":
+        return size.weights + 3 * size.parameters
+    packs = config.engine_precision == "float32" and packs_weights(size.parameters, config.device)
+    return size.weights + (size.weights if packs else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
