@@ -15,10 +15,12 @@ import asyncio
 import copy
 import json
 import random
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, cast
+from unittest.mock import patch
 
 import msgspec
 import torch
@@ -33,11 +35,15 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import EngineRecord, GenerateRequest
+from leyden.core.engine.embedded import linear
 from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
 from leyden.core.policy.device import DEVICES, check_device
 
 VOCABULARY, SHARED, NEW = 623, 96, 24
 """Ids of prompts are below `VOCABULARY`, which every model here has."""
+
+BASE = "hf generate"
+"""What all others are compared with."""
 
 Run: TypeAlias = Callable[[list[list[int]]], None]
 
@@ -194,6 +200,34 @@ def measure(runs: dict[str, Run], batch: int, rounds: int) -> dict[str, float]:
     return {name: round(batch * NEW / seconds, 1) for name, seconds in best.items()}
 
 
+def sides(model: PreTrainedModel, arguments: argparse.Namespace) -> dict[str, Callable[[], Run]]:
+    """Return what can be measured by its name, each as a function that makes it."""
+    plain = EmbeddedConfig(threads=arguments.threads)
+
+    def engine(**changes: Any) -> Callable[[], Run]:
+        return lambda: EngineBench(model, msgspec.structs.replace(plain, **changes))
+
+    def unpacked() -> Run:
+        with patch.object(linear, "packs_weights", return_value=False):
+            return EngineBench(model, plain)
+
+    found: dict[str, Callable[[], Run]] = {
+        "engine": engine(),
+        "engine, bfloat16": engine(precision="bfloat16"),
+        "engine, generic": engine(lean=False),
+        "engine, no prefixes": engine(prefix_cache_tokens=0),
+    }
+    if arguments.device == "cpu":
+        found["engine, int8"] = engine(precision="int8")
+        if linear.packs_weights(sum(p.numel() for p in model.parameters()), arguments.device):
+            found["engine, weights not packed"] = unpacked
+    found[BASE] = lambda: hf_generate(model)
+    found["hf generate, bfloat16"] = lambda: hf_generate(cast(Any, copy.deepcopy(model)).bfloat16())
+    if arguments.continuous:
+        found["hf continuous"] = lambda: hf_continuous(model)
+    return found | {"plain loop": lambda: plain_loop(model)}
+
+
 def main() -> None:
     """Measure, print a table, write JSON if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -205,38 +239,28 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 64])
     parser.add_argument("--continuous", action="store_true", help="also measure transformers' continuous batching")
+    parser.add_argument("--sides", default="", metavar="REGEX", help="measure only those whose name it finds")
     arguments = parser.parse_args()
     check_device(arguments.device)
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
     model = make_model(arguments.model, arguments.device, arguments.policy)
-    config = EmbeddedConfig(threads=arguments.threads)
-    changes: dict[str, dict[str, Any]] = {
-        "engine": {},
-        "engine, bfloat16": {"precision": "bfloat16"},
-        "engine, generic": {"lean": False},
-        "engine, no prefixes": {"prefix_cache_tokens": 0},
-    }
-    if arguments.device == "cpu":
-        changes["engine, int8"] = {"precision": "int8"}
-    engines = {name: EngineBench(model, msgspec.structs.replace(config, **given)) for name, given in changes.items()}
-    half = cast(Any, copy.deepcopy(model)).bfloat16()
-    others = {"hf generate": hf_generate(model), "hf generate, bfloat16": hf_generate(half)}
-    if arguments.continuous:
-        others["hf continuous"] = hf_continuous(model)
-    runs: dict[str, Run] = {**engines, **others, "plain loop": plain_loop(model)}
+    makers = sides(model, arguments)
+    wanted = [name for name in makers if name == BASE or re.search(arguments.sides, name)]
+    runs: dict[str, Run] = {name: makers[name]() for name in wanted}
+    engines = {name: run for name, run in runs.items() if isinstance(run, EngineBench)}
     figures = {str(batch): measure(runs, batch, arguments.rounds) for batch in arguments.batches}
     apart = {name: engine.apart(model) for name, engine in engines.items()}
     for engine in engines.values():
         engine.close()
     where = torch.cuda.get_device_name() if arguments.device == "cuda" else f"{arguments.threads} threads"
     print(f"new tokens/s, {sum(p.numel() for p in model.parameters()):,} parameters, {where}, {NEW} new tokens")
-    print(f"{'':>24}" + "".join(f"{batch:>12} sequences" for batch in figures))
+    print(f"{'':>28}" + "".join(f"{batch:>12} sequences" for batch in figures))
     for name in runs:
-        cells = [f"{row[name]:>10,.1f} ({row[name] / row['hf generate']:>5.2f} ×)   " for row in figures.values()]
-        print(f"{name:>24}" + "".join(cells))
+        cells = [f"{row[name]:>10,.1f} ({row[name] / row[BASE]:>5.2f} ×)   " for row in figures.values()]
+        print(f"{name:>28}" + "".join(cells))
     print("log-probabilities, root mean square of the difference to transformers' own:")
-    print("\n".join(f"{name:>24}  {distance:.1e}" for name, distance in apart.items()))
+    print("\n".join(f"{name:>28}  {distance:.1e}" for name, distance in apart.items()))
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         found = {"new_tokens_per_second": figures, "log_probabilities_apart": apart, "new_tokens": NEW, "device": where}

@@ -1,10 +1,13 @@
 """The estimate against what torch really keeps, and the limits of a machine against files as the kernel writes them."""
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from leyden.core.algorithm.lightning_rl import LightningRLConfig
+from leyden.core.engine.base import EnginePrecision
+from leyden.core.engine.embedded import linear
 from leyden.core.policy.size import PolicySize
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.preflight import machine
@@ -63,6 +66,19 @@ def test_several_policies_need_the_memory_of_each_but_are_updated_one_at_a_time(
     assert two.likely[activations] == one.likely[activations] > 0
     frozen = memory_need(CONFIG, [options], [size], [size])
     assert frozen.least == one.least + size.weights
+
+
+@pytest.mark.parametrize(
+    ("precision", "packs", "copies"), [("float32", False, 4), ("float32", True, 8), ("int8", True, 7)]
+)
+def test_further_copies_of_an_engines_weights_count(
+    policy: Path, precision: EnginePrecision, packs: bool, copies: int
+) -> None:
+    size = PolicySize.of(policy)
+    config = RunConfig(name="r", agent="a", policy="p", engine_precision=precision)
+    with patch.object(linear, "packs_weights", return_value=packs):
+        need = memory_need(config, [LightningRLConfig()], [size], [])
+    assert need.certain["the engine's copy"] == copies * size.parameters
 
 
 def test_need_and_what_is_left_are_one_line() -> None:
