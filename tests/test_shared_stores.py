@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import time
 from collections.abc import Callable, Generator, Sequence
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,8 @@ Start = Callable[..., Running]
 Leyden = Callable[..., "CompletedProcess[str]"]
 Arguments = Callable[..., list[str]]
 
+OUTAGE_SECONDS = 17.0
+"""Longer than any store waits for its server by default."""
 REWARD = "examples/calculator_langgraph/reward.py:score"
 
 pytestmark = [pytest.mark.timeout(600)]
@@ -173,6 +176,41 @@ def test_a_run_on_a_shared_store_survives_its_driver_its_workers_and_the_stores_
     happened, wrong = kill_with_store(kind, tmp_path, 3, 1, lambda: None)
     assert not any(wrong.values()), wrong
     assert happened["drivers killed"] == happened["servers of the store killed"] == happened["workers killed"] == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", kinds("postgresql", "redis", "http", campaign=("redis",)))
+def test_neither_a_run_nor_its_agents_notice_an_outage_of_the_stores_server(
+    start: Start, train_arguments: Arguments, kind: str, tmp_path: Path
+) -> None:
+    with BACKENDS[kind]() as backend:
+        remember_store(backend.uri)
+        run = start(*train_arguments(tmp_path, "calc", "--steps", "3", "--quiet", "--store", backend.uri))
+        folder = RunFolder(tmp_path / "calc")
+        while not [line for line in folder.metrics() if line["step"] == 1]:
+            assert run.returncode is None
+            time.sleep(0.1)
+        backend.kill()
+        time.sleep(OUTAGE_SECONDS)
+        backend.start()
+        done = run.ended(300)
+        assert done.returncode == 0, done.stderr
+        failed = asyncio.run(failures(backend.uri))
+    report = folder.report()
+    assert report is not None
+    assert (report.steps, report.failed_rollouts, failed) == (3, 0, [])
+
+
+async def failures(uri: str) -> list[str]:
+    """Why attempts ended that did not succeed."""
+    opened = await open_store(uri, clock=lambda: 0.0)
+    try:
+        attempts = [
+            one for rollout in await opened.query_rollouts() for one in await opened.query_attempts(rollout.rollout_id)
+        ]
+        return [f"{one.status}: {one.metadata.get('error')}" for one in attempts if one.status != "succeeded"]
+    finally:
+        await opened.close()
 
 
 def test_a_run_in_memory_learns_and_cannot_go_on(leyden: Leyden, train_arguments: Arguments, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from leyden.core.errors import StoreError, UsageError
 from leyden.core.store.open import open_store
-from leyden.core.store.redis import connection, opening, scripts
+from leyden.core.store.redis import opening, scripts
 from leyden.core.store.redis.connection import RedisLink, address_of, connected
 from leyden.core.store.redis.store import RedisStore
 from leyden.core.testing.servers.redis_server import NO_REDIS, PROGRAM, RedisServer
@@ -87,12 +87,11 @@ async def test_a_wrong_password_or_none(redis: RedisServer) -> None:
 
 @needs_redis
 async def test_no_message_of_a_store_shows_its_password(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(connection, "RETRY_SECONDS", 0.0)
     caplog.set_level(logging.DEBUG)
     with RedisServer({"requirepass": SECRET}, has_port=True) as server:
-        store = await open_store(uri_of(server, "a"))
+        store = await open_store(uri_of(server, "a"), patience=0.0)
         await store.enqueue_rollout(1)
         server.kill()
         with pytest.raises(StoreError) as caught:

@@ -17,8 +17,8 @@ from redis.exceptions import ConnectionError
 
 from leyden.core.data.rollout import EnqueueRollout, RolloutConfig
 from leyden.core.errors import StoreError
-from leyden.core.store.redis import connection, scripts
-from leyden.core.store.redis.connection import RedisLink
+from leyden.core.store.redis import scripts
+from leyden.core.store.redis.connection import PATIENCE, RedisLink
 from leyden.core.store.redis.notifier import Listener
 from leyden.core.store.redis.store import RedisStore
 from leyden.core.testing.servers.redis_server import NO_REDIS, PROGRAM, RedisServer
@@ -322,10 +322,9 @@ async def test_the_work_on_a_rollout_asks_as_much_of_a_full_store_as_of_an_empty
     await store.close()
 
 
-async def test_calls_fail_while_redis_is_away_and_work_when_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "RETRY_SECONDS", 0.3)
+async def test_calls_fail_while_redis_is_away_and_work_when_it_is_back() -> None:
     with RedisServer() as server:
-        store = await RedisStore.open(server.uri(), recheck=LONG)
+        store = await RedisStore.open(server.uri(), recheck=LONG, patience=0.3)
         got = await claimed(store)
         server.kill()
         for _ in range(2):
@@ -415,7 +414,7 @@ async def test_a_store_that_is_closed_while_redis_is_away_closes() -> None:
         calls = [store.add_span(span_of(attempt)), store.statistics(), store.enqueue_rollout(1)]
         waiting = [asyncio.ensure_future(call) for call in calls]
         await asyncio.sleep(0)
-        async with asyncio.timeout(connection.RETRY_SECONDS / 2):
+        async with asyncio.timeout(PATIENCE / 2):
             await store.close()
         assert all(isinstance(done, StoreError) for done in await asyncio.gather(*waiting, return_exceptions=True))
     with pytest.raises(StoreError, match="closed"):

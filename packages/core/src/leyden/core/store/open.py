@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from urllib.parse import unquote
 
 from leyden.core.errors import UsageError
@@ -20,7 +20,9 @@ TOKEN = "LEYDEN_STORE_TOKEN"
 """Environment variable with the token of a store's server."""
 
 
-async def open_store(uri: str, *, clock: Callable[[], float] = time.time) -> LightningStore:
+async def open_store(
+    uri: str, *, clock: Callable[[], float] = time.time, patience: float | None = None
+) -> LightningStore:
     """Open the store at `uri`, and create it if it does not exist.
 
     URIs: `memory://` (2 GiB of spans at most, or `memory://?budget=BYTES`), `sqlite:///relative/path`,
@@ -29,8 +31,10 @@ async def open_store(uri: str, *, clock: Callable[[], float] = time.time) -> Lig
     `shard:///relative/path` and `shard:////absolute/path` name a file that lists several of these stores, the shards.
     `http(s)://token@host:port` is a store's server, with its token in the URI or in LEYDEN_STORE_TOKEN.
     Raises UsageError for any other URI. Raises StoreError where a server does not answer or refuses the token.
-    `clock` returns Unix seconds, by which attempts time out. A server uses its own clock.
+    `clock` returns Unix seconds, by which attempts time out. A server uses its own clock. Calls wait `patience` seconds
+    for a server that does not answer any more, by default ten or fifteen; those of shards always wait as long.
     """
+    waits: dict[str, float] = {} if patience is None else {"patience": patience}
     scheme, separator, rest = uri.partition("://")
     if not separator:
         raise UsageError(f"{without_login(uri)!r} is not a store's URI; supported are {_SUPPORTED}")
@@ -44,13 +48,13 @@ async def open_store(uri: str, *, clock: Callable[[], float] = time.time) -> Lig
             raise UsageError(f"{without_login(uri)!r} names no file; supported are {_SUPPORTED}")
         return await SqlStore.open(path, clock)
     if scheme == "postgresql":
-        return await _open_postgres(uri, clock)
+        return await _open_postgres(uri, clock, waits)
     if scheme in ("redis", "rediss", "redis+unix"):
-        return await _open_redis(uri, clock)
+        return await _open_redis(uri, clock, waits)
     if scheme == "shard":
         return await _open_shards(uri, rest, clock)
     if scheme in ("http", "https"):
-        return await _open_server(scheme, rest)
+        return await _open_server(scheme, rest, waits)
     raise UsageError(f"stores of the kind {scheme}:// are not supported; supported are {_SUPPORTED}")
 
 
@@ -65,20 +69,20 @@ def _open_memory(options: str, clock: Callable[[], float]) -> LightningStore:
     return MemoryStore(clock, int(number))
 
 
-async def _open_postgres(uri: str, clock: Callable[[], float]) -> LightningStore:
+async def _open_postgres(uri: str, clock: Callable[[], float], waits: Mapping[str, float]) -> LightningStore:
     try:
         from leyden.core.store.postgres.store import PostgresStore
     except ImportError as error:
         raise UsageError(f"a store in PostgreSQL needs pip install 'leyden-core[postgresql]' ({error})") from error
-    return await PostgresStore.open(uri, clock)
+    return await PostgresStore.open(uri, clock, **waits)
 
 
-async def _open_redis(uri: str, clock: Callable[[], float]) -> LightningStore:
+async def _open_redis(uri: str, clock: Callable[[], float], waits: Mapping[str, float]) -> LightningStore:
     try:
         from leyden.core.store.redis.store import RedisStore
     except ModuleNotFoundError as error:
         raise UsageError("a store in Redis needs redis-py: pip install 'leyden-core[redis]'") from error
-    return await RedisStore.open(uri, clock)
+    return await RedisStore.open(uri, clock, **waits)
 
 
 async def _open_shards(uri: str, rest: str, clock: Callable[[], float]) -> LightningStore:
@@ -94,7 +98,7 @@ async def _open_shards(uri: str, rest: str, clock: Callable[[], float]) -> Light
     return await ShardedStore.open(path, open_shard)
 
 
-async def _open_server(scheme: str, rest: str) -> LightningStore:
+async def _open_server(scheme: str, rest: str, waits: Mapping[str, float]) -> LightningStore:
     """Open the store of a server, and check that the server accepts the token."""
     from leyden.core.store.http.client import HttpStore
 
@@ -106,7 +110,7 @@ async def _open_server(scheme: str, rest: str) -> LightningStore:
     remember_secret(token)
     if not token or not token.isascii() or not token.isprintable() or not address:
         raise UsageError(f"{scheme}://{address} needs its token: set {TOKEN}, or write {scheme}://TOKEN@{address}")
-    store = HttpStore(f"{scheme}://{address}", token)
+    store = HttpStore(f"{scheme}://{address}", token, **waits)
     try:
         await store.add_many_spans([])  # changes nothing, and every token permits it
     except BaseException:

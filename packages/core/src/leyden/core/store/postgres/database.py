@@ -66,6 +66,7 @@ class Database:
         self._patience = patience
         self._lock = threading.Lock()
         self._away_since: float | None = None
+        self._closing = threading.Event()
         self.engine = create_engine(
             url.set(drivername="postgresql+psycopg"),
             pool_size=connections,
@@ -74,6 +75,10 @@ class Database:
             connect_args={name: value for name, value in _ALIVE.items() if name not in url.query},
         )
         event.listen(self.engine, "connect", _begin)
+
+    def stop_waiting(self) -> None:
+        """Let calls fail that wait for the server."""
+        self._closing.set()
 
     def close(self) -> None:
         """Close the connections."""
@@ -181,8 +186,8 @@ class Database:
                 self._away_since = now
             may_wait = now - self._away_since < self._patience
         if may_wait and tries > 1:
-            time.sleep(_PAUSE)
-        return may_wait
+            self._closing.wait(_PAUSE)
+        return may_wait and not self._closing.is_set()
 
 
 def _undo(connection: Connection, rows: PostgresRows, error: BaseException) -> None:

@@ -243,6 +243,7 @@ class PostgresStore(LocalStore):
             listener, self._listener = self._listener, None
         if listener is not None:
             listener.stop()
+        self._database.stop_waiting()
         for threads in (self._writers, self._readers):
             threads.shutdown(wait=True)
         self._database.close()

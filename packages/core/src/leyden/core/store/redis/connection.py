@@ -29,7 +29,7 @@ from leyden.core.errors import StoreError, UsageError
 
 T = TypeVar("T")
 
-RETRY_SECONDS = 10.0
+PATIENCE = 10.0
 """Seconds after a lost connection for which calls are repeated; later calls fail at once until a server answers."""
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.25
 _ANSWER_SECONDS, _CONNECT_SECONDS = 30.0, 3.0
@@ -129,7 +129,9 @@ _SETTINGS: dict[str, Any] = {
 class Outage:
     """Time since which a store's connections are lost; shared by them, so that callers do not wait one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float = PATIENCE) -> None:
+        """Let calls be repeated for `patience` seconds."""
+        self._patience = patience
         self._lock = threading.Lock()
         self._since: float | None = None
 
@@ -138,7 +140,7 @@ class Outage:
         with self._lock:
             if self._since is None:
                 self._since = time.monotonic()
-            return time.monotonic() < self._since + RETRY_SECONDS
+            return time.monotonic() < self._since + self._patience
 
     def answered(self) -> None:
         """Record that a server has answered."""

@@ -34,7 +34,7 @@ from leyden.core.store.common.rows import Rows
 from leyden.core.store.common.writing_thread import WritingThread
 from leyden.core.store.redis.cache import RedisCache
 from leyden.core.store.redis.changes import message, update_cache
-from leyden.core.store.redis.connection import Outage, RedisAddress, RedisLink, address_of, connected
+from leyden.core.store.redis.connection import PATIENCE, Outage, RedisAddress, RedisLink, address_of, connected
 from leyden.core.store.redis.decision import EmptySource, LinkSource, NotCached, PreparedCommit, TransactionResult
 from leyden.core.store.redis.notifier import Listener
 from leyden.core.store.redis.opening import check_server, claim_namespace, is_durable
@@ -71,12 +71,14 @@ class RedisStore(LocalStore):
 
     name = "redis"
 
-    def __init__(self, address: RedisAddress, clock: Callable[[], float], recheck: float) -> None:
+    def __init__(
+        self, address: RedisAddress, clock: Callable[[], float], recheck: float, patience: float = PATIENCE
+    ) -> None:
         super().__init__(clock, recheck)
         self._name = uuid4().hex[:16]
         self._keys = RedisKeys(f"leyden:{address.namespace}:")
         self._channel = f"{self._keys.prefix}bell:{address.database}"
-        self._address, self._outage, self._closing = address, Outage(), threading.Event()
+        self._address, self._outage, self._closing = address, Outage(patience), threading.Event()
         link = connected(address)
         try:
             self._asks_file = check_server(link, address)
@@ -104,14 +106,21 @@ class RedisStore(LocalStore):
         self._recent = RecentAttempts(_RECENT_SECONDS)
 
     @classmethod
-    async def open(cls, uri: str, clock: Callable[[], float] = time.time, recheck: float = RECHECK) -> "RedisStore":
+    async def open(
+        cls,
+        uri: str,
+        clock: Callable[[], float] = time.time,
+        recheck: float = RECHECK,
+        patience: float = PATIENCE,
+    ) -> "RedisStore":
         """Open the store in the Redis at `uri`, which is described in `docs/store-redis.md`.
 
         Waiting callers are notified at once of writes by any process, and look for missed ones after `recheck` seconds.
+        While the server is unreachable, calls wait for `patience` seconds.
         Raises UsageError when there is no Redis, or it refuses the password, is too old, may lose data, or has other
         data under the store's keys.
         """
-        return await asyncio.to_thread(cls, address_of(uri), clock, recheck)
+        return await asyncio.to_thread(cls, address_of(uri), clock, recheck, patience)
 
     @property
     def capabilities(self) -> Mapping[str, bool]:

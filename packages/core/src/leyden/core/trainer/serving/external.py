@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from leyden.core.algorithm.external_loop import ExternalLoopAlgorithm, RunEndpoint
 from leyden.core.engine.base import ModelInfo
 from leyden.core.errors import UsageError
+from leyden.core.store.outage import LONGEST_SECONDS
 from leyden.core.trainer.agents.runner_api import RunnerEndpoint
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.monitoring.run_metrics import RunMetrics
@@ -45,7 +46,7 @@ async def serve_external(
         engine = ReplicaEngine(model)
         closing.push_async_callback(engine.close)
         policy = ServedPolicy(name=config.usual, engine=engine, codec=codec, sampling=config.sampling)
-        store = await folder.store_location.open()
+        store = await folder.store_location.open(patience=LONGEST_SECONDS)
         closing.push_async_callback(store.close)
         limits = GatewayLimits(records=SpanWriterLimits(within=config.record_within))
         external_replicas = ExternalReplicas(engine)

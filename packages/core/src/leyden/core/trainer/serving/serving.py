@@ -17,6 +17,7 @@ from leyden.core.engine.base import Engine, EnginePrecision, EngineRecord
 from leyden.core.errors import EngineError, UsageError
 from leyden.core.runner.user_code.loading import importing
 from leyden.core.store.base import LightningStore
+from leyden.core.store.outage import LONGEST_SECONDS
 from leyden.core.trainer.agents.runner_api import RunnerEndpoint
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.event_loop import run_both
@@ -167,7 +168,7 @@ async def serve_policies(
     async with AsyncExitStack() as closing:
         record = closing.enter_context(_EngineLog(folder.engine_log)) if config.engine_log else None
         engines = await closing.enter_async_context(AsyncExitStack())
-        store = await folder.store_location.open()
+        store = await folder.store_location.open(patience=LONGEST_SECONDS)
         closing.push_async_callback(store.close)
         limits = GatewayLimits(records=SpanWriterLimits(within=config.record_within))
         other_metrics = {"run": RunMetrics(folder, config).measure}
@@ -211,7 +212,7 @@ async def serve_endpoint(
     if config.endpoint is None:
         raise UsageError(f"{config.algorithm} trains no policy, and needs an --endpoint that answers the agent")
     async with AsyncExitStack() as closing:
-        store = await folder.store_location.open()
+        store = await folder.store_location.open(patience=LONGEST_SECONDS)
         closing.push_async_callback(store.close)
         served: dict[str, ServedPolicy] = {}
         if (source := config.endpoint.policy) is not None:

@@ -47,12 +47,12 @@ class StoreLocation:
     def __str__(self) -> str:
         return mask_text(self.uri)
 
-    async def open(self, clock: Callable[[], float] = time.time) -> LightningStore:
-        """Open the store. Of a shared store, the run sees only what it enqueued itself.
+    async def open(self, clock: Callable[[], float] = time.time, patience: float | None = None) -> LightningStore:
+        """Open the store; see `open_store`. Of a shared store, the run sees only what it enqueued itself.
 
         Raises UsageError or StoreError for a store that cannot be opened.
         """
-        store = await open_store(self.uri, clock=clock)
+        store = await open_store(self.uri, clock=clock, patience=patience)
         return QueueView(store, self.queue) if self.queue else store
 
 
