@@ -282,6 +282,7 @@ async def test_random_cells() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(1800)
 async def test_a_hundred_thousand_random_cells() -> None:
     """The same for as long as the attacker likes."""

@@ -11,7 +11,11 @@ from fuzz.wire import Answer, fault
 
 
 @pytest.mark.parametrize(
-    "bodies", [pytest.param(600, marks=pytest.mark.integration), pytest.param(1500, marks=pytest.mark.long)]
+    "bodies",
+    [
+        pytest.param(600, marks=pytest.mark.integration),
+        pytest.param(1500, marks=[pytest.mark.long, pytest.mark.campaign]),
+    ],
 )
 async def test_no_broken_request_breaks_the_gateway(tmp_path: Path, bodies: int) -> None:
     found = await campaign(tmp_path, bodies, seed=0)

@@ -82,6 +82,7 @@ def test_any_interleaving_through_two_servers(opened: Opened) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(900)
 def test_many_interleavings_of_operations(opened: Opened) -> None:
     check_store(opened, examples=15, steps=40, passing_over=True)
