@@ -19,7 +19,6 @@ from leyden.core.engine.embedded.decoder import DecodedSequence, Decoder
 from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
 from leyden.core.engine.embedded.fused_forward import FusedForward
 from leyden.core.engine.embedded.generic_forward import Forward, GenericForward
-from leyden.core.engine.embedded.linear import linear_class
 from leyden.core.engine.embedded.weights import cache_shape
 from leyden.core.errors import EngineError
 from leyden.core.testing.tiny_models import tiny_model
@@ -270,7 +269,7 @@ def check_scaled(error: float, own_difference: float) -> None:
     shape = cache_shape(model)
     logits = cast(Any, model)(torch.tensor([expected.rows[-1]]), use_cache=False).logits[0]
     difference = (logits - logits.log_softmax(-1).exp().mul(logits).sum(-1, keepdim=True)).abs().max().item()
-    forward = _scaled(FusedForward(model, linear_class("float32")), 1 + error / difference)
+    forward = _scaled(FusedForward(model), 1 + error / difference)
     check_forward(expected, forward, SlotCache(shape), PrefixCache(shape, 1024), "float32")
 
 
