@@ -17,7 +17,8 @@ It needs Chromium (`--chromium`, or one on the PATH) and the package playwright.
   another its rollouts. JavaScript heap of both tabs after a garbage collection, once a minute, and the server's memory.
 - training: seconds of a training step, of the calculator example, without a console, and with a console whose `--tabs`
   show the run. The two take turns in every round, so that other work on the machine slows both; the ratio of the
-  medians counts, beside the ratio of two halves of the same side, which shows the noise.
+  medians counts, beside the ratio of two halves of the same side, which shows the noise. The shares of the machine's
+  CPU time that the console and the browser used are measured, too: without a GPU, Chromium draws all tabs in software.
 """
 
 import argparse
@@ -40,6 +41,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import msgspec
+import psutil
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from leyden.console.runs.catalogue import Catalogue
@@ -320,6 +322,7 @@ def heap_mib(page: Page) -> float:
 def training(given: argparse.Namespace, temporary: Path) -> dict[str, Any]:
     """Measure training steps without and with a console."""
     seconds: dict[str, list[float]] = {"without": [], "with": []}
+    used, passed = {"console": 0.0, "browser": 0.0}, 0.0
     runs = temporary / "training"
     runs.mkdir()
     for number in range(given.rounds):
@@ -330,7 +333,11 @@ def training(given: argparse.Namespace, temporary: Path) -> dict[str, Any]:
             for tab in range(given.tabs):
                 page = browser.new_page()
                 page.goto(f"{console.address}/#/runs/{name}{views[tab % len(views)]}")
+            before, began = cpu_seconds(console), time.monotonic()
             seconds["with"] += trained(runs, name, given.steps, browser)
+            after = cpu_seconds(console)
+            used = {who: used[who] + after[who] - before[who] for who in used}
+            passed += time.monotonic() - began
     medians = {side: statistics.median(values) for side, values in seconds.items()}
     halves = [statistics.median(seconds["without"][at::2]) for at in (0, 1)]
     return {
@@ -338,8 +345,16 @@ def training(given: argparse.Namespace, temporary: Path) -> dict[str, Any]:
         "median_seconds": medians,
         "ratio": medians["with"] / medians["without"],
         "ratio_of_halves_without": halves[1] / halves[0],
+        "share_of_cpu_time": {who: value / passed / (os.cpu_count() or 1) for who, value in used.items()},
         "seconds": seconds,
     }
+
+
+def cpu_seconds(console: "Served") -> dict[str, float]:
+    """Return the CPU time that the console and the processes of the browser have used."""
+    children = psutil.Process().children(recursive=True)
+    browser = [child.cpu_times() for child in children if "chrom" in child.name()]
+    return {"console": console.cpu_seconds(), "browser": sum(times.user + times.system for times in browser)}
 
 
 def trained(runs: Path, name: str, steps: int, browser: Browser | None = None) -> list[float]:
