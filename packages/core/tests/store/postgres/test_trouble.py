@@ -4,19 +4,20 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 import pytest
 from psycopg.sql import SQL
 from sqlalchemy import event
 
-from leyden.core.data.rollout import EnqueueRollout
+from leyden.core.data.rollout import AttemptedRollout, EnqueueRollout
+from leyden.core.data.run import Run
 from leyden.core.errors import StoreError, UsageError
 from leyden.core.store.open import open_store
-from leyden.core.store.postgres.database import Database
+from leyden.core.store.postgres.database import CommitUnknown, Database
 from leyden.core.store.postgres.opening import parsed, prepare
 from leyden.core.store.postgres.rows import PostgresRows
 from leyden.core.store.postgres.store import PostgresStore
@@ -135,18 +136,99 @@ async def test_a_connection_lost_before_the_end_is_no_loss(postgres: PostgresSer
     await store.close()
 
 
+def lose_at_commit(postgres: PostgresServer, database: str, event: str) -> None:
+    """Lose the connection of the next transaction with an event such as `INSERT ON queue` while it is committed."""
+    trigger = f"CREATE CONSTRAINT TRIGGER lose AFTER {event} DEFERRABLE INITIALLY DEFERRED"
+    run(postgres, database, LOSE_ONCE, f"{trigger} FOR EACH ROW EXECUTE FUNCTION lose()")
+
+
 async def test_a_connection_lost_while_committing_is_said_or_mended(postgres: PostgresServer, database: str) -> None:
     store = await PostgresStore.open(postgres.uri_of(database))
-    trigger = "CREATE CONSTRAINT TRIGGER lose AFTER INSERT ON queue DEFERRABLE INITIALLY DEFERRED"
-    run(postgres, database, LOSE_ONCE, f"{trigger} FOR EACH ROW EXECUTE FUNCTION lose()")
+    lose_at_commit(postgres, database, "INSERT ON queue")
+    said = False
     try:  # it is mended where the server's word that it ends this is read: then nothing is kept
-        queued = await store.enqueue_rollout(1, rollout_id="r")
+        await store.enqueue_rollout(1)
     except StoreError as error:
-        assert "it is unknown whether the data was stored" in str(error)
-        queued = await store.enqueue_rollout(1, rollout_id="r")
-    assert queued.status == "queuing"
-    assert await queue_length(store) == 1
+        said = "it is unknown whether the data was stored" in str(error)
+        assert said
+    assert await queue_length(store) == (0 if said else 1)
     await store.close()
+
+
+Call: TypeAlias = Callable[[PostgresStore, AttemptedRollout], Awaitable[Any]]
+
+
+@pytest.mark.parametrize(
+    ("event", "call"),
+    [
+        ("INSERT ON rollouts", lambda store, _: store.enqueue_rollout(1, rollout_id="r")),
+        ("INSERT ON attempts", lambda store, _: store.start_rollout(1, request_id="q")),
+        ("UPDATE ON attempts", lambda store, got: store.update_attempt(got.rollout_id, "latest", status="succeeded")),
+        ("UPDATE ON rollouts", lambda store, got: store.update_rollout(got.rollout_id, metadata={"a": 1})),
+        ("INSERT ON resources", lambda store, _: store.add_resources({}, request_id="q")),
+        ("INSERT ON workers", lambda store, _: store.update_worker("new")),
+        ("INSERT ON runs", lambda store, _: store.add_run(Run(run_id="run", name="n"))),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.parametrize("is_committed", [False, True])
+async def test_what_may_be_made_twice_is_made_again_when_its_commit_is_lost(
+    postgres: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch, event: str, call: Call, is_committed: bool
+) -> None:
+    store = await PostgresStore.open(postgres.uri_of(database))
+    got = await claimed(store)
+    if is_committed:
+        lose_answers_of(monkeypatch, 1)
+    else:
+        lose_at_commit(postgres, database, event)
+    made = await call(store, got)
+    assert made == await call(store, got) or event.startswith(("UPDATE", "INSERT ON workers"))
+    rollouts = 2 if event in ("INSERT ON rollouts", "INSERT ON attempts") else 1
+    assert len(await store.query_rollouts()) == rollouts
+    await store.close()
+
+
+async def test_what_may_not_be_made_twice_is_not_made_again(
+    postgres: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await PostgresStore.open(postgres.uri_of(database))
+    rollout = await store.enqueue_rollout(1)
+    for call in (
+        lambda: store.start_rollout(1),
+        lambda: store.enqueue_rollout(1),
+        lambda: store.dequeue_rollout("w"),
+        lambda: store.update_rollout(rollout.rollout_id, status="requeuing"),
+        lambda: store.add_resources({}),
+    ):
+        lose_answers_of(monkeypatch, 1)
+        with pytest.raises(CommitUnknown):
+            await call()
+    assert len(await store.query_rollouts()) == 3
+    await store.close()
+
+
+async def test_a_server_that_loses_every_commit_is_not_tried_for_ever(
+    postgres: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await PostgresStore.open(postgres.uri_of(database))
+    lose_answers_of(monkeypatch, 99)
+    with pytest.raises(CommitUnknown):
+        await store.update_worker("new")
+    await store.close()
+
+
+def lose_answers_of(monkeypatch: pytest.MonkeyPatch, commits: int) -> None:
+    """Let so many transactions that write be committed, and their callers not know it."""
+    commit, left = Database.run, [commits]
+
+    def run_and_lose(self: Database, *given: Any, writes: bool) -> Any:
+        done = commit(self, *given, writes=writes)
+        if writes and left[0]:
+            left[0] -= 1
+            raise CommitUnknown("db")
+        return done
+
+    monkeypatch.setattr(Database, "run", run_and_lose)
 
 
 @pytest.mark.parametrize("moment", ["AFTER INSERT", "BEFORE INSERT"])

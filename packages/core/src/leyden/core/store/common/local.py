@@ -86,7 +86,8 @@ class LocalStore(LocalRunRecords):
             self._notifier.notify_all()
             await self._release()
 
-    async def _write(self, work: Callable[[Rows], T], *, small: bool = False) -> T:
+    async def _write(self, work: Callable[[Rows], T], *, small: bool = False, once: bool = False) -> T:
+        """Run `work` in a transaction. With `once`, it has another effect when it runs again after it was committed."""
         self._check_open()
         return await self._transact(work, write=True, small=small)
 
@@ -96,7 +97,7 @@ class LocalStore(LocalRunRecords):
 
     async def transact(self, work: Callable[[Rows], T], *, write: bool, small: bool = True) -> T:
         """Run `work` in a transaction, for a store of which this one is a shard; see `_transact`."""
-        return await (self._write if write else self._read)(work, small=small)
+        return await (self._write(work, small=small, once=True) if write else self._read(work, small=small))
 
     async def wait_until(
         self, look: Callable[[], Awaitable[T | None]], topics: Iterable[str], timeout: float | None
@@ -139,7 +140,9 @@ class LocalStore(LocalRunRecords):
         Raises CallRefused where the attempt of the first call is no longer open or the latest.
         """
         made = await self._write(
-            lambda rows: idempotent_attempts(rows, request_id, lambda rows: [work(rows)], queue), small=True
+            lambda rows: idempotent_attempts(rows, request_id, lambda rows: [work(rows)], queue),
+            small=True,
+            once=request_id is None,
         )
         if not made:
             raise CallRefused(f"the attempt that request {request_id} began has ended, or is no longer the latest")
@@ -178,7 +181,9 @@ class LocalStore(LocalRunRecords):
                 check_text(resources_id=request.resources_id)
             if request.rollout_id is not None:
                 check_ids(rollout_id=request.rollout_id)
-        return await self._write(lambda rows: lifecycle.enqueue(rows, rollouts), small=len(rollouts) <= _FEW)
+        is_new = any(rollout.rollout_id is None for rollout in rollouts)
+        small = len(rollouts) <= _FEW
+        return await self._write(lambda rows: lifecycle.enqueue(rows, rollouts), small=small, once=is_new)
 
     async def dequeue_rollout(
         self, worker_id: str | None = None, request_id: str | None = None, queue: str = ""
@@ -210,14 +215,15 @@ class LocalStore(LocalRunRecords):
                 rows, request_id, lambda rows: lifecycle.claim(rows, queue, limit, worker_id), queue
             )
 
-        claimed = await self._write(claim, small=small)
+        once = request_id is None
+        claimed = await self._write(claim, small=small, once=once)
         if claimed or limit <= 0 or timeout <= 0:
             return claimed
 
         async def look() -> list[AttemptedRollout] | None:
             if not await self._read(lambda rows: rows.head(queue, 1), small=True):
                 return None
-            return await self._write(claim, small=small) or None
+            return await self._write(claim, small=small, once=once) or None
 
         return await self._wait(look, {lifecycle.queue_topic(queue)}, timeout) or []
 
@@ -252,7 +258,11 @@ class LocalStore(LocalRunRecords):
             changes["config"] = encode(config, "the config of a rollout")
         if metadata is not UNSET:
             changes["metadata"] = encode(metadata or {}, "the metadata of a rollout")
-        return await self._write(lambda rows: lifecycle.update_rollout(rows, rollout_id, dict(changes)), small=True)
+        return await self._write(
+            lambda rows: lifecycle.update_rollout(rows, rollout_id, dict(changes)),
+            small=True,
+            once=status in ("queuing", "requeuing"),  # another worker may have claimed it meanwhile
+        )
 
     async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> list[Rollout]:
         """Wait until all are finished."""
@@ -374,7 +384,7 @@ class LocalStore(LocalRunRecords):
             rows.insert_resources(row)
             return to_resources(row)
 
-        return await self._write(lambda rows: idempotent_resources(rows, request_id, work))
+        return await self._write(lambda rows: idempotent_resources(rows, request_id, work), once=request_id is None)
 
     # --- Workers
 

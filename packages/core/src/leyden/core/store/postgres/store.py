@@ -45,6 +45,8 @@ _MOST_USUAL = 2000
 """Largest number of spans that are stored by one statement; for more, COPY is faster."""
 _CHECKED_SECONDS = 2.0
 """Seconds for which overdue rollouts that other transactions have locked are waited for."""
+_TRIES = 3
+"""How often a write is made whose connection is lost during each commit."""
 _MOST_PAYLOAD_BYTES = 7000
 """Largest payload of a notification in bytes; PostgreSQL's limit is 8000."""
 
@@ -104,6 +106,17 @@ class PostgresStore(LocalStore):
 
     def __repr__(self) -> str:
         return f"PostgresStore({self._database.name!r})"
+
+    async def _write(self, work: Callable[[Rows], T], *, small: bool = False, once: bool = False) -> T:
+        """Run `work` in a transaction; without `once`, again where it is unknown whether that was committed."""
+        left = 1 if once else _TRIES
+        while True:
+            left -= 1
+            try:
+                return await super()._write(work, small=small, once=once)
+            except CommitUnknown:
+                if not left:
+                    raise
 
     async def _transact(self, work: Callable[[Rows], T], *, write: bool, small: bool) -> T:
         threads = self._writers if write else self._readers
