@@ -350,3 +350,20 @@ def test_nobody_makes_another_workers_token_of_his_own() -> None:
         "worker.ü.ü.ü",
     ]
     assert [ACCESS.holder(token) for token in made_up] == [None] * len(made_up)
+
+
+async def test_a_store_that_fails_is_no_error_of_the_server(
+    served: Served, store: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def gone(*_: str) -> None:
+        raise StoreError("connection refused")
+
+    monkeypatch.setattr(served.behind, "find_attempt", gone)
+    for call in (
+        store.add_span(span_of(served.own)),
+        store.update_attempt(served.own.rollout_id, served.own.attempt_id, last_heartbeat_time=1.0),
+        store.query_spans(served.own.rollout_id, served.own.attempt_id),
+    ):
+        with pytest.raises(StoreError, match="^connection refused$"):
+            await call
+    assert caplog.text == ""

@@ -420,3 +420,20 @@ def test_a_connection_in_use_while_others_are_lost_is_closed_when_it_comes_back(
 
     assert lost and len(drivers) >= 3
     assert all(driver.closed for driver in drivers)
+
+
+async def test_a_server_that_is_killed_leaves_one_line_in_the_log(
+    mortal: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await PostgresStore.open(mortal.uri_of(mortal.create()), patience=0.0)
+    await store.enqueue_many_rollouts([EnqueueRollout(input=n) for n in range(3)])
+    await asyncio.gather(*(store.query_rollouts() for _ in range(4)))
+    time.sleep(1.1)  # the plans of the connections are discarded by the next call, before its transaction
+    mortal.kill()
+    for call in (store.query_rollouts, lambda: store.update_worker("w")):
+        with pytest.raises(StoreError):
+            await call()
+    mortal.start()
+    assert len(await store.query_rollouts()) == 3
+    await store.close()
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []

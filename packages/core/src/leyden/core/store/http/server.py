@@ -20,6 +20,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from leyden.core.data.rollout import AttemptedRollout, ClaimedRollout
+from leyden.core.errors import StoreError
 from leyden.core.masking import mask_logs
 from leyden.core.store.base import LightningStore
 from leyden.core.store.http import access, streaming, worker_access
@@ -274,12 +275,19 @@ class _Calls:
         admitted.charge(WRITE_SECONDS * len(_spans_of(method, call)))
         return call, name
 
-    async def _check_attempts(self, method: Method, call: dict[str, Any], sender: _Sender) -> None:
-        """Raise Refused where an agent's attempt has ended, or a worker has not claimed the attempt."""
-        if isinstance(sender.holder, AttemptCaller):
-            await access.check_open(self._store, sender.holder)
-        elif sender.holder is not None:
-            await worker_access.check_claimed(self._store, sender.holder, method.name, call)
+    async def _check_attempts(self, method: Method, call: dict[str, Any], sender: _Sender) -> BatchPartAnswer | None:
+        """Raise Refused where an agent's attempt has ended, or a worker has not claimed the attempt.
+
+        Returns the answer for the sender where the store fails, else None.
+        """
+        try:
+            if isinstance(sender.holder, AttemptCaller):
+                await access.check_open(self._store, sender.holder)
+            elif sender.holder is not None:
+                await worker_access.check_claimed(self._store, sender.holder, method.name, call)
+        except StoreError as error:
+            return _failed(method, error, sender)
+        return None
 
     async def _answered(
         self, method: Method, call: dict[str, Any], name: _Name | None, sender: _Sender, request: Request | None = None
@@ -289,8 +297,8 @@ class _Calls:
         With `request`, the call may wait, and a disconnect then cancels it.
         """
         known = (name, method.name, sender) if name and method.writes else None
-        if not self._idempotent_calls.knows(known):
-            await self._check_attempts(method, call, sender)
+        if not self._idempotent_calls.knows(known) and (failed := await self._check_attempts(method, call, sender)):
+            return failed
         waits = request is not None and method.name in WAITING
         wait_for_disconnect = request.receive if request is not None and waits else None
         answer = await self._idempotent_calls.answer(
@@ -335,11 +343,12 @@ class _Calls:
 
     async def _spans(self, method: Method, call: dict[str, Any], sender: _Sender) -> Response:
         """Answer a query for spans: whole where they are few, otherwise streamed while they are read."""
-        await self._check_attempts(method, call, sender)
         began = time.perf_counter()
+        answer = await self._check_attempts(method, call, sender)
         try:
-            page = await streaming.small(self._store, call)
-            answer = None if page is None else BatchPartAnswer(200, sender.encode(page))
+            page = None if answer is not None else await streaming.small(self._store, call)
+            if page is not None:
+                answer = BatchPartAnswer(200, sender.encode(page))
         except Exception as error:
             answer = _failed(method, error, sender)
         self._metrics.call(method.name, 200 if answer is None else answer.status, time.perf_counter() - began)

@@ -162,11 +162,12 @@ class Database:
         """Return a connection of the pool; it is closed afterwards where its pool has been replaced."""
         pool = self.engine.pool
         with self.engine.connect() as connection:
+            driver: Any = connection.connection.driver_connection
             try:
                 yield connection
             finally:
                 with self._lock:
-                    if pool is not self.engine.pool:
+                    if pool is not self.engine.pool or driver.closed:
                         connection.invalidate()
                     connection.close()
 
