@@ -156,26 +156,24 @@ async def test_a_connection_lost_while_committing_is_said_or_mended(postgres: Po
 
 
 Call: TypeAlias = Callable[[PostgresStore, AttemptedRollout], Awaitable[Any]]
+REPEATED: dict[str, Call] = {
+    "INSERT ON rollouts": lambda store, _: store.enqueue_rollout(1, rollout_id="r"),
+    "INSERT ON attempts": lambda store, _: store.start_rollout(1, request_id="q"),
+    "UPDATE ON attempts": lambda store, got: store.update_attempt(got.rollout_id, "latest", status="succeeded"),
+    "UPDATE ON rollouts": lambda store, got: store.update_rollout(got.rollout_id, metadata={"a": 1}),
+    "INSERT ON resources": lambda store, _: store.add_resources({}, request_id="q"),
+    "INSERT ON workers": lambda store, _: store.update_worker("new"),
+    "INSERT ON runs": lambda store, _: store.add_run(Run(run_id="run", name="n")),
+}
+"""Calls with the same effect when they are made twice, by what they do in a table."""
 
 
-@pytest.mark.parametrize(
-    ("event", "call"),
-    [
-        ("INSERT ON rollouts", lambda store, _: store.enqueue_rollout(1, rollout_id="r")),
-        ("INSERT ON attempts", lambda store, _: store.start_rollout(1, request_id="q")),
-        ("UPDATE ON attempts", lambda store, got: store.update_attempt(got.rollout_id, "latest", status="succeeded")),
-        ("UPDATE ON rollouts", lambda store, got: store.update_rollout(got.rollout_id, metadata={"a": 1})),
-        ("INSERT ON resources", lambda store, _: store.add_resources({}, request_id="q")),
-        ("INSERT ON workers", lambda store, _: store.update_worker("new")),
-        ("INSERT ON runs", lambda store, _: store.add_run(Run(run_id="run", name="n"))),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
+@pytest.mark.parametrize("event", REPEATED)
 @pytest.mark.parametrize("is_committed", [False, True])
 async def test_what_may_be_made_twice_is_made_again_when_its_commit_is_lost(
-    postgres: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch, event: str, call: Call, is_committed: bool
+    postgres: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch, event: str, is_committed: bool
 ) -> None:
-    store = await PostgresStore.open(postgres.uri_of(database))
+    store, call = await PostgresStore.open(postgres.uri_of(database)), REPEATED[event]
     got = await claimed(store)
     if is_committed:
         lose_answers_of(monkeypatch, 1)
@@ -193,13 +191,14 @@ async def test_what_may_not_be_made_twice_is_not_made_again(
 ) -> None:
     store = await PostgresStore.open(postgres.uri_of(database))
     rollout = await store.enqueue_rollout(1)
-    for call in (
+    calls: list[Callable[[], Awaitable[Any]]] = [
         lambda: store.start_rollout(1),
         lambda: store.enqueue_rollout(1),
         lambda: store.dequeue_rollout("w"),
         lambda: store.update_rollout(rollout.rollout_id, status="requeuing"),
         lambda: store.add_resources({}),
-    ):
+    ]
+    for call in calls:
         lose_answers_of(monkeypatch, 1)
         with pytest.raises(CommitUnknown):
             await call()
