@@ -364,6 +364,6 @@ async def test_a_store_that_fails_is_no_error_of_the_server(
         store.update_attempt(served.own.rollout_id, served.own.attempt_id, last_heartbeat_time=1.0),
         store.query_spans(served.own.rollout_id, served.own.attempt_id),
     ):
-        with pytest.raises(StoreError, match="^connection refused$"):
+        with pytest.raises(StoreError, match=r"^connection refused$"):
             await call
     assert caplog.text == ""
