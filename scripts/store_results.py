@@ -63,12 +63,15 @@ def opened(kind: str, folder: Path) -> Generator[str | None]:
             yield backend.uri
 
 
-def train(example: str, kind: str, steps: int, seed: int) -> Result:
-    """Train once; raises SystemExit if the run fails."""
+def train(example: str, kind: str, steps: int, seed: int, held_out: int | None) -> Result:
+    """Train once, with so many held-out tasks or all; raises SystemExit if the run fails."""
     agent = AGENTS[example]
     with tempfile.TemporaryDirectory(prefix="leyden-stores-") as made, opened(kind, Path(made)) as uri:
+        tasks = (CALCULATOR / "val.jsonl").read_text().splitlines(keepends=True)
+        val = Path(made) / "val.jsonl"
+        val.write_text("".join(tasks[:held_out]))
         command = [sys.executable, "-m", "leyden.core.cli", "train", f"{agent / 'agent.py'}:agent", "--quiet"]
-        command += ["--tasks", str(CALCULATOR / "train.jsonl"), "--val", str(CALCULATOR / "val.jsonl")]
+        command += ["--tasks", str(CALCULATOR / "train.jsonl"), "--val", str(val)]
         command += ["--reward", f"{agent / 'reward.py'}:score", "--policy", str(CALCULATOR / "policy")]
         command += ["--learning-rate", "6e-4", "--steps", str(steps), "--seed", str(seed), "--deterministic"]
         command += ["--runs", made, "--name", "run"] + ([] if uri is None else ["--store", uri])
@@ -124,6 +127,7 @@ def main() -> None:
     parser.add_argument("--examples", nargs="*", choices=AGENTS, default=list(AGENTS))
     parser.add_argument("--stores", nargs="*", choices=STORES, default=list(STORES))
     parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--held-out", type=int, metavar="TASKS", help="evaluate only so many of the 400 held-out tasks")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the results")
     options = parser.parse_args()
@@ -133,7 +137,7 @@ def main() -> None:
     console, results = Console(), list[Result]()
     for example in options.examples:
         for kind in options.stores:
-            results.append(train(example, kind, options.steps, options.seed))
+            results.append(train(example, kind, options.steps, options.seed, options.held_out))
             console.print(f"{example} on {kind}: {results[-1].seconds:.0f} s", highlight=False)
             if options.json:
                 options.json.write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
