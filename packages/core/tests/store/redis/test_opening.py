@@ -86,9 +86,7 @@ async def test_a_wrong_password_or_none(redis: RedisServer) -> None:
 
 
 @needs_redis
-async def test_no_message_of_a_store_shows_its_password(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_no_message_of_a_store_shows_its_password(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with RedisServer({"requirepass": SECRET}, has_port=True) as server:
         store = await open_store(uri_of(server, "a"), patience=0.0)

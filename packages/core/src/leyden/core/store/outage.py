@@ -31,15 +31,14 @@ async def through_outage(call: Callable[[], Awaitable[T]]) -> T:
     `call` must have the same effect when it is made twice: a store that failed may have made it. Raises other errors at
     once, and at the end the error of the store.
     """
-    give_up, pause, failures = time.monotonic() + LONGEST_SECONDS, _FIRST_PAUSE, 0
+    give_up, pause = time.monotonic() + LONGEST_SECONDS, _FIRST_PAUSE
     while True:
         try:
             return await call()
         except StoreError as error:
             if not is_outage(error) or time.monotonic() + pause > give_up:
                 raise
-            failures += 1
-            if failures == 1:
+            if pause == _FIRST_PAUSE:
                 logger.warning("the store failed; the call is repeated for %g s: %s", LONGEST_SECONDS, error)
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)

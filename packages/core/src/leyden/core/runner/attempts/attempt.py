@@ -19,12 +19,12 @@ from leyden.core.runner.attempts.agent_run import AgentRun, Resources
 from leyden.core.runner.attempts.hooks import HookRunner
 from leyden.core.runner.attempts.loop_watch import LoopWatch
 from leyden.core.runner.attempts.own_failures import log_own_failure, own_failure
-from leyden.core.runner.attempts.record import not_stored, store_notes
+from leyden.core.runner.attempts.record import is_refusal, not_stored, store_notes
 from leyden.core.runner.attempts.resource_cache import ResourceCache
 from leyden.core.runner.config import RunnerConfig
 from leyden.core.runner.isolation.forked_run import ForkedRun
 from leyden.core.runner.user_code.loaded_agent import LoadedAgent
-from leyden.core.store.outage import is_outage, through_outage
+from leyden.core.store.outage import through_outage
 from leyden.core.tracing.context import OpenAttempt
 from leyden.core.tracing.wire import unsupported_clients
 
@@ -304,7 +304,7 @@ class AttemptRun:
         try:
             await self._mark(self._last_status(), notes)
         except Exception as error:  # broad: a value that the store refuses must not keep the attempt open
-            if is_outage(error):
+            if not is_refusal(error):
                 raise
             logger.warning("the status of the attempt of rollout %s is refused: %r", self.rollout.rollout_id, error)
             self._run.failure = own_failure("the status of the attempt cannot be stored", error)

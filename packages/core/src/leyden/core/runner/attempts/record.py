@@ -28,7 +28,7 @@ async def store_notes(store: LightningStore, notes: Sequence[Span]) -> list[Fail
     try:
         await store.add_many_spans(await without_call_records(notes))
     except Exception as error:  # broad: encoding a span may raise any exception
-        if not _is_refusal(error):
+        if not is_refusal(error):
             raise
     else:
         return []
@@ -37,7 +37,7 @@ async def store_notes(store: LightningStore, notes: Sequence[Span]) -> list[Fail
         try:
             await store.add_span(*await without_call_records([note]))
         except Exception as error:  # broad: as above; the other spans are still stored
-            if not _is_refusal(error):
+            if not is_refusal(error):
                 raise
             refused.append(own_failure(f"{called(note)} cannot be recorded", error))
     return refused
@@ -59,7 +59,7 @@ def called(note: Span) -> str:
     return _CALLED.get(note.name, f"span {note.name!r}")
 
 
-def _is_refusal(error: Exception) -> bool:
+def is_refusal(error: Exception) -> bool:
     """Return whether `error` means that a working store refused the data, rather than that the store failed."""
     if isinstance(error, StoreError):
         return isinstance(error, ValueError) and not isinstance(error, NotFound)

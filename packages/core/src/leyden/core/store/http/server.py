@@ -275,19 +275,12 @@ class _Calls:
         admitted.charge(WRITE_SECONDS * len(_spans_of(method, call)))
         return call, name
 
-    async def _check_attempts(self, method: Method, call: dict[str, Any], sender: _Sender) -> BatchPartAnswer | None:
-        """Raise Refused where an agent's attempt has ended, or a worker has not claimed the attempt.
-
-        Returns the answer for the sender where the store fails, else None.
-        """
-        try:
-            if isinstance(sender.holder, AttemptCaller):
-                await access.check_open(self._store, sender.holder)
-            elif sender.holder is not None:
-                await worker_access.check_claimed(self._store, sender.holder, method.name, call)
-        except StoreError as error:
-            return _failed(method, error, sender)
-        return None
+    async def _check_attempts(self, method: Method, call: dict[str, Any], sender: _Sender) -> None:
+        """Raise Refused where an agent's attempt has ended, or a worker has not claimed the attempt."""
+        if isinstance(sender.holder, AttemptCaller):
+            await access.check_open(self._store, sender.holder)
+        elif sender.holder is not None:
+            await worker_access.check_claimed(self._store, sender.holder, method.name, call)
 
     async def _answered(
         self, method: Method, call: dict[str, Any], name: _Name | None, sender: _Sender, request: Request | None = None
@@ -297,13 +290,16 @@ class _Calls:
         With `request`, the call may wait, and a disconnect then cancels it.
         """
         known = (name, method.name, sender) if name and method.writes else None
-        if not self._idempotent_calls.knows(known) and (failed := await self._check_attempts(method, call, sender)):
-            return failed
         waits = request is not None and method.name in WAITING
         wait_for_disconnect = request.receive if request is not None and waits else None
-        answer = await self._idempotent_calls.answer(
-            known, lambda: self._performed(method, call, sender), wait_for_disconnect
-        )
+        try:
+            if not self._idempotent_calls.knows(known):
+                await self._check_attempts(method, call, sender)
+            answer = await self._idempotent_calls.answer(
+                known, lambda: self._performed(method, call, sender), wait_for_disconnect
+            )
+        except StoreError as error:  # of a check of the sender's rights; `_performed` answers those of the call itself
+            return _failed(method, error, sender)
         if answer is None:
             raise ClientDisconnect
         return answer
@@ -344,11 +340,12 @@ class _Calls:
     async def _spans(self, method: Method, call: dict[str, Any], sender: _Sender) -> Response:
         """Answer a query for spans: whole where they are few, otherwise streamed while they are read."""
         began = time.perf_counter()
-        answer = await self._check_attempts(method, call, sender)
         try:
-            page = None if answer is not None else await streaming.small(self._store, call)
-            if page is not None:
-                answer = BatchPartAnswer(200, sender.encode(page))
+            await self._check_attempts(method, call, sender)
+            page = await streaming.small(self._store, call)
+            answer = None if page is None else BatchPartAnswer(200, sender.encode(page))
+        except Refused:
+            raise
         except Exception as error:
             answer = _failed(method, error, sender)
         self._metrics.call(method.name, 200 if answer is None else answer.status, time.perf_counter() - began)

@@ -122,7 +122,6 @@ class Database:
                 return driver.execute(statement, values, binary=True).fetchone()[0]
             except psycopg.Error as error:
                 if driver.closed:
-                    connection.invalidate()
                     raise CommitUnknown(self.name) from error
                 raise
 
@@ -159,7 +158,7 @@ class Database:
 
     @contextmanager
     def _connection(self) -> Generator[Connection]:
-        """Return a connection of the pool; it is closed afterwards where its pool has been replaced."""
+        """Return a connection of the pool; it is closed afterwards where it was lost or its pool has been replaced."""
         pool = self.engine.pool
         with self.engine.connect() as connection:
             driver: Any = connection.connection.driver_connection
