@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +14,8 @@ from leyden.console.rollout_index import RolloutIndex
 from leyden.console.run_view import RunView
 from leyden.console.runs.folder_run import FolderRun
 from leyden.console.runs.stored_run import StoredRun, StoreFolder
+from leyden.core.data.page import Page
+from leyden.core.data.span import Span
 from leyden.core.trainer.rollouts.interrupted import requeue, set_aside
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.run_lock import LOCK, Holder
@@ -122,3 +125,40 @@ async def test_a_rollout_that_may_run_on_another_machine_is_not_called_interrupt
     assert indexes[0].rows[ROLLOUT].status == "interrupted"
     await run.close()
     await source.close()
+
+
+async def test_the_spans_of_running_rollouts_are_read_every_few_seconds_and_once_they_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made_run(tmp_path, finished=False)
+    store = await folder.store_location.open()
+    await store.enqueue_rollout({"question": "What is 1 + 1?"}, mode="train", rollout_id=ROLLOUT)
+    claimed = await store.dequeue_rollout("worker-1")
+    assert claimed is not None
+    run = FolderRun(folder.path)
+    shown = await run.store()
+    assert shown is not None
+    queried = list[str]()
+    query_spans = shown.query_spans
+
+    async def counted(rollout_id: str, *given: Any, **named: Any) -> Page[Span]:
+        queried.append(rollout_id)
+        return await query_spans(rollout_id, *given, **named)
+
+    monkeypatch.setattr(shown, "query_spans", counted)
+    index = RolloutIndex(run)
+    with folder.locked():
+        for _ in range(3):
+            await index.look()
+        while_running = queried.count(ROLLOUT)
+        monkeypatch.setattr("leyden.console.rollout_index.GROWING", 0.0)
+        await index.look()
+        seconds_later = queried.count(ROLLOUT)
+        monkeypatch.setattr("leyden.console.rollout_index.GROWING", 3600.0)
+        await store.update_attempt(ROLLOUT, claimed.attempt.attempt_id, "succeeded")
+        await index.look()
+    await store.close()
+    await run.close()
+
+    assert (while_running, seconds_later, queried.count(ROLLOUT)) == (2, 3, 4)
+    assert index.rows[ROLLOUT].status == "succeeded"

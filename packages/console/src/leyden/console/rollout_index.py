@@ -6,6 +6,7 @@ run stopped, since the continued run tries it again. Rows are kept as columns, w
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
@@ -33,8 +34,10 @@ PAGE = 200
 """Rollouts of one query."""
 MOST = 100_000
 """Most rollouts that are kept; of more, the newest."""
-PAUSE = 0.5
-"""Seconds between two looks at rollouts that have not ended, and for new ones."""
+PAUSE = 1.0
+"""Seconds between two looks for new rollouts, and for ended ones among those that had not."""
+GROWING = 3.0
+"""Seconds between two looks at the spans of rollouts that are running, which takes one query for each."""
 OPEN = frozenset({"preparing", "running"})
 INTERRUPTED = "interrupted"
 """Status of what was under way when the process of its run ended."""
@@ -96,6 +99,8 @@ class RolloutIndex:
     _learning: Learning | None = None
     _is_gone: bool = False
     """Whether the process that ran the rollouts was gone at the last look."""
+    _grown: float = float("-inf")
+    """When the spans of running rollouts were read last, by the monotonic clock."""
 
     async def follow(self) -> None:
         """Read new rollouts, and again those that have not ended; errors are noted, and tried again."""
@@ -133,11 +138,13 @@ class RolloutIndex:
             self._offset += len(page)
 
     async def _read_open(self, store: LightningStore) -> None:
-        waiting = sorted(self._open)
+        waiting, now = sorted(self._open), time.monotonic()
+        if may_grow := not self._is_gone and now - self._grown >= GROWING:
+            self._grown = now
         for at in range(0, len(waiting), PAGE):
             for rollout in (await store.query_rollouts(rollout_id_in=waiting[at : at + PAGE])).complete():
                 known = self.rows.get(rollout.rollout_id)
-                is_growing = rollout.status in OPEN and not self._is_gone
+                is_growing = rollout.status in OPEN and may_grow
                 if known is None or is_growing or self._has_changed(known, rollout):
                     await self._read(store, rollout)
 
