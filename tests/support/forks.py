@@ -98,6 +98,7 @@ class Template:
                     self._ended.recv(4096)
                     self._reap()
                 elif key.fileobj is sys.stdin:
+                    signal.set_wakeup_fd(-1)  # its socket is closed before the last fork has ended
                     return
                 elif isinstance(key.fileobj, socket.socket):
                     self._hear(key.fileobj, key.data)
@@ -109,6 +110,7 @@ class Template:
             request = msgspec.json.decode(file.read(int.from_bytes(head, "big")), type=Request)
         pid = os.fork()
         if not pid:
+            signal.set_wakeup_fd(-1)
             self._selector.close()
             for held in (client, self._listener, self._ended, self._signalled, *self._clients.values()):
                 held.close()
@@ -148,7 +150,6 @@ class Template:
 def become(request: Request, given: Sequence[int]) -> None:
     """Be the process that is requested, to its end; `given` are its descriptors, by other numbers."""
     os.setsid()
-    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     above = max(request.descriptors, default=2) + len(given) + 1
     moved = [_moved(descriptor, above) for descriptor in given]
