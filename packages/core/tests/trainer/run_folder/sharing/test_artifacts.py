@@ -12,10 +12,8 @@ from leyden.core.errors import RunError, UsageError
 from leyden.core.trainer.run_folder.sharing.artifacts import (
     LIST,
     Artifacts,
-    read_stamp,
     settled_url,
     url_of_run,
-    write_stamp,
 )
 from leyden.core.trainer.run_folder.sharing.snapshot import snapshot
 
@@ -57,12 +55,10 @@ def another_name_of_memory() -> None:
     FSSPEC.register_implementation("memory2", kind, clobber=True)
 
 
-def put(url: str, folder: Path) -> str:
+def put(url: str, folder: Path) -> None:
     """Copy a folder as a run does after a step."""
     with snapshot(folder) as files:
-        stamp = Artifacts(url).put(files, folder.name, RUN, read_stamp(folder))
-    write_stamp(folder, stamp)
-    return stamp
+        Artifacts(url).put(files, folder, RUN)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -95,7 +91,9 @@ def test_only_what_changed_is_written_and_what_is_gone_is_removed(folder: Path, 
     after = set(fs.find(root))
     assert len(after) == len(before)  # the longer file is written, and the shorter one removed
     assert len(after - before.keys()) == 1
-    assert put(url, folder) == read_stamp(folder)  # nothing changed: the same list
+    listing = Artifacts(url).listing()
+    put(url, folder)
+    assert Artifacts(url).listing() == listing  # nothing changed: the same list
 
 
 def test_a_copy_has_what_was_there_when_it_began_not_what_was_added_since(
@@ -107,7 +105,7 @@ def test_a_copy_has_what_was_there_when_it_began_not_what_was_added_since(
             file.write('{"step": 2}\n')
         (folder / "report.json").write_text("{}")
         (folder / "checkpoints/step-1/weights").unlink()
-        write_stamp(folder, Artifacts(url).put(files, "calc", RUN, None))
+        Artifacts(url).put(files, folder, RUN)
     assert files_of(Artifacts(url).get_below(tmp_path / "there")) == before
     assert not list(folder.glob(".writing-*"))
 
@@ -126,6 +124,28 @@ def test_a_writer_that_is_stopped_at_any_file_leaves_the_copy_of_before(
             put(url, folder)
         monkeypatch.undo()
         assert files_of(Artifacts(url).get_below(tmp_path / f"there-{stop_at}")) == before
+    put(url, folder)
+    assert files_of(Artifacts(url).get_below(tmp_path / "there")) == files_of(folder)
+
+
+def test_a_writer_that_is_stopped_after_the_list_has_not_been_overtaken(
+    folder: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(url, folder)
+
+    def written_then_killed(self: Artifacts, listing: Any) -> None:
+        whole(self, listing)
+        raise OSError("killed")
+
+    name = "_write_list"
+    whole = getattr(Artifacts, name)
+    for content in ("a", "b"):
+        (folder / "new").write_text(content)
+        monkeypatch.setattr(Artifacts, name, written_then_killed)
+        with pytest.raises(OSError, match="killed"):
+            put(url, folder)
+        monkeypatch.undo()
+        assert Artifacts(url).get_below(folder.parent) == folder  # it is up to date, and stays
     put(url, folder)
     assert files_of(Artifacts(url).get_below(tmp_path / "there")) == files_of(folder)
 

@@ -1,5 +1,7 @@
 """A run by its store: which of several runs is meant, and where its folder is."""
 
+import logging
+import shlex
 import shutil
 import socket
 from pathlib import Path
@@ -12,7 +14,8 @@ from leyden.core.errors import RunError
 from leyden.core.store.open import open_store
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.sharing.artifacts import Artifacts, url_of_run, write_stamp
+from leyden.core.trainer.run_folder.sharing.artifact_sync import check_continuing
+from leyden.core.trainer.run_folder.sharing.artifacts import Artifacts, url_of_run
 from leyden.core.trainer.run_folder.sharing.shared_runs import place_of_run, split_address
 from leyden.core.trainer.run_folder.sharing.snapshot import snapshot
 
@@ -92,12 +95,95 @@ async def test_a_folder_comes_from_its_artifacts(tmp_path: Path, store: str) -> 
     assert url is not None
     await recorded(store, folder, artifacts=url)
     with snapshot(folder.path) as files:
-        write_stamp(folder.path, Artifacts(url).put(files, "calc", folder.run_id("calc"), None))
+        Artifacts(url).put(files, folder.path, folder.run_id("calc"))
     tasks = folder.tasks()
     shutil.rmtree(folder.path)
     opened, config = await in_thread(tmp_path / "runs", f"{store}#calc")
     assert opened.path == tmp_path / "runs/calc" and opened.tasks() == tasks and config.store == store
     assert (await in_thread(tmp_path / "more", f"file://{url}"))[0].tasks() == tasks  # the copy alone names a run, too
+
+
+class Copied:
+    """A run with a copy at its artifacts. Its second machine has the folder `there`, its first one `folder`."""
+
+    def __init__(self, tmp_path: Path, store: str) -> None:
+        self.folder = made(tmp_path / "runs", store)
+        self.run_id, self.artifacts = self.folder.run_id("calc"), str(tmp_path / "the copies")
+        self.url = url_of_run(self.artifacts, self.run_id) or ""
+        self.there = tmp_path / "there"
+        self.copy(self.folder.path)
+
+    def copy(self, folder: Path) -> None:
+        with snapshot(folder) as files:
+            Artifacts(self.url).put(files, folder, self.run_id)
+
+    def continue_there(self) -> RunFolder:
+        """Take a step on the other machine."""
+        other = RunFolder(Artifacts(self.url).get_below(self.there))
+        other.append_metrics({"step": 1})
+        self.copy(other.path)
+        return other
+
+
+@pytest.mark.parametrize("trained_at", ["there", "runs"])
+async def test_a_folder_that_another_machine_has_overtaken_is_renamed_and_the_newer_one_copied(
+    tmp_path: Path, store: str, trained_at: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Copied(tmp_path, store)
+    run.continue_there()
+    await recorded(store, RunFolder(tmp_path / trained_at / "calc"), artifacts=run.url)
+    shutil.rmtree(run.there)
+    with caplog.at_level(logging.WARNING):
+        opened, _ = await in_thread(tmp_path / "runs", f"{store}#calc")
+    assert opened.path == run.folder.path and [line["step"] for line in opened.metrics()] == [1]
+    assert RunFolder(tmp_path / "runs/calc.older-1").metrics() == []
+    assert "its older folder here is now" in caplog.text
+    again, _ = await in_thread(tmp_path / "runs", f"{store}#calc")
+    assert again.path == opened.path and not (tmp_path / "runs/calc.older-2").exists()
+    check_continuing(opened, run.artifacts)  # the run can go on here
+
+
+async def test_of_two_folders_on_this_machine_the_one_that_was_trained_last_is_used(tmp_path: Path, store: str) -> None:
+    run = Copied(tmp_path, store)
+    other = run.continue_there()
+    await recorded(store, other, artifacts=run.url)
+    other.append_metrics({"step": 2})  # not copied yet
+    opened, _ = await in_thread(tmp_path / "runs", f"{store}#calc")
+    assert opened.path == other.path and not (tmp_path / "runs/calc.older-1").exists()
+
+
+async def test_an_older_folder_that_a_process_trains_stays(tmp_path: Path, store: str) -> None:
+    run = Copied(tmp_path, store)
+    await recorded(store, run.continue_there(), artifacts=run.url)
+    shutil.rmtree(run.there)
+    with run.folder.locked():
+        opened, _ = await in_thread(tmp_path / "runs", f"{store}#calc")
+        assert opened.path == run.folder.path and opened.metrics() == []
+        with pytest.raises(RunError, match=r"a process still trains the older folder .*: stop it first"):
+            Artifacts(run.url).get_below(tmp_path / "runs")
+
+
+async def test_without_its_artifacts_a_folder_is_used_with_a_warning(
+    tmp_path: Path, store: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Copied(tmp_path, store)
+    await recorded(store, run.folder, artifacts=run.url)
+    (Path(run.url) / "run.json").write_text("{")
+    with caplog.at_level(logging.WARNING):
+        opened, _ = await in_thread(tmp_path / "runs", f"{store}#calc")
+    assert opened.path == run.folder.path
+    assert "another machine may have continued the run since: the artifacts at" in caplog.text
+
+
+async def test_the_command_that_a_refusal_names_continues_the_run(tmp_path: Path, store: str) -> None:
+    run = Copied(tmp_path, store)
+    run.continue_there()
+    with pytest.raises(RunError, match="another machine has continued the run since") as raised:
+        check_continuing(run.folder, run.artifacts)
+    *_, named = shlex.split(str(raised.value))
+    opened, _ = await in_thread(tmp_path / "runs", named)
+    assert opened.path == run.folder.path and [line["step"] for line in opened.metrics()] == [1]
+    check_continuing(opened, run.artifacts)
 
 
 async def test_a_store_without_runs_or_of_an_older_version_says_so(tmp_path: Path, store: str) -> None:

@@ -37,7 +37,6 @@ from leyden.core.trainer.rollouts.retokenise import CannotRetokenise, retokenise
 from leyden.core.trainer.rollouts.selection import make_selector
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import StoredResult
-from leyden.core.trainer.run_folder.sharing.shared_runs import is_address
 from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation, file_of
 from leyden.core.trajectory.assemble import assemble
 from leyden.core.trajectory.calls import is_recorded_call
@@ -73,7 +72,7 @@ def run_of(source: str, runs: Path) -> RunFolder | None:
     `source` is the name, the folder or the address URI#RUN of a run, or the URI of its own store. Raises RunError for a
     run that does not exist.
     """
-    if not is_address(source) or "#" in source:
+    if "://" not in source or "#" in source:
         folder = Path(source)
         return RunFolder(folder) if (folder / "config.yaml").exists() else RunFolder.open(runs, source)[0]
     if not source.startswith("sqlite:"):

@@ -7,13 +7,7 @@ from contextlib import ExitStack
 from leyden.core.errors import RunError
 from leyden.core.masking import mask_text
 from leyden.core.trainer.run_folder.folder import RunFolder
-from leyden.core.trainer.run_folder.sharing.artifacts import (
-    Artifacts,
-    check_stamp,
-    read_stamp,
-    url_of_run,
-    write_stamp,
-)
+from leyden.core.trainer.run_folder.sharing.artifacts import Artifacts, check_stamp, url_of_run
 from leyden.core.trainer.run_folder.sharing.snapshot import SnapshotFile, snapshot
 
 log = logging.getLogger(__name__)
@@ -71,16 +65,14 @@ class ArtifactSync:
                 taken.close()
 
     def _write(self, taken: "_Taken") -> None:
-        path = self._folder.path
-        stamp = self._artifacts.put(taken.files, path.name, self._run_id, read_stamp(path))
-        write_stamp(path, stamp)
+        self._artifacts.put(taken.files, self._folder.path, self._run_id)
 
 
 def check_continuing(folder: RunFolder, artifacts: str | None) -> None:
     """Raise RunError if another machine has continued the run since, or if its artifacts cannot be read."""
     run_id = folder.known_run_id()
     if run_id is not None and (url := url_of_run(artifacts, run_id)) is not None:
-        check_stamp(url, Artifacts(url).listing(), run_id, read_stamp(folder.path))
+        check_stamp(url, Artifacts(url).listing(), run_id, folder.path)
 
 
 class _Taken:

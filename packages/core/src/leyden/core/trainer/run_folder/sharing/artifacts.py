@@ -7,6 +7,7 @@ written after all that it names. A process that is killed while it writes theref
 import hashlib
 import logging
 import os
+import shlex
 import threading
 import time
 from collections.abc import Generator, Mapping
@@ -23,6 +24,7 @@ from leyden.core.errors import RunError, UsageError
 from leyden.core.masking import mask_text
 from leyden.core.policy.checkpoints.atomic import replace_file, whole_folder
 from leyden.core.store.open import SCHEMES
+from leyden.core.trainer.run_folder.run_lock import is_locked
 from leyden.core.trainer.run_folder.sharing.snapshot import PART, STAMP, SnapshotFile
 
 LIST = "run.json"
@@ -61,8 +63,11 @@ class Artifacts:
 
     @staticmethod
     def is_at(uri: str) -> bool:
-        """Whether a URI is a URL of artifacts, by its scheme."""
-        return uri.partition("://")[0] not in SCHEMES
+        """Whether `uri` is a URL of artifacts, by its scheme, or a folder with the artifacts of a run."""
+        scheme, separator, _ = uri.partition("://")
+        if separator:
+            return scheme not in SCHEMES
+        return Path(uri, LIST).is_file() and Path(uri, OBJECTS).is_dir()
 
     def listing(self) -> Listing | None:
         """Return the files of the copy; None if there is none. Raises RunError if it cannot be read."""
@@ -73,8 +78,8 @@ class Artifacts:
         except (OSError, msgspec.MsgspecError) as error:
             raise RunError(f"the artifacts at {mask_text(self.url)} cannot be read: {_line(error)}") from None
 
-    def put(self, files: Mapping[str, SnapshotFile], name: str, run_id: str, stamp: str | None) -> str:
-        """Write what has changed, and return the stamp of the new copy. `stamp` is that of the copy before.
+    def put(self, files: Mapping[str, SnapshotFile], folder: Path, run_id: str) -> None:
+        """Write what has changed of a run's folder, whose state are `files`, and record the copy's stamp there.
 
         Raises RunError if another process has written since, and OSError if the copy cannot be written.
         """
@@ -82,7 +87,7 @@ class Artifacts:
         if self._is("file"):
             Path(self._root).chmod(0o700)  # as the run's folder, it holds prompts, answers and logs
         before = self.listing()
-        check_stamp(self.url, before, run_id, stamp)
+        check_stamp(self.url, before, run_id, folder)
         old = {} if before is None else before.files
         there = {entry.sha256 for entry in old.values()}
         entries: dict[str, Entry] = {}
@@ -96,11 +101,14 @@ class Artifacts:
                 self._write(entry.sha256, file)
                 there.add(entry.sha256)
         if before is not None and entries == old:
-            return before.stamp
-        listing = Listing(run_id=run_id, name=name, stamp=uuid4().hex, time=time.time(), files=entries)
+            _write_stamps(folder, before.stamp)
+            return
+        listing = Listing(run_id=run_id, name=folder.name, stamp=uuid4().hex, time=time.time(), files=entries)
+        # both: if the process is killed before it knows that the list was written, its folder is still up to date
+        _write_stamps(folder, *([] if before is None else [before.stamp]), listing.stamp)
         self._write_list(listing)
+        _write_stamps(folder, listing.stamp)
         self._remove(there - {entry.sha256 for entry in entries.values()})
-        return listing.stamp
 
     def _object(self, sha256: str) -> str:
         return f"{self._root}/{OBJECTS}/{sha256[:2]}/{sha256}"
@@ -146,7 +154,8 @@ class Artifacts:
         """Write the copy as a run's folder below `runs`, and return it.
 
         A folder of the same run stays, if no other machine has continued the run since. Otherwise it is renamed. Raises
-        RunError if there is no copy, if it is damaged, or if another run has the folder's name.
+        RunError if there is no copy, if it is damaged, if another run has the folder's name, or if a process trains the
+        older folder.
         """
         listing = self.listing()
         if listing is None:
@@ -159,8 +168,13 @@ class Artifacts:
                     f"{target} is another run than {listing.run_id}, which is at {mask_text(self.url)}: give another "
                     "--runs"
                 )
-            if read_stamp(target) == listing.stamp:
+            if is_current(target, listing):
                 return target
+            if is_locked(target):
+                raise RunError(
+                    f"run {target.name!r} was continued on another machine, and a process still trains the older "
+                    f"folder {target}: stop it first"
+                )
             aside = _free(target)
             target.rename(aside)
             log.warning("run %s was continued on another machine; its older folder here is now %s", target.name, aside)
@@ -168,7 +182,7 @@ class Artifacts:
             with whole_folder(target, private=True) as pending:
                 for path, entry in listing.files.items():
                     self._get(entry, _inside(pending, path))
-                write_stamp(pending, listing.stamp)
+                _write_stamps(pending, listing.stamp)
         except OSError as error:
             raise RunError(f"the artifacts at {mask_text(self.url)} cannot be copied: {_line(error)}") from None
         return target
@@ -185,28 +199,29 @@ class Artifacts:
         os.utime(target, ns=(entry.modified, entry.modified))
 
 
-def check_stamp(url: str, listing: Listing | None, run_id: str, stamp: str | None) -> None:
-    """Raise RunError unless the copy is that of the run, and the one that this machine has written or read last."""
+def check_stamp(url: str, listing: Listing | None, run_id: str, folder: Path) -> None:
+    """Raise RunError unless the copy is that of the run, and the one that `folder` was written to or read from last."""
     if listing is None:
         return
     where = mask_text(url)
     if listing.run_id != run_id:
         raise RunError(f"{where} has the artifacts of another run, {listing.run_id}")
-    if listing.stamp != stamp:
+    if not is_current(folder, listing):
         raise RunError(
-            f"another machine has continued the run since: continue it from there with leyden train --resume {where}"
+            "another machine has continued the run since: continue it from there with leyden train --resume "
+            f"{shlex.quote(where)}"
         )
 
 
-def read_stamp(folder: Path) -> str | None:
-    """Return the stamp of the copy that a folder's state was last written to or read from; None without any."""
+def is_current(folder: Path, listing: Listing) -> bool:
+    """Whether a copy is the one that a run's folder was written to or read from last, so that it has nothing newer."""
     file = folder / STAMP
-    return file.read_text(encoding="utf-8").strip() if file.exists() else None
+    return file.exists() and listing.stamp in file.read_text(encoding="utf-8").split()
 
 
-def write_stamp(folder: Path, stamp: str) -> None:
-    """Record the stamp of the copy that has the state of a folder."""
-    replace_file(folder / STAMP, f"{stamp}\n".encode())
+def _write_stamps(folder: Path, *stamps: str) -> None:
+    """Record the stamps of copies that have the state of a folder."""
+    replace_file(folder / STAMP, "".join(f"{stamp}\n" for stamp in stamps).encode())
 
 
 def _free(path: Path) -> Path:

@@ -1,21 +1,24 @@
 """Runs of a store, named as URI#RUN: finds the folder of such a run, on this machine or at its artifacts."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from leyden.core.data.run import Run
-from leyden.core.errors import RunError
+from leyden.core.errors import RunError, UsageError
 from leyden.core.masking import mask_text
-from leyden.core.trainer.run_folder.sharing.artifacts import Artifacts
+from leyden.core.trainer.run_folder.run_lock import is_locked
+from leyden.core.trainer.run_folder.sharing.artifacts import Artifacts, is_current
 from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation, remember_store, settled_uri
 
 FOLDER, HOST, ARTIFACTS = "folder", "host", "artifacts"
 """Keys of a run's metadata in its store: path of its folder, name of that machine, and URL of its artifacts."""
 SHOWN = 5
 """Number of runs that an error names."""
+log = logging.getLogger(__name__)
 
 
 def place_of_run(folder: Path, artifacts: str | None) -> dict[str, Any]:
@@ -24,8 +27,8 @@ def place_of_run(folder: Path, artifacts: str | None) -> dict[str, Any]:
 
 
 def is_address(name: str) -> bool:
-    """Whether `name` is a URI, and not the name or the folder of a run."""
-    return "://" in name
+    """Whether `name` is a URI, or a folder with the artifacts of a run, and not the name or the folder of a run."""
+    return "://" in name or Artifacts.is_at(name)
 
 
 def split_address(name: str) -> tuple[str, str]:
@@ -35,21 +38,23 @@ def split_address(name: str) -> tuple[str, str]:
 
 
 def folder_of(name: str, runs: Path) -> Path:
-    """Return the folder of the run `URI#RUN`; without its folder on this machine, get it from its artifacts.
+    """Return the folder of the run `URI#RUN`, from its artifacts if these are newer than its folder on this machine.
 
-    `URI` alone names the only run of a store. A folder from artifacts is written below `runs`. The path is absolute.
-    Raises RunError where there is no such run, or where its folder is on another machine.
+    `URI` alone names the only run of a store, and the URL or folder of a run's artifacts that run. A folder from
+    artifacts is written below `runs`. The path is absolute. Raises RunError where there is no such run, or where its
+    folder is on another machine.
     """
     runs = runs.resolve()
+    if Artifacts.is_at(name):
+        return Artifacts(name).get_below(runs)
     uri, wanted = split_address(name)
-    if Artifacts.is_at(uri):
-        return Artifacts(uri).get_below(runs)
     record = asyncio.run(_read(uri, wanted))
     remember_store(uri)
-    found = folder_on_this_machine(record, runs)
-    if found is not None:
-        return found
-    if (url := record.metadata.get(ARTIFACTS)) is not None:
+    url: str | None = record.metadata.get(ARTIFACTS)
+    found = folders_on_this_machine(record, runs)
+    if found:
+        return found[0] if url is None else _newest(found, url, record.run_id, runs)
+    if url is not None:
         return Artifacts(url).get_below(runs)
     where, host = record.metadata.get(FOLDER), record.metadata.get(HOST)
     if where is None:
@@ -58,6 +63,27 @@ def folder_of(name: str, runs: Path) -> Path:
         f"the folder of run {record.name!r} is {where} on {host}, and not on this machine: copy it into {runs}, or "
         "train with --artifacts, which other machines can read"
     )
+
+
+def _newest(found: Sequence[Path], url: str, run_id: str, runs: Path) -> Path:
+    """Return a folder of this machine that has all that the artifacts have, or get them.
+
+    A folder that a process trains is returned as it is. So is the first one, with a warning, if the artifacts cannot be
+    read.
+    """
+    for folder in found:
+        if is_locked(folder):
+            return folder
+    try:
+        artifacts = Artifacts(url)
+        listing = artifacts.listing()
+    except (RunError, UsageError) as error:
+        log.warning("%s is used, and another machine may have continued the run since: %s", found[0], error)
+        return found[0]
+    if listing is None or listing.run_id != run_id:
+        return found[0]
+    current = next((folder for folder in found if is_current(folder, listing)), None)
+    return artifacts.get_below(runs) if current is None else current
 
 
 async def _read(uri: str, wanted: str) -> Run:
@@ -88,11 +114,18 @@ def _listed(runs: Sequence[Run]) -> str:
     return ", ".join(run.run_id for run in runs[:SHOWN]) + more
 
 
-def folder_on_this_machine(record: Run, runs: Path | None = None) -> Path | None:
-    """Return the folder of a run, if it is here: below `runs`, or where it was trained last."""
+def folder_on_this_machine(record: Run) -> Path | None:
+    """Return the folder of a run where it was trained last, if that is on this machine."""
+    return next(iter(folders_on_this_machine(record)), None)
+
+
+def folders_on_this_machine(record: Run, runs: Path | None = None) -> list[Path]:
+    """Return the folders of a run on this machine: below `runs`, and where it was trained last."""
     known = record.metadata.get(FOLDER)
-    for path in (*([] if runs is None else [runs / record.name]), *([] if known is None else [Path(known)])):
-        file = path / "run_id"
-        if file.is_file() and file.read_text().strip() == record.run_id:
-            return path
-    return None
+    places = [*([] if runs is None else [runs / record.name]), *([] if known is None else [Path(known)])]
+    return [path for path in dict.fromkeys(places) if _run_id_in(path) == record.run_id]
+
+
+def _run_id_in(folder: Path) -> str | None:
+    file = folder / "run_id"
+    return file.read_text().strip() if file.is_file() else None

@@ -13,7 +13,10 @@ from leyden.core.policy.checkpoints.atomic import PENDING
 PART = 1 << 20
 """Bytes that are read at once."""
 STAMP = "artifacts_stamp"
-"""File with the stamp of the artifacts that this folder was written to, or read from, last."""
+"""File with the stamp of the artifacts that this folder was written to, or read from, last.
+
+While artifacts are written, and after a process that was killed then, it has the stamps of before and after.
+"""
 LOCAL = ("store.db", "store.db-wal", "store.db-shm", "run.lock", STAMP)
 """Files of a run's folder that belong to one machine."""
 
