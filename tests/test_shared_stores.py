@@ -264,6 +264,22 @@ def test_a_live_agent_learns_in_a_store_object_of_its_own_process(tmp_path: Path
     assert len(queues) == 1 and set(runs.values()) == {"succeeded"}
 
 
+@pytest.mark.integration
+def test_an_agent_of_other_processes_learns_in_a_store_object_of_this_one(tmp_path: Path) -> None:
+    (tmp_path / "own_agent.py").write_text(
+        "def agent(task):\n    return task\n\ndef score(task, result):\n    return 1.0\n"
+    )
+    store = MemoryStore()
+    trainer = agl.Trainer(
+        policy="examples/calculator_langgraph/policy", steps=0, store=store, runs=tmp_path, name="calc", quiet=True
+    )
+    agent = f"{tmp_path}/own_agent.py"
+    report = trainer.fit(f"{agent}:agent", ["1 + 1"], val_dataset=["1 + 1"], reward=f"{agent}:score")
+    assert report.steps == 0
+    queues, runs = asyncio.run(_of(store))
+    assert len(queues) == 1 and set(runs.values()) == {"succeeded"}
+
+
 async def _of(store: Any) -> tuple[dict[str, int], dict[str, str]]:
     queues: dict[str, int] = {}
     for rollout in await store.query_rollouts():

@@ -13,6 +13,7 @@ from leyden.core.trainer.agents.placement import RunnerPlacement
 from leyden.core.trainer.config import EvaluationSet, RunConfig
 from leyden.core.trainer.launch import ResumeChanges, changed, check_needed, resume
 from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.trainer import Trainer
 
 LIMIT = "config.data.max_prompt_length"
 
@@ -129,6 +130,43 @@ def test_fewer_steps_than_a_run_has_taken_are_refused(tmp_path: Path) -> None:
     folder.append_metrics({"step": 40})
     with pytest.raises(UsageError, match="run 'r' has already taken 40 steps; give --steps above 40 to go on"):
         resume(tmp_path, "r", lambda _, config: pytest.fail(f"a session begins: {config}"), ResumeChanges(steps=2))
+
+
+@pytest.mark.parametrize("kind", ["policy", "frozen"])
+def test_a_run_whose_policy_is_not_here_says_which_folder_its_paths_count_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    given: dict[str, Any] = {"policy": "./policy"} if kind == "policy" else {"policy": "p", "frozen": {"f": "./policy"}}
+    folder = RunFolder.create(tmp_path / "runs", RunConfig(name="r", agent="a.py:agent", **given), [{"q": "?"}], {})
+    monkeypatch.chdir(tmp_path)
+    message = (
+        rf"there is no policy folder \./policy, counted from the current folder {tmp_path}: the run began with this "
+        "path. Start the command in the folder where its agent, reward and initial policy are, or copy them here"
+    )
+    with pytest.raises(UsageError, match=message):
+        resume(tmp_path / "runs", "r", lambda _, config: pytest.fail(f"a session begins: {config}"))
+    assert folder.session_error() is None
+
+
+def test_a_run_of_a_python_object_is_resumed_only_with_an_object(tmp_path: Path) -> None:
+    config = RunConfig(name="py1", policy="p", agent="<builtins.function>")
+    folder = RunFolder.create(tmp_path, config, [{"question": "?"}], {})
+    message = (
+        r"the agent of run 'py1' is a Python object, builtins\.function, which this command does not have: continue "
+        r"the run in its own program with trainer\.resume\(agent, 'py1'\)"
+    )
+    with pytest.raises(UsageError, match=message):
+        resume(tmp_path, str(folder.path), lambda _, config: pytest.fail(f"a session begins: {config}"))
+    with pytest.raises(UsageError, match=message):
+        Trainer(runs=tmp_path, quiet=True).resume("agent.py:agent", "py1")
+    assert folder.session_error() is None
+    begun: list[str] = []
+
+    def beginning(_: RunFolder, config: RunConfig) -> Any:
+        begun.append(config.name)
+
+    resume(tmp_path, "py1", beginning, has_agent=True)
+    assert begun == ["py1"]
 
 
 def test_without_steps_a_run_needs_held_out_tasks_and_no_algorithm() -> None:

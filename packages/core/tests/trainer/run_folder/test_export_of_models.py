@@ -1,6 +1,7 @@
-"""`leyden models export` of a run that trained adapters: a plain folder for anything, and the adapters alone."""
+"""`leyden models export`: a plain folder for anything, of adapters also alone, with or without the initial policy."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import torch
 import transformers
 
 from leyden.core.cli.main import run
+from leyden.core.data.route import POLICY
 from leyden.core.policy.checkpoints.checkpoint import save_checkpoint
+from leyden.core.policy.checkpoints.export import export_policy
 from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions
@@ -20,6 +23,8 @@ from leyden.core.testing.policies import TinyShape, synthetic_rollouts, tiny_pol
 from leyden.core.testing.tiny_tokenizers import save_tiny_tokenizer
 from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.models import Models, load_version
+from leyden.core.trainer.run_folder.report import KeptVersion, RunReport
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile
 
 LIBRARY: Any = transformers
@@ -38,12 +43,17 @@ def log_probabilities(module: Any) -> list[float]:
 @pytest.fixture(params=[True, False], ids=["tied", "untied"])
 def trained(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[float], list[float]]:
     """A run of two updates of adapters: its folder, and the log-probabilities of its versions 0 and 2."""
+    return trained_run(tmp_path, tied=request.param, lora=LoraOptions(rank=3, alpha=5.0))
+
+
+def trained_run(tmp_path: Path, *, tied: bool, lora: LoraOptions | None) -> tuple[Path, list[float], list[float]]:
+    """Train a run of two updates; it is not finished, and has no policy of its own yet."""
     base = tmp_path / "base"
-    module: Any = tiny_policy(shape=TinyShape(vocab=400, tied=request.param)).module
+    module: Any = tiny_policy(shape=TinyShape(vocab=400, tied=tied)).module
     module.save_pretrained(base)
     save_tiny_tokenizer(base, TEMPLATE)
-    lora = LoraOptions(rank=3, alpha=5.0)
-    settings = {"lora": {"rank": 3, "alpha": 5.0}, "learning_rate": 1e-2}
+    adapters = {} if lora is None else {"lora": {"rank": lora.rank, "alpha": lora.alpha}}
+    settings = {**adapters, "learning_rate": 1e-2}
     config = RunConfig(name="adapted", agent="a", policy=str(base), algorithm_config=settings)
     folder = RunFolder.create(tmp_path / "runs", config, [{"q": 1}], {})
     updater = Updater(PolicyModel.load(base), UpdateConfig(learning_rate=1e-2, lora=lora))
@@ -99,3 +109,48 @@ def test_an_adapter_folder_that_is_there_is_not_written_over(
     assert "merged-adapter already exists; nothing was written" in capfd.readouterr().err
     assert mine.read_text() == "mine"
     assert not (tmp_path / "merged").exists()
+
+
+def finished_elsewhere(tmp_path: Path, kept: int, lora: LoraOptions | None) -> tuple[Path, list[float]]:
+    """A run that has finished, without the policy that it began with, and the log-probabilities of version 2."""
+    folder, _, last = trained_run(tmp_path, tied=True, lora=lora)
+    models = Models.open(folder.parent, "adapted")
+    export_policy(load_version(models, models.find("2"), POLICY), tmp_path / "base", folder / "policy")
+    report = RunReport(name="adapted", seed=0, kept=KeptVersion(version=kept, success=None, why="the last one"))
+    models.folder.write_report(report)
+    shutil.rmtree(tmp_path / "base")
+    return folder, last
+
+
+@pytest.mark.parametrize("which", ["kept", "2"])
+@pytest.mark.parametrize("lora", [None, LoraOptions(rank=3, alpha=5.0)], ids=["weights", "adapters"])
+def test_the_kept_version_is_exported_without_the_initial_policy(
+    tmp_path: Path, which: str, lora: LoraOptions | None
+) -> None:
+    folder, last = finished_elsewhere(tmp_path, 2, lora)
+    out = tmp_path / "out"
+    assert run(["models", "export", "adapted", which, str(out / "two"), "--runs", str(folder.parent)]) == 0
+    exported = LIBRARY.AutoModelForCausalLM.from_pretrained(out / "two")
+    assert log_probabilities(exported) == pytest.approx(last, abs=1e-5)
+    assert LIBRARY.AutoTokenizer.from_pretrained(out / "two").chat_template == TEMPLATE
+    assert {path.name for path in out.iterdir()} == ({"two"} if lora is None else {"two", "two-adapter"})
+
+
+def test_any_version_of_whole_weights_is_exported_without_the_initial_policy(tmp_path: Path) -> None:
+    folder, last = finished_elsewhere(tmp_path, 1, None)  # its policy's weights are not those of version 2
+    assert run(["models", "export", "adapted", "2", str(tmp_path / "two"), "--runs", str(folder.parent)]) == 0
+    exported = LIBRARY.AutoModelForCausalLM.from_pretrained(tmp_path / "two")
+    assert log_probabilities(exported) == pytest.approx(last, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("version", "lora"), [("0", None), ("1", LoraOptions(rank=3, alpha=5.0))], ids=["initial", "adapters"]
+)
+def test_a_version_that_needs_the_initial_policy_says_so(
+    tmp_path: Path, version: str, lora: LoraOptions | None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = finished_elsewhere(tmp_path, 2, lora)
+    out = tmp_path / "out"
+    assert run(["models", "export", "adapted", version, str(out), "--runs", str(folder.parent)]) == 2
+    assert f"there is no policy folder {tmp_path}/base: the run began with this folder" in capfd.readouterr().err
+    assert not out.exists()

@@ -16,7 +16,7 @@ from leyden.core.policy.adjusted_responses import AdjustedResponses
 from leyden.core.policy.image_inputs import ImageInputs
 from leyden.core.policy.lora import Adapters
 from leyden.core.policy.options import LoraOptions, Precision
-from leyden.core.policy.size import check_source
+from leyden.core.policy.source import check_source
 
 
 class PolicyModel:

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from leyden.core.errors import PolicyError, did_you_mean, first_line
+from leyden.core.errors import PolicyError, first_line
 from leyden.core.images.processor import model_class
+from leyden.core.policy.source import check_source
 
 FLOAT = 4
 """Bytes of a float32 number."""
@@ -80,24 +81,6 @@ class PolicySize:
         queries, keys = self.heads * self.head_dim, self.key_value_heads * self.head_dim
         per_block = 5 * self.hidden + 5 * queries + 4 * keys + 4 * self.intermediate
         return FLOAT * tokens * (self.layers * per_block + 4 * self.hidden)
-
-
-def check_source(source: str | Path) -> None:
-    """Raise PolicyError for a path without a policy folder; other names are looked up in the hub.
-
-    A name that is close to that of a policy folder counts as a mistyped path.
-    """
-    folder, text = Path(source), str(source)
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise PolicyError(f"{source} is not a policy folder: it has no config.json")
-        return
-    if folder.exists():
-        raise PolicyError(f"{source} is a file, not a policy folder: give its folder, {folder.parent}")
-    beside = [path.parent.name for path in folder.parent.glob("*/config.json")]
-    close = did_you_mean(folder.name, beside, text.removesuffix("/")[: -len(folder.name)])
-    if close or isinstance(source, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1:
-        raise PolicyError(f"there is no policy folder {source}{close}")
 
 
 @contextmanager

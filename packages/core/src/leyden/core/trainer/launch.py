@@ -21,6 +21,7 @@ from leyden.core.errors import CheckFailed, LeydenError, NothingToLearn, RunErro
 from leyden.core.masking import MASK, mask_own_logs, remember_secret
 from leyden.core.policy.device import check_device
 from leyden.core.policy.repeatable import repeatable
+from leyden.core.policy.source import check_sources_of_run
 from leyden.core.runner.user_code.agent_spec import agent_fields
 from leyden.core.trainer.agents.local import AgentPlan, AgentSide, no_agents, remote_agents, worker_agents
 from leyden.core.trainer.config import RunConfig, check_in_clear, save_config
@@ -145,11 +146,19 @@ class ResumeChanges:
     """URI of the run's store, which must be the one that the run began with: it may add the password."""
 
 
-def resume(runs: Path, name: str, run_session: SessionFunction, changes: ResumeChanges | None = None) -> RunReport:
+def resume(
+    runs: Path,
+    name: str,
+    run_session: SessionFunction,
+    changes: ResumeChanges | None = None,
+    *,
+    has_agent: bool = False,
+) -> RunReport:
     """Resume a run after its last checkpoint and return its report.
 
-    All changes except the number of steps are written to `config.yaml` and stay in effect for later sessions. Raises
-    UsageError for a change that is not allowed, and RunError for a run that cannot be resumed.
+    All changes except the number of steps are written to `config.yaml` and stay in effect for later sessions. With
+    `has_agent`, `run_session` runs an agent that is an object of this process. Raises UsageError for a change that is
+    not allowed or a policy that is not on this machine, and RunError for a run that cannot be resumed.
     """
     changes = changes or ResumeChanges()
     folder, config = RunFolder.open(runs, name)
@@ -166,6 +175,12 @@ def resume(runs: Path, name: str, run_session: SessionFunction, changes: ResumeC
             "or another name"
         )
     check_command(name, config)
+    if not has_agent and isinstance(config.agent, str) and config.agent.startswith("<"):
+        raise UsageError(
+            f"the agent of run {folder.path.name!r} is a Python object, {config.agent[1:-1]}, which this command does "
+            f"not have: continue the run in its own program with trainer.resume(agent, {folder.path.name!r})"
+        )
+    check_sources_of_run([*config.policies.values(), *config.frozen.values()])
     done = max((int(line.get("step", 0)) for line in folder.metrics()), default=0)
     if changes.steps is not None and changes.steps < done:
         raise UsageError(f"run {name!r} has already taken {done} steps; give --steps above {done} to go on")
@@ -185,8 +200,10 @@ def _settled(config: RunConfig) -> RunConfig:
     Raises UsageError for artifacts that cannot be used.
     """
     if config.store is not None:
-        config = msgspec.structs.replace(config, store=settled_uri(config.store))
-        remember_store(config.store or "")
+        uri = settled_uri(config.store)
+        config = msgspec.structs.replace(config, store=uri)
+        if not uri.startswith("<"):  # the address of a store object is known already
+            remember_store(uri)
     if config.artifacts is not None:
         config = msgspec.structs.replace(config, artifacts=settled_url(config.artifacts))
     return config

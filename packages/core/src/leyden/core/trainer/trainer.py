@@ -46,6 +46,7 @@ from leyden.core.trajectory.trace_to_messages import TraceToMessages
 
 if TYPE_CHECKING:
     from leyden.core.runner.attempts.hooks import Hook
+    from leyden.core.runner.user_code.loaded_agent import LoadedAgent
     from leyden.core.store.base import LightningStore
     from leyden.core.trainer.rollouts.recorded import RecordedRollout
 
@@ -223,8 +224,10 @@ class Trainer:
     def resume(self, agent: Any, name: str, reward: RewardFunction | str | None = None) -> RunReport:
         """Resume the run `name` after its last checkpoint and return its report."""
         changes = ResumeChanges(device=self.device, store=self.store if isinstance(self.store, str) else None)
+        is_object = agent is not None and not isinstance(agent, str)
         with self._serving_store() as start_store:
-            return resume(self.runs, name, self._session_function(agent, reward, start_store), changes)
+            session = self._session_function(agent, reward, start_store)
+            return resume(self.runs, name, session, changes, has_agent=is_object)
 
     def check(self, agent: Any, dataset: TaskRows, reward: RewardFunction | str | None = None) -> CheckReport:
         """Check on a few rollouts of `dataset` that `fit` would learn from it, and return the check's report.
@@ -304,15 +307,9 @@ class Trainer:
             return train_here(make_display(quiet=self.quiet), self.initial_resources)
 
         def run_session(folder: RunFolder, config: RunConfig) -> RunReport:
-            from leyden.core.runner.user_code.loaded_agent import LoadedAgent
             from leyden.core.trainer.agents.live import train_with_live_agent
 
-            loaded = LoadedAgent.of(
-                agent, reward, reward_weights=config.reward_weights, input=self.input, hooks=self.hooks
-            )
-            loaded.check_tasks(folder.task_examples(config))
-            folder.save_resources(self.initial_resources)
-            shown = "quiet" if self.quiet else "bars"
+            loaded, shown = self._loaded(agent, reward, folder, config), "quiet" if self.quiet else "bars"
             return train_with_live_agent(folder, config, loaded, shown, lambda: self._keys(start_store()))
 
         return run_session
@@ -327,18 +324,24 @@ class Trainer:
             return check_here(make_display(quiet=self.quiet), self.initial_resources)
 
         def run_check(folder: RunFolder, config: RunConfig) -> CheckReport:
-            from leyden.core.runner.user_code.loaded_agent import LoadedAgent
             from leyden.core.trainer.agents.live import check_with_live_agent
 
-            loaded = LoadedAgent.of(
-                agent, reward, reward_weights=config.reward_weights, input=self.input, hooks=self.hooks
-            )
-            loaded.check_tasks(folder.task_examples(config))
-            folder.save_resources(self.initial_resources)
-            shown = "quiet" if self.quiet else "bars"
+            loaded, shown = self._loaded(agent, reward, folder, config), "quiet" if self.quiet else "bars"
             return check_with_live_agent(folder, config, loaded, shown, lambda: self._keys(start_store()))
 
         return run_check
+
+    def _loaded(
+        self, agent: Any, reward: RewardFunction | str | None, folder: RunFolder, config: RunConfig
+    ) -> "LoadedAgent":
+        """A live agent for a run; what it runs with is saved in the run's folder."""
+        from leyden.core.runner.user_code.loaded_agent import LoadedAgent
+
+        weights = config.reward_weights
+        loaded = LoadedAgent.of(agent, reward, reward_weights=weights, input=self.input, hooks=self.hooks)
+        loaded.check_tasks(folder.task_examples(config))
+        folder.save_resources(self.initial_resources)
+        return loaded
 
     def _endpoint(self) -> ModelEndpoint:
         """The endpoint that answers the agents of a run without a policy."""

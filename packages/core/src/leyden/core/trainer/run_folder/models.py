@@ -5,6 +5,7 @@ See `rollback` for changes.
 
 import asyncio
 import difflib
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ import msgspec
 
 from leyden.core.data.rollout import Task
 from leyden.core.errors import RunError
+from leyden.core.policy.checkpoints.atomic import replaced_folder
+from leyden.core.policy.source import check_sources_of_run
 from leyden.core.trainer.config import NAME, RunConfig
 from leyden.core.trainer.run_folder.comparison import PairedComparison, compare
 from leyden.core.trainer.run_folder.folder import RunFolder
@@ -205,6 +208,8 @@ def _check_free(target: Path) -> None:
 def _export(models: Models, version: ModelVersion, target: Path) -> Path:
     from leyden.core.policy.checkpoints.export import adapter_folder
 
+    if _is_only_written(models, version):
+        return _copy_written(models, version, target)
     policies = policies_of(models, version)
     if not models.config.has_names and any(model.adapters is not None for model in policies.values()):
         _check_free(adapter_folder(target))
@@ -212,6 +217,34 @@ def _export(models: Models, version: ModelVersion, target: Path) -> Path:
     if version.resources:
         export_prompts(version.resources, folder / "prompts")
     return folder
+
+
+def _is_only_written(models: Models, version: ModelVersion) -> bool:
+    """Whether a version needs an initial policy that is not on this machine, but the run has written it completely."""
+    policies, needs = models.config.policies, version.version == 0
+    if all(Path(source).is_dir() or not (needs or _lora_of(models.config, name)) for name, source in policies.items()):
+        return False
+    report = models.folder.report()
+    is_kept = report is not None and report.kept is not None and report.kept.version == version.version
+    return is_kept and all((written_policy(models, name) / "config.json").is_file() for name in policies)
+
+
+def _copy_written(models: Models, version: ModelVersion, target: Path) -> Path:
+    """Copy the policy that the run keeps, with the prompts of the version, and its adapters, which are beside it."""
+    from leyden.core.policy.checkpoints.export import adapter_folder
+
+    source = models.folder.policy
+    copies = {source: target}
+    if adapter_folder(source).is_dir():
+        copies[adapter_folder(source)] = adapter_folder(target)
+    for free in copies.values():
+        _check_free(free)
+    for written, free in copies.items():
+        with replaced_folder(free) as pending:
+            shutil.copytree(written, pending, dirs_exist_ok=True)
+    if version.resources:
+        export_prompts(version.resources, target / "prompts")
+    return target
 
 
 def policies_of(models: Models, version: ModelVersion) -> dict[str, "PolicyModel"]:
@@ -222,17 +255,40 @@ def policies_of(models: Models, version: ModelVersion) -> dict[str, "PolicyModel
 def load_version(models: Models, version: ModelVersion, name: str) -> "PolicyModel":
     """Return the policy `name` of a version with its weights, and with its adapters if the run trained some.
 
-    Raises RunError if the weights are not kept, and PolicyError for a source that cannot be loaded.
+    The initial policy is needed for version 0, and for adapters. For other versions, a policy that the run has written
+    does as well. Raises RunError if the weights are not kept, and PolicyError for a source that cannot be loaded.
     """
-    from leyden.core.algorithm.registry import make_algorithm
     from leyden.core.policy.model import PolicyModel
 
     if version.version:
         weights_of(models.file, version)  # raises before the model is loaded, which takes long
     config = models.config
-    algorithm = make_algorithm(config.algorithm, config.algorithm_config)
-    lora: Any = getattr(algorithm.options_of(name), "lora", None) if version.version > 0 else None
-    model = PolicyModel.load(config.policies[name])
+    lora = _lora_of(config, name) if version.version > 0 else None
+    source = config.policies[name]
+    if version.version and lora is None:
+        source = source_of_configuration(models, name)
+    check_sources_of_run([source])
+    model = PolicyModel.load(source)
     if lora is not None:
         model.adapt(lora, config.seed)
     return with_version(model, models.file, version.version, name if config.has_names else None)
+
+
+def source_of_configuration(models: Models, name: str) -> str:
+    """Return a folder or hub name with the policy's configuration and tokenizer; its weights may be of any version."""
+    source = models.config.policies[name]
+    own = written_policy(models, name)
+    return source if Path(source).is_dir() or not (own / "config.json").is_file() else str(own)
+
+
+def written_policy(models: Models, name: str) -> Path:
+    """Return the folder in which the run writes the policy `name` of the version that it keeps."""
+    return models.folder.policy / name if models.config.has_names else models.folder.policy
+
+
+def _lora_of(config: RunConfig, name: str) -> Any:
+    """Return the options of the adapters that the run trains for a policy; None if it trains the weights."""
+    from leyden.core.algorithm.registry import make_algorithm
+
+    algorithm = make_algorithm(config.algorithm, config.algorithm_config)
+    return getattr(algorithm.options_of(name), "lora", None)

@@ -19,8 +19,9 @@ from leyden.core.errors import RunError
 from leyden.core.gateway.call_identity import API_KEY, bearer, private_headers
 from leyden.core.gateway.http.asgi import send_json
 from leyden.core.gateway.refusal import Refusal, openai_error
+from leyden.core.policy.source import check_sources_of_run
 from leyden.core.store.memory import MemoryStore
-from leyden.core.trainer.run_folder.models import Models, load_version
+from leyden.core.trainer.run_folder.models import Models, load_version, source_of_configuration, written_policy
 from leyden.core.trainer.run_folder.versions import ModelVersion
 from leyden.core.trainer.run_folder.weights import weights_of
 from leyden.core.trainer.serving.serving import embedded_policy
@@ -112,13 +113,14 @@ async def _set_when_orphaned(parent: int, stopped: asyncio.Event) -> None:
 async def _served(plan: VersionPlan) -> AsyncGenerator["ServedPolicy"]:
     """Context manager: the version's policy in an embedded engine."""
     models, version = plan.models, plan.version
-    source = models.config.policies[plan.policy]
-    exported = models.folder.policy / (plan.policy if models.config.has_names else "")
+    source, exported = models.config.policies[plan.policy], written_policy(models, plan.policy)
     is_exported = version.version == models.kept and (exported / "config.json").exists()
+    is_loaded = version.version == 0
     if is_exported and not Path(source).exists():  # a folder that was copied from another machine
         source, is_loaded = str(exported), True
-    else:
-        is_loaded = version.version == 0
+    elif not is_loaded:
+        source = source_of_configuration(models, plan.policy)
+    check_sources_of_run([source])
     async with embedded_policy(source, device=plan.device) as policy:
         if not is_loaded:
             model = await asyncio.to_thread(load_version, models, version, plan.policy)

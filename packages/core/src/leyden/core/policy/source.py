@@ -1,0 +1,38 @@
+"""Policy source: the folder or the hub name from which a policy is loaded. Imports neither torch nor transformers."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from leyden.core.errors import PolicyError, did_you_mean
+
+
+def check_source(source: str | Path) -> None:
+    """Raise PolicyError for a path without a policy folder; other names are looked up in the hub.
+
+    A name that is close to that of a policy folder counts as a mistyped path.
+    """
+    folder, text = Path(source), str(source)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise PolicyError(f"{source} is not a policy folder: it has no config.json")
+        return
+    if folder.exists():
+        raise PolicyError(f"{source} is a file, not a policy folder: give its folder, {folder.parent}")
+    beside = [path.parent.name for path in folder.parent.glob("*/config.json")]
+    close = did_you_mean(folder.name, beside, text.removesuffix("/")[: -len(folder.name)])
+    if close or isinstance(source, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1:
+        raise PolicyError(f"there is no policy folder {source}{close}")
+
+
+def check_sources_of_run(sources: Iterable[str]) -> None:
+    """Raise PolicyError, with what to do, unless the policies that an earlier command gave a run are here, too."""
+    for source in sources:
+        try:
+            check_source(source)
+        except PolicyError as error:
+            if Path(source).is_absolute():
+                raise PolicyError(f"{error}: the run began with this folder, and needs it on this machine") from None
+            raise PolicyError(
+                f"{error}, counted from the current folder {Path.cwd()}: the run began with this path. Start the "
+                "command in the folder where its agent, reward and initial policy are, or copy them here"
+            ) from None
