@@ -20,10 +20,13 @@ from leyden.core.errors import UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.testing.factories import span
+from leyden.core.trainer.config import RunConfig
 from leyden.core.trainer.export import table_files
 from leyden.core.trainer.export.export import MANIFEST, TABLES, Exported, export_run
 from leyden.core.trainer.export.rows import COLUMNS, RECORDS
 from leyden.core.trainer.export.table_files import Format
+from leyden.core.trainer.run_folder.folder import RunFolder
+from leyden.core.trainer.run_folder.sharing.shared_runs import place_of_run
 
 CALL: Attributes = {
     semconv.CALL_ID: "call-1",
@@ -175,6 +178,28 @@ async def test_candidates_of_a_search_are_exported_as_the_last_note_describes_th
         *((0, "rs-0", None, 0), (1, "rs-1", 0.75, 1)),
     ]
     assert (rows[1]["parents"], rows[1]["step"], rows[1]["run_id"]) == ([0], 1, "a")
+
+
+@pytest.mark.parametrize("by", ["address", "name"])
+async def test_a_run_of_a_shared_store_is_exported_without_the_records_of_others(tmp_path: Path, by: str) -> None:
+    uri, ids = f"sqlite:///{tmp_path}/shared.db", dict[str, str]()
+    store = await open_store(uri)
+    for name in ("calc", "other"):
+        folder = RunFolder.create(tmp_path / "runs", RunConfig(name=name, policy="p", store=uri), [{"n": 1}], {})
+        run_id = ids[name] = folder.run_id(name)
+        config = {"store": uri, "endpoint": {"url": "http://127.0.0.1:9/v1"}}
+        await store.add_run(Run(run_id=run_id, name=name, config=config, metadata=place_of_run(folder.path, None)))
+        await store.enqueue_rollout(name, queue=run_id)
+        candidate = json.dumps({"number": 0, "texts": {"s": "b"}})
+        await store.add_metrics(run_id, [StepMetrics(step=0, values={"loss": 1.0}, notes={"candidate/0": candidate})])
+        await store.add_policy_versions([PolicyVersion(run_id=run_id, version=0, path="p")])
+    await store.close()
+    source, to = f"{uri}#calc" if by == "address" else "calc", tmp_path / "out"
+    exported = await export_run(source, to, format="jsonl", what=("rollouts", *RECORDS), runs=tmp_path / "runs")
+    assert exported.rows == {"rollouts": 1, "runs": 1, "metrics": 2, "policy_versions": 1, "candidates": 1}
+    assert {row["run_id"] for table in RECORDS for row in lines(to / f"{table}.jsonl")} == {ids["calc"]}
+    everything = await export_run(uri, tmp_path / "all", format="jsonl", what=("rollouts", *RECORDS))
+    assert everything.rows == {"rollouts": 2, "runs": 2, "metrics": 4, "policy_versions": 2, "candidates": 2}
 
 
 @pytest.mark.parametrize("format", ["datasets", "parquet", "jsonl"])

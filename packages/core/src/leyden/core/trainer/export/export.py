@@ -73,12 +73,12 @@ async def export_run(
     target = Path(to)
     making = _folder(target, replace)
     location, run = await asyncio.to_thread(located, source, Path(runs))
-    facts = run_facts_of(run)
+    facts, run_id = run_facts_of(run), location.queue or None
     # The clock stands still: reading a store must not time out attempts that are running in it.
     store = await location.open(clock=lambda: 0.0)
     try:
         remove_unfinished(target.parent)
-        if what is None and await has_candidates(store):
+        if what is None and await has_candidates(store, run_id):
             tables.append("candidates")
         of_rollouts: list[Table] = [table for table in tables if table in TABLES]
         total = await _count(store, source) if of_rollouts else 0
@@ -93,7 +93,7 @@ async def export_run(
                 done += 1
                 if progress is not None:
                     progress(done, max(done, total))
-            await _write_records(store, files)
+            await _write_records(store, files, run_id)
             closing.close()
             rows: dict[Table, int] = {table: file.rows for table, file in files.items()}
             exported = Exported(
@@ -145,10 +145,10 @@ def _write(outcome: RolloutOutcome, files: dict[Table, RowFile]) -> None:
             files[table].write(rows(outcome))
 
 
-async def _write_records(store: LightningStore, files: dict[Table, RowFile]) -> None:
+async def _write_records(store: LightningStore, files: dict[Table, RowFile], run_id: str | None) -> None:
     for table in RECORDS:
         if table in files:
-            async for row in record_rows(store, table):
+            async for row in record_rows(store, table, run_id):
                 files[table].write([row])
 
 

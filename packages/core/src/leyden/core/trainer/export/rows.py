@@ -376,43 +376,46 @@ PAGE = 1000
 """Number of rows per query."""
 
 
-async def record_rows(store: LightningStore, table: Table) -> AsyncGenerator[Row]:
-    """Yield every row of one table of `RECORDS`: runs in the order they were added, metrics by step."""
+async def record_rows(store: LightningStore, table: Table, run_id: str | None = None) -> AsyncGenerator[Row]:
+    """Yield every row of one table of `RECORDS`, of all runs or of one: runs in the order they were added."""
     if table == "policy_versions":
-        async for row in _version_rows(store):
+        async for row in _version_rows(store, run_id):
             yield row
         return
     if table == "candidates":
-        async for row in _candidate_rows(store):
+        async for row in _candidate_rows(store, run_id):
             yield row
         return
-    offset = 0
-    while page := (await store.query_runs(limit=PAGE, offset=offset)).items:
-        for run in page:
-            if table == "runs":
-                yield {**msgspec.structs.asdict(run), "config": _json(run.config), "metadata": _json(run.metadata)}
-            else:
-                async for row in _metrics_rows(store, run):
-                    yield row
-        offset += len(page)
+    async for run in _runs(store, run_id):
+        if table == "runs":
+            yield {**msgspec.structs.asdict(run), "config": _json(run.config), "metadata": _json(run.metadata)}
+        else:
+            async for row in _metrics_rows(store, run):
+                yield row
 
 
-async def has_candidates(store: LightningStore) -> bool:
-    """Whether a run in the store searched for prompts."""
-    async for _ in _candidate_rows(store):
+async def has_candidates(store: LightningStore, run_id: str | None = None) -> bool:
+    """Whether a run in the store, or this one, searched for prompts."""
+    async for _ in _candidate_rows(store, run_id):
         return True
     return False
 
 
-async def _candidate_rows(store: LightningStore) -> AsyncGenerator[Row]:
-    """Yield a row for each candidate of each search for prompts, from the last note about it."""
-    offset = 0
-    while page := (await store.query_runs(limit=PAGE, offset=offset)).items:
+async def _runs(store: LightningStore, run_id: str | None) -> AsyncGenerator[Run]:
+    """Yield the runs of a store, or one of them."""
+    only, offset = None if run_id is None else [run_id], 0
+    while page := (await store.query_runs(run_id_in=only, limit=PAGE, offset=offset)).complete().items:
         for run in page:
-            if run.config.get("endpoint") is not None:  # only runs without a policy search for prompts
-                for row in await _candidates_of(store, run):
-                    yield row
+            yield run
         offset += len(page)
+
+
+async def _candidate_rows(store: LightningStore, run_id: str | None) -> AsyncGenerator[Row]:
+    """Yield a row for each candidate of each search for prompts, from the last note about it."""
+    async for run in _runs(store, run_id):
+        if run.config.get("endpoint") is not None:  # only runs without a policy search for prompts
+            for row in await _candidates_of(store, run):
+                yield row
 
 
 async def _candidates_of(store: LightningStore, run: Run) -> list[Row]:
@@ -463,9 +466,9 @@ async def _metrics_rows(store: LightningStore, run: Run) -> AsyncGenerator[Row]:
         offset += len(page)
 
 
-async def _version_rows(store: LightningStore) -> AsyncGenerator[Row]:
+async def _version_rows(store: LightningStore, run_id: str | None) -> AsyncGenerator[Row]:
     offset = 0
-    while page := (await store.query_policy_versions(limit=PAGE, offset=offset)).items:
+    while page := (await store.query_policy_versions(run_id=run_id, limit=PAGE, offset=offset)).complete().items:
         for version in page:
             fields = msgspec.structs.asdict(version)
             yield {**fields, "metrics": _json(version.metrics), "metadata": _json(version.metadata)}
