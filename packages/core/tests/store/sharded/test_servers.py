@@ -13,7 +13,8 @@ from uuid import uuid4
 import pytest
 
 from leyden.core.data.rollout import AttemptedRollout, EnqueueRollout
-from leyden.core.errors import StoreError
+from leyden.core.data.run import Run
+from leyden.core.errors import StoreError, UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import open_store
 from leyden.core.testing.servers.postgres_server import PostgresServer
@@ -132,3 +133,25 @@ async def test_processes_claim_each_rollout_once(redis: RedisServer, tmp_path: P
     assert Counter(name for names in claimed for name in names) == Counter(rollout.rollout_id for rollout in queued)
     assert (await store.query_rollouts(status_in=["succeeded"], limit=0)).total == 400
     await store.close()
+
+
+@pytest.mark.parametrize("what", ["a run", "a rollout"])
+async def test_stores_that_exist_on_two_servers_are_refused(
+    postgres: PostgresServer, redis: RedisServer, tmp_path: Path, what: str
+) -> None:
+    uris = {"a": postgres.uri_of(postgres.create()), "b": redis.uri(uuid4().hex)}
+    for name, shard in uris.items():
+        store = await open_store(shard)
+        if what == "a run":
+            await store.add_run(Run(run_id=f"run-{name}", name="r"))
+        else:
+            await store.enqueue_rollout(name)
+        await store.close()
+    with pytest.raises(UsageError, match=r"the shards a, b in .* all have rollouts or runs from before") as raised:
+        await open_store(write_list(tmp_path / "shards.yaml", uris))
+    assert "leyden:" not in str(raised.value)
+    for name, shard in uris.items():  # each can be a shard beside empty ones
+        store = await open_store(write_list(tmp_path / f"{name}.yaml", {name: shard} | in_sqlite(f"other-{name}")))
+        await store.enqueue_many_rollouts([EnqueueRollout(input=n) for n in range(8)])
+        await store.close()
+        await (await open_store(f"shard:///{tmp_path}/{name}.yaml")).close()

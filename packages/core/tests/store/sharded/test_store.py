@@ -14,7 +14,7 @@ import pytest
 from leyden.core.data.resources import NamedResources, PromptTemplate
 from leyden.core.data.rollout import AttemptedRollout, EnqueueRollout, RolloutMode
 from leyden.core.data.run import Run
-from leyden.core.errors import StoreError
+from leyden.core.errors import StoreError, UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.memory import MemoryStore
 from leyden.core.store.open import open_store
@@ -247,6 +247,46 @@ async def test_an_existing_store_becomes_the_first_shard(tmp_path: Path) -> None
         assert (await store.update_resources("r", {})).version == 4
     async with opened(f"sqlite:///{tmp_path}/c.db") as (shard,):
         assert [getattr(await shard.get_resources_by_id("r", n), "version", None) for n in (1, 2, 3, 4)] == [1, 2, 3, 4]
+
+
+async def fill(uri: str, what: str) -> None:
+    async with opened(uri) as (store,):
+        if what == "a run":
+            await store.add_run(Run(run_id=f"of-{Path(uri).stem}", name="r"))
+        else:
+            await store.enqueue_rollout(uri)
+
+
+@pytest.mark.parametrize("what", ["a run", "a rollout"])
+async def test_two_stores_that_exist_are_refused_as_shards_of_one_list(tmp_path: Path, what: str) -> None:
+    for name in "ac":
+        await fill(f"sqlite:///{tmp_path}/{name}.db", what)
+    with pytest.raises(UsageError, match=r"the shards a, c in .*shards\.yaml all have rollouts or runs from before"):
+        async with opened(write_list(tmp_path / "shards.yaml", in_sqlite("a", "b", "c"))):
+            pass
+    async with opened(write_list(tmp_path / "shards.yaml", in_sqlite("a", "b"))) as (store,):
+        await store.enqueue_many_rollouts([EnqueueRollout(input=n) for n in range(12)])
+        await store.add_run(Run(run_id="new", name="new"))
+    async with opened(f"shard:///{tmp_path}/shards.yaml") as (store,):  # what they stored as shards is no objection
+        assert "new" in [run.run_id for run in await store.query_runs()]
+
+
+async def test_a_store_that_exists_is_not_added_beside_another_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "shards.yaml"
+    for name in "ac":
+        await fill(f"sqlite:///{tmp_path}/{name}.db", "a rollout")
+    async with opened(write_list(path, in_sqlite("a", "b"))) as (store,):
+        with caplog.at_level(logging.ERROR):
+            write_list(path, in_sqlite("a", "b", "c"), a="draining")
+            assert (await store.query_rollouts()).total == 1
+        assert "the shards a, c in" in caplog.text and "listed before stay in use" in caplog.text
+        counts = (await store.statistics())["shards"]
+        assert {name: found["state"] for name, found in counts.items()} == {"a": "active", "b": "active"}
+        write_list(path, in_sqlite("b", "c"))
+        assert (await store.query_rollouts()).total == 1
+        assert set((await store.statistics())["shards"]) == {"b", "c"}
 
 
 async def test_a_new_run_is_not_split_while_its_shard_is_away(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+FIRST = 10**15
+"""No position on a shard is smaller. Those of a store on its own begin at 1."""
 _APART = 4
 """Distance between the numbers of a block, which leaves room to move them all."""
 

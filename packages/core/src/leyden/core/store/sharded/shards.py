@@ -12,7 +12,9 @@ from leyden.core.errors import StoreClosed, StoreError, UsageError
 from leyden.core.store.common.local import LocalStore
 from leyden.core.store.common.notifier import Notifier
 from leyden.core.store.common.rows import Rows
+from leyden.core.store.common.run_record_rows import RunRow
 from leyden.core.store.query import Query, conditions
+from leyden.core.store.sharded.numbers import FIRST
 from leyden.core.store.sharded.placement import ranked
 from leyden.core.store.sharded.shard import OpenShard, Shard, ShardUnreachable
 from leyden.core.store.sharded.shard_list import ShardList, ShardSpec
@@ -68,9 +70,12 @@ class Shards:
         return Shard(spec, self.listed.uri_of(spec), self._opening, lambda: self.notifier.notify({RETURNED}))
 
     async def open(self) -> None:
-        """Wait until every shard was tried. Raises UsageError where none can be opened."""
+        """Wait until every shard was tried. Raises UsageError where none can be opened, or where they do not match."""
         problems = await asyncio.gather(*(shard.opened(_OPENED_SECONDS) for shard in self._shards))
         if any(not shard.is_down for shard in self._shards):
+            if (objection := await self._objection(self._shards)) is not None:
+                await self.close()
+                raise UsageError(objection)
             return
         await self.close()
         reasons = "; ".join(
@@ -107,16 +112,34 @@ class Shards:
         before = {(shard.name, shard.uri): shard for shard in self._shards}
         shards: list[Shard] = []
         for spec in specs:
-            shard = before.pop((spec.name, self.listed.uri_of(spec)), None) or self._shard(spec)
-            shard.state = spec.state
-            shards.append(shard)
+            shards.append(before.pop((spec.name, self.listed.uri_of(spec)), None) or self._shard(spec))
         await asyncio.gather(*(shard.opened(SOON) for shard in shards))
+        if (objection := await self._objection(shards)) is not None:
+            logger.error("%s; the shards that were listed before stay in use", objection)
+            await asyncio.gather(*(shard.close() for shard in shards if shard not in self._shards))
+            return
+        for shard, spec in zip(shards, specs, strict=True):
+            shard.state = spec.state
         self._shards = shards
         logger.info("%s now lists the shards %s", self.listed.path, ", ".join(map(repr, shards)))
         for shard in before.values():
             self._removed.append(shard)
             await self._report_removed(shard)
         self.notifier.notify({RETURNED})
+
+    async def _objection(self, shards: Sequence[Shard]) -> str | None:
+        """Return why these cannot be shards of one list; None if they can. Shards that cannot be reached are left out.
+
+        Rows that a store numbered before it was a shard have no order with those of another such store.
+        """
+        answers = await self.ask(_has_rows_from_before, seconds=_OPENED_SECONDS, among=shards)
+        names = [shard.name for shard, has_rows in answers.by_shard.items() if has_rows]
+        if len(names) < 2:
+            return None
+        return (
+            f"the shards {', '.join(names)} in {self.listed.path} all have rollouts or runs from before they were "
+            "shards: only one such store can be in a list; leave the others out, or give empty stores in their place"
+        )
 
     async def _report_removed(self, shard: Shard) -> None:
         try:
@@ -173,6 +196,12 @@ class Shards:
             if isinstance(answer, BaseException):
                 raise answer
         return dict(zip(calls, found, strict=True))  # pyright: ignore[reportReturnType] no answer is an error
+
+
+def _has_rows_from_before(rows: Rows) -> bool:
+    """Whether the oldest rollout or run of a store was stored before the store was a shard."""
+    oldest = (rows.select_rollouts(Query(limit=1))[0], rows.select_records(RunRow, Query(limit=1))[0])
+    return any(rows.positions(found)[0] < FIRST for found in oldest if found)
 
 
 def _answers(shards: Sequence[Shard], found: Sequence[Any]) -> Answers[Any]:
