@@ -80,6 +80,15 @@ async def test_of_several_runs_one_must_be_named(tmp_path: Path, store: str) -> 
     assert opened.path == tmp_path / "c/other"
 
 
+async def test_the_runs_beyond_the_first_ones_are_listed_by_another_command(tmp_path: Path, store: str) -> None:
+    opened = await open_store(store)
+    for number in range(7):
+        await opened.add_run(Run(run_id=f"calc-{number}", name="calc", start_time=1.0 + number))
+    await opened.close()
+    with pytest.raises(RunError, match=rf"calc-6, .*calc-2 and 2 older ones, which `leyden show {store}` lists"):
+        await in_thread(tmp_path, store)
+
+
 async def test_a_folder_on_another_machine_is_named_with_what_to_do(tmp_path: Path, store: str) -> None:
     folder = made(tmp_path / "trained", store)
     await recorded(store, folder)

@@ -1,31 +1,68 @@
-"""`leyden show`: a run as a table, or one of its rollouts as a tree."""
+"""`leyden show`: a run as a table, one of its rollouts as a tree, or the runs of a store."""
 
 import asyncio
 import sys
-from typing import Annotated, Any
+import time
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from leyden.core.cli.options import RUNS, JsonOption, RunsOption
 from leyden.core.data.encoding.json_line import json_line
 from leyden.core.trainer.monitoring.display import is_search_step, search_spending
 
+if TYPE_CHECKING:
+    from leyden.core.data.page import Page
+    from leyden.core.data.run import Run
+
 
 def show(
-    run: Annotated[str, typer.Argument(help="Name or folder of a run.")],
+    run: Annotated[str, typer.Argument(help="Name, folder or URI#RUN of a run, or the URI of a store.")],
     rollout: Annotated[str | None, typer.Argument(help="Id of a rollout, or a part of one.")] = None,
     *,
     runs: RunsOption = RUNS,
     json: JsonOption = False,
 ) -> None:
-    """Show RUN's steps and result, or one ROLLOUT of it as a tree of agents, calls, tools and rewards."""
-    from leyden.core.trainer.run_folder.folder import RunFolder
+    """Show RUN's steps and result, or one ROLLOUT of it as a tree of agents, calls, tools and rewards.
 
+    URI, without a run, lists the runs of a store that has several.
+    """
+    from leyden.core.trainer.run_folder.folder import RunFolder
+    from leyden.core.trainer.run_folder.sharing.shared_runs import runs_of_store
+
+    stored = None if rollout is not None else runs_of_store(run)
+    if stored is not None and len(stored) > 1:
+        _show_stored(stored, json=json)
+        return
     folder, config = RunFolder.open(runs, run)
     if rollout is None:
         _show_run(folder, config.experiment, json=json)
     else:
         _show_rollout(folder, rollout, json=json)
+
+
+def _show_stored(stored: "Page[Run]", *, json: bool) -> None:
+    """Print the runs of a store, the newest first, with the state that the store has of each."""
+    for problem in stored.missing:
+        sys.stderr.write(f"runs are missing: {problem}\n")
+    if json:
+        for run in stored:
+            sys.stdout.write(json_line(msgspec.to_builtins(run)))
+        return
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    from leyden.core.trainer.monitoring.as_it_is import as_it_is
+    from leyden.core.trainer.run_folder.sharing.shared_runs import HOST
+
+    table = Table(Column("run", overflow="fold"), "experiment", "state", "started", "last write", "machine")
+    for run in stored:
+        state = "finished" if run.status == "succeeded" else run.status
+        times = (time.strftime("%m-%d %H:%M", time.localtime(at)) for at in (run.start_time, run.update_time))
+        words = (run.run_id, run.experiment or "–", state, *times, str(run.metadata.get(HOST) or "–"))
+        table.add_row(*map(as_it_is, words))
+    Console().print(table)
 
 
 def _show_run(folder: Any, experiment: str | None, *, json: bool) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from leyden.core.data.page import Page
 from leyden.core.data.run import Run
 from leyden.core.errors import RunError, UsageError
 from leyden.core.masking import mask_text
+from leyden.core.store.base import LightningStore
 from leyden.core.trainer.run_folder.run_lock import is_locked
 from leyden.core.trainer.run_folder.sharing.artifacts import Artifacts, is_current
 from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation, remember_store, settled_uri
@@ -86,12 +88,34 @@ def _newest(found: Sequence[Path], url: str, run_id: str, runs: Path) -> Path:
     return artifacts.get_below(runs) if current is None else current
 
 
+def runs_of_store(name: str) -> Page[Run] | None:
+    """Return all runs of the store that `URI` names, the newest first; None if `name` is no store.
+
+    Raises RunError where there is no such store.
+    """
+    if "://" not in name or Artifacts.is_at(name) or split_address(name)[1]:
+        return None
+    return asyncio.run(_all_runs(split_address(name)[0]))
+
+
+async def _all_runs(uri: str) -> Page[Run]:
+    store = await _open(StoreLocation(uri))
+    try:
+        return await store.query_runs(sort_by="start_time", sort_order="desc")
+    finally:
+        await store.close()
+
+
+async def _open(location: StoreLocation) -> LightningStore:
+    if not location.exists:
+        raise RunError(f"there is no store {location}" if location.is_kept else f"{location} keeps no run")
+    return await location.open(clock=lambda: 0.0)
+
+
 async def _read(uri: str, wanted: str) -> Run:
     """Return the record of a run. Raises RunError unless exactly one run of the store has this id or name."""
     location = StoreLocation(uri)
-    if not location.exists:
-        raise RunError(f"there is no store {location}" if location.is_kept else f"{location} keeps no run")
-    store = await location.open(clock=lambda: 0.0)
+    store = await _open(location)
     try:
         if wanted and (run := await store.get_run_by_id(wanted)) is not None:
             return run
@@ -104,14 +128,14 @@ async def _read(uri: str, wanted: str) -> Run:
     if not others:
         raise RunError(f"there is no run in {location}")
     if not runs:
-        raise RunError(f"no run of {location} is called {wanted!r}; runs there: {_listed(others)}")
+        raise RunError(f"no run of {location} is called {wanted!r}; runs there: {_listed(others, location)}")
     what = f"several runs of {location} are called {wanted!r}" if wanted else f"{location} has {len(runs):,} runs"
-    raise RunError(f"{what}; name one as {location}#RUN: {_listed(others)}")
+    raise RunError(f"{what}; name one as {location}#RUN: {_listed(others, location)}")
 
 
-def _listed(runs: Sequence[Run]) -> str:
-    more = "" if len(runs) <= SHOWN else f" and {len(runs) - SHOWN:,} older ones"
-    return ", ".join(run.run_id for run in runs[:SHOWN]) + more
+def _listed(runs: Sequence[Run], location: StoreLocation) -> str:
+    more = f" and {len(runs) - SHOWN:,} older ones, which `leyden show {location}` lists"
+    return ", ".join(run.run_id for run in runs[:SHOWN]) + (more if len(runs) > SHOWN else "")
 
 
 def folder_on_this_machine(record: Run) -> Path | None:
