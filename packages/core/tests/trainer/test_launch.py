@@ -148,6 +148,21 @@ def test_a_run_whose_policy_is_not_here_says_which_folder_its_paths_count_from(
     assert folder.session_error() is None
 
 
+@pytest.mark.parametrize("what", ["agent", "reward", "input"])
+def test_a_run_whose_files_are_not_here_says_which_folder_their_paths_count_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    (tmp_path / "here.py").touch()
+    given = {"agent": "here.py:agent", what: "code/there.py:thing"}
+    folder = RunFolder.create(tmp_path / "runs", RunConfig(name="r", policy="p", **given), [{"q": "?"}], {})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        UsageError, match=rf"code/there\.py does not exist, counted from the current folder {tmp_path}: "
+    ):
+        resume(tmp_path / "runs", "r", lambda _, config: pytest.fail(f"a session begins: {config}"))
+    assert folder.session_error() is None
+
+
 def test_a_run_of_a_python_object_is_resumed_only_with_an_object(tmp_path: Path) -> None:
     config = RunConfig(name="py1", policy="p", agent="<builtins.function>")
     folder = RunFolder.create(tmp_path, config, [{"question": "?"}], {})

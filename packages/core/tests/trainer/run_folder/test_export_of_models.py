@@ -152,5 +152,5 @@ def test_a_version_that_needs_the_initial_policy_says_so(
     folder, _ = finished_elsewhere(tmp_path, 2, lora)
     out = tmp_path / "out"
     assert run(["models", "export", "adapted", version, str(out), "--runs", str(folder.parent)]) == 2
-    assert f"there is no policy folder {tmp_path}/base: the run began with this folder" in capfd.readouterr().err
+    assert f"there is no policy folder {tmp_path}/base: the run began with this path" in capfd.readouterr().err
     assert not out.exists()

@@ -30,9 +30,14 @@ def check_sources_of_run(sources: Iterable[str]) -> None:
         try:
             check_source(source)
         except PolicyError as error:
-            if Path(source).is_absolute():
-                raise PolicyError(f"{error}: the run began with this folder, and needs it on this machine") from None
-            raise PolicyError(
-                f"{error}, counted from the current folder {Path.cwd()}: the run began with this path. Start the "
-                "command in the folder where its agent, reward and initial policy are, or copy them here"
-            ) from None
+            raise PolicyError(f"{error}{elsewhere(source)}") from None
+
+
+def elsewhere(path: str) -> str:
+    """Return the end of a message that a path is missing, with which an earlier command began a run."""
+    if Path(path).is_absolute():
+        return ": the run began with this path, and needs it on this machine"
+    return (
+        f", counted from the current folder {Path.cwd()}: the run began with this path. Start the command in the "
+        "folder where its agent, reward and initial policy are, or copy them here"
+    )

@@ -21,7 +21,7 @@ from leyden.core.errors import CheckFailed, LeydenError, NothingToLearn, RunErro
 from leyden.core.masking import MASK, mask_own_logs, remember_secret
 from leyden.core.policy.device import check_device
 from leyden.core.policy.repeatable import repeatable
-from leyden.core.policy.source import check_sources_of_run
+from leyden.core.policy.source import check_sources_of_run, elsewhere
 from leyden.core.runner.user_code.agent_spec import agent_fields
 from leyden.core.trainer.agents.local import AgentPlan, AgentSide, no_agents, remote_agents, worker_agents
 from leyden.core.trainer.config import RunConfig, check_in_clear, save_config
@@ -158,7 +158,7 @@ def resume(
 
     All changes except the number of steps are written to `config.yaml` and stay in effect for later sessions. With
     `has_agent`, `run_session` runs an agent that is an object of this process. Raises UsageError for a change that is
-    not allowed or a policy that is not on this machine, and RunError for a run that cannot be resumed.
+    not allowed or files that are not on this machine, and RunError for a run that cannot be resumed.
     """
     changes = changes or ResumeChanges()
     folder, config = RunFolder.open(runs, name)
@@ -180,11 +180,13 @@ def resume(
             f"the agent of run {folder.path.name!r} is a Python object, {config.agent[1:-1]}, which this command does "
             f"not have: continue the run in its own program with trainer.resume(agent, {folder.path.name!r})"
         )
-    check_sources_of_run([*config.policies.values(), *config.frozen.values()])
     done = max((int(line.get("step", 0)) for line in folder.metrics()), default=0)
     if changes.steps is not None and changes.steps < done:
         raise UsageError(f"run {name!r} has already taken {done} steps; give --steps above {done} to go on")
     different = changed(config, changes)
+    check_sources_of_run([*config.policies.values(), *config.frozen.values()])
+    if not has_agent:
+        _check_files(config)
     check_machine(different)
     if different != config:
         with folder.locked():
@@ -192,6 +194,15 @@ def resume(
     if changes.steps is not None:
         different = msgspec.structs.replace(different, steps=changes.steps)
     return _recorded(folder, different, run_session)
+
+
+def _check_files(config: RunConfig) -> None:
+    """Raise UsageError unless the Python files of a run's agent are on this machine, where its workers run."""
+    references = (config.agent, config.reward, config.input, *config.hooks)
+    for reference in references if config.runners.where == "local" else ():
+        path = reference.rpartition(":")[0] if isinstance(reference, str) else ""
+        if path.endswith(".py") and not Path(path).exists():
+            raise UsageError(f"{path} does not exist{elsewhere(path)}")
 
 
 def _settled(config: RunConfig) -> RunConfig:
