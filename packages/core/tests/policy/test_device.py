@@ -80,8 +80,8 @@ def test_a_run_of_another_machine_goes_on_with_the_device_that_is_here(tmp_path:
     def run_session(_: RunFolder, given: RunConfig) -> Any:
         begun.append(given.device)
 
-    resume(tmp_path, "r", run_session, ResumeChanges(device="cpu"))
-    resume(tmp_path, "r", run_session)
+    resume(tmp_path, "r", run_session, ResumeChanges(device="cpu"), has_agent=True)
+    resume(tmp_path, "r", run_session, has_agent=True)
     assert begun == ["cpu", "cpu"]
 
 

@@ -36,7 +36,7 @@ def session(folder: RunFolder, end: BaseException | None) -> None:
                 raise end
         return RunReport(name="r", seed=0)
 
-    resume(folder.path.parent, "r", run_session)
+    resume(folder.path.parent, "r", run_session, has_agent=True)
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,10 @@ def check_sources_of_run(sources: Iterable[str]) -> None:
         try:
             check_source(source)
         except PolicyError as error:
-            raise PolicyError(f"{error}{elsewhere(source)}") from None
+            raise PolicyError(f"{error}{where_it_counts_from(source)}") from None
 
 
-def elsewhere(path: str) -> str:
+def where_it_counts_from(path: str) -> str:
     """Return the end of a message that a path is missing, with which an earlier command began a run."""
     if Path(path).is_absolute():
         return ": the run began with this path, and needs it on this machine"

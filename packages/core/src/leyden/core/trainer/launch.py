@@ -21,7 +21,7 @@ from leyden.core.errors import CheckFailed, LeydenError, NothingToLearn, RunErro
 from leyden.core.masking import MASK, mask_own_logs, remember_secret
 from leyden.core.policy.device import check_device
 from leyden.core.policy.repeatable import repeatable
-from leyden.core.policy.source import check_sources_of_run, elsewhere
+from leyden.core.policy.source import check_sources_of_run, where_it_counts_from
 from leyden.core.runner.user_code.agent_spec import agent_fields
 from leyden.core.trainer.agents.local import AgentPlan, AgentSide, no_agents, remote_agents, worker_agents
 from leyden.core.trainer.config import RunConfig, check_in_clear, save_config
@@ -184,10 +184,10 @@ def resume(
     if changes.steps is not None and changes.steps < done:
         raise UsageError(f"run {name!r} has already taken {done} steps; give --steps above {done} to go on")
     different = changed(config, changes)
+    check_machine(different)
     check_sources_of_run([*config.policies.values(), *config.frozen.values()])
     if not has_agent:
         _check_files(config)
-    check_machine(different)
     if different != config:
         with folder.locked():
             save_config(different, folder.config_file)
@@ -202,7 +202,7 @@ def _check_files(config: RunConfig) -> None:
     for reference in references if config.runners.where == "local" else ():
         path = reference.rpartition(":")[0] if isinstance(reference, str) else ""
         if path.endswith(".py") and not Path(path).exists():
-            raise UsageError(f"{path} does not exist{elsewhere(path)}")
+            raise UsageError(f"{path} does not exist{where_it_counts_from(path)}")
 
 
 def _settled(config: RunConfig) -> RunConfig:
