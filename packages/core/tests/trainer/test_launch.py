@@ -153,7 +153,7 @@ def test_a_run_whose_files_are_not_here_says_which_folder_their_paths_count_from
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     (tmp_path / "here.py").touch()
-    given = {"agent": "here.py:agent", what: "code/there.py:thing"}
+    given: dict[str, Any] = {"agent": "here.py:agent", what: "code/there.py:thing"}
     folder = RunFolder.create(tmp_path / "runs", RunConfig(name="r", policy="p", **given), [{"q": "?"}], {})
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
