@@ -152,6 +152,18 @@ def resume(runs: Path, name: str, run_session: SessionFunction, changes: ResumeC
     UsageError for a change that is not allowed, and RunError for a run that cannot be resumed.
     """
     changes = changes or ResumeChanges()
+    folder, different = reopened(runs, name, changes)
+    if changes.steps is not None:
+        different = msgspec.structs.replace(different, steps=changes.steps)
+    return _recorded(folder, different, run_session)
+
+
+def reopened(runs: Path, name: str, changes: ResumeChanges) -> tuple[RunFolder, RunConfig]:
+    """Open a run that is to be resumed, and write all `changes` but the number of steps to its `config.yaml`.
+
+    Raises UsageError for a change that is not allowed, and RunError for a run that cannot be resumed. Nothing is
+    written then.
+    """
     folder, config = RunFolder.open(runs, name)
     prepare_masking(config)
     if changes.store is not None:
@@ -174,9 +186,7 @@ def resume(runs: Path, name: str, run_session: SessionFunction, changes: ResumeC
     if different != config:
         with folder.locked():
             save_config(different, folder.config_file)
-    if changes.steps is not None:
-        different = msgspec.structs.replace(different, steps=changes.steps)
-    return _recorded(folder, different, run_session)
+    return folder, different
 
 
 def _settled(config: RunConfig) -> RunConfig:
