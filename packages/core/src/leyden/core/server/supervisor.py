@@ -141,7 +141,10 @@ class Supervisor:
         config = await asyncio.to_thread(validated, config, tasks)
         name = config.name
         if name in self._records or name in self._changing or not is_free(self.runs / name):
-            raise RunError(f"run {name!r} exists on this server; resume it, or choose another --name")
+            raise RunError(
+                f"run {name!r} exists on this server; resume it, remove it with `leyden runs remove {name}`, or choose "
+                "another --name"
+            )
         order = max((record.order for record in self._records.values()), default=0) + 1
         record = RunRecord(name=name, order=order, submitted=time.time(), budget=budget, port=port)
         self._changing.add(name)

@@ -20,6 +20,7 @@ from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.errors import UsageError
 from leyden.core.policy.device import check_device
 from leyden.core.trainer.agents.placement import RunnerPlacement
+from leyden.core.trainer.argument_types import check_types
 from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name
 from leyden.core.trainer.launch import (
     CheckFunction,
@@ -139,6 +140,9 @@ class Trainer:
         runs: str | Path = "runs",
         quiet: bool = False,
     ) -> None:
+        counts = {"n_runners": n_runners, "n_workers": n_workers, "max_workers": max_workers, "steps": steps}
+        counts |= {"tasks_per_step": tasks_per_step, "group_size": group_size, "seed": seed, "threads": threads}
+        check_types(algorithm, initial_resources, counts)
         self.algorithm = algorithm or LightningRL()
         self.policy = _sources(policy)
         self.n_runners, self.n_workers, self.max_workers = n_runners, n_workers, max_workers
@@ -186,7 +190,9 @@ class Trainer:
         """
         config, tasks, held_out = self._prepared(agent, train_dataset, val_dataset, reward)
         with self._serving_store() as start_store:
-            return begin(self.runs, config, tasks, held_out, self._session_function(agent, reward, start_store))
+            return self._ended(
+                begin(self.runs, config, tasks, held_out, self._session_function(agent, reward, start_store))
+            )
 
     def planned(
         self,
@@ -224,7 +230,18 @@ class Trainer:
         """Resume the run `name` after its last checkpoint and return its report."""
         changes = ResumeChanges(device=self.device, store=self.store if isinstance(self.store, str) else None)
         with self._serving_store() as start_store:
-            return resume(self.runs, name, self._session_function(agent, reward, start_store), changes)
+            return self._ended(resume(self.runs, name, self._session_function(agent, reward, start_store), changes))
+
+    def _ended(self, report: RunReport) -> RunReport:
+        """Give the algorithm the prompts of the kept version, and return the report."""
+        if self.algorithm.trains_prompts:
+            self.algorithm.kept_prompts = {
+                name: msgspec.structs.replace(one, template=report.prompts[name].text)
+                if name in report.prompts
+                else one
+                for name, one in prompts_of(self.initial_resources).items()
+            }
+        return report
 
     def check(self, agent: Any, dataset: TaskRows, reward: RewardFunction | str | None = None) -> CheckReport:
         """Check on a few rollouts of `dataset` that `fit` would learn from it, and return the check's report.
