@@ -11,7 +11,7 @@ from leyden.core.store.base import LightningStore
 from leyden.core.store.text import without_login
 
 _SUPPORTED = (
-    "memory://, sqlite:///relative/path, sqlite:////absolute/path, postgresql://user:password@host:port/database, "
+    "memory://, sqlite:///relative/path, sqlite:////absolute/path, postgresql://host:port/database, "
     "redis://host:port/number, shard:///path/of/the/list and http(s)://host:port"
 )
 SCHEMES = frozenset({"memory", "sqlite", "postgresql", "redis", "rediss", "redis+unix", "shard", "http", "https"})
@@ -109,7 +109,7 @@ async def _open_server(scheme: str, rest: str, waits: Mapping[str, float]) -> Li
     token = unquote(token_in_uri) if token_in_uri else os.environ.get(TOKEN, "")
     remember_secret(token)
     if not token or not token.isascii() or not token.isprintable() or not address:
-        raise UsageError(f"{scheme}://{address} needs its token: set {TOKEN}, or write {scheme}://TOKEN@{address}")
+        raise UsageError(f"{scheme}://{address} needs its token: set {TOKEN}, or put TOKEN@ before the host")
     store = HttpStore(f"{scheme}://{address}", token, **waits)
     try:
         await store.add_many_spans([])  # changes nothing, and every token permits it
