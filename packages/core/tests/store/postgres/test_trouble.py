@@ -114,7 +114,7 @@ def test_an_escaped_login_is_accepted(uri: str) -> None:
 
 
 async def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "leyden.core.store.postgres.store", None)
+    monkeypatch.setitem(sys.modules, "leyden.core.store.postgres.opening", None)
     await refused("postgresql://u:pass@host:1/d", r"pip install 'leyden-core\[postgresql\]'")
 
 

@@ -34,6 +34,7 @@ from leyden.core.trainer.run_folder.sharing.artifacts import settled_url
 from leyden.core.trainer.run_folder.sharing.store_location import (
     StoreLocation,
     check_same_store,
+    checked_uri,
     remember_store,
     settled_uri,
 )
@@ -192,10 +193,10 @@ def reopened(runs: Path, name: str, changes: ResumeChanges) -> tuple[RunFolder, 
 def _settled(config: RunConfig) -> RunConfig:
     """Return `config` with places that do not depend on the working folder.
 
-    Raises UsageError for artifacts that cannot be used.
+    Raises UsageError for artifacts that cannot be used, and for a URI that no store has.
     """
     if config.store is not None:
-        config = msgspec.structs.replace(config, store=settled_uri(config.store))
+        config = msgspec.structs.replace(config, store=checked_uri(config.store))
         remember_store(config.store or "")
     if config.artifacts is not None:
         config = msgspec.structs.replace(config, artifacts=settled_url(config.artifacts))

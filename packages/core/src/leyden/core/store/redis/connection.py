@@ -301,5 +301,6 @@ def connected(address: RedisAddress) -> RedisLink:
     except ResponseError as error:
         raise UsageError(f"{address} refuses: {error}") from error
     except (RedisError, OSError) as error:
-        raise UsageError(f"cannot reach Redis at {address}: {error}") from error
+        tls = "; rediss:// needs a Redis that listens with TLS" if address.text.startswith("rediss:") else ""
+        raise UsageError(f"cannot reach Redis at {address}: {error}{tls}") from error
     return link

@@ -10,7 +10,7 @@ from pathlib import Path
 from leyden.core.errors import RunError, UsageError
 from leyden.core.masking import MASK, PASSWORD_IN_URL, mask_text
 from leyden.core.store.base import LightningStore
-from leyden.core.store.open import open_store
+from leyden.core.store.open import check_uri, open_store
 from leyden.core.store.queue_view import QueueView
 
 VARIABLE = "LEYDEN_STORE"
@@ -69,6 +69,13 @@ def settled_uri(uri: str) -> str:
     if scheme is None or not (path := uri.removeprefix(scheme)) or path.startswith((":", "/")):
         return uri
     return f"{scheme}{Path(path).resolve()}"
+
+
+def checked_uri(uri: str) -> str:
+    """Return what `settled_uri` returns. Raises UsageError for a URI that no store has; an object's name is none."""
+    if not uri.startswith("<"):
+        check_uri(uri)
+    return settled_uri(uri)
 
 
 def shown_uri(uri: str) -> str:
