@@ -93,9 +93,9 @@ def test_a_subclass_has_the_replaced_members_of_its_class() -> None:
         pass
 
     with pytest.raises(ReplacedMember, match=r"^LitAgent.get_trainer of Agent Lightning 0.3 is replaced: give"):
-        Mine().get_trainer()  # pyright: ignore[reportAttributeAccessIssue]
+        Mine().get_trainer()
     with pytest.raises(ReplacedMember, match=r"^OtelTracer.trace_context of Agent Lightning 0.3 is replaced: the gate"):
-        agl.AgentOpsTracer().trace_context()  # pyright: ignore[reportAttributeAccessIssue]
+        agl.AgentOpsTracer().trace_context()
     with pytest.raises(ReplacedName, match=r"^AgentOpsTracer\(agentops_managed=\)"):
         agl.AgentOpsTracer(agentops_managed=True)
 
