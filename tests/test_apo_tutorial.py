@@ -123,6 +123,7 @@ def main() -> None:
     )
     dataset_train, dataset_val = load_train_val_dataset()
     trainer.fit(agent=SELECTOR, train_dataset=dataset_train, val_dataset=dataset_val)
+    print("best prompt:", algo.get_best_prompt().template)
 
 
 if __name__ == "__main__":
@@ -200,7 +201,8 @@ async def test_the_tutorial_runs_with_its_imports_changed(
     (run,) = (tmp_path / "runs").iterdir()
     report = json.loads((run / "report.json").read_text())
     assert (report["steps"], report["success_before"], report["success_after"]) == (2, 0.0, 1.0)
-    assert RULE in (run / "prompts/prompt_template.txt").read_text()
+    best = (run / "prompts/prompt_template.txt").read_text()
+    assert RULE in best and f"best prompt: {best}" in done.stdout
 
     keys = {call["body"]["model"]: call["key"] for call in provider.seen if "response_format" not in call["body"]}
     own = CLIENTS_KEY if client else AGENTS_KEY

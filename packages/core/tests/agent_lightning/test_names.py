@@ -2,12 +2,13 @@
 
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from names_of_agent_lightning import MODULES, REPLACED, root_names
 
 import leyden.core.agent_lightning as agl
-from leyden.core.agent_lightning.replaced import ReplacedName
+from leyden.core.agent_lightning.replaced import MEMBERS, ReplacedMember, ReplacedName
 from leyden.core.errors import UsageError
 
 ROOT = Path(__file__).parents[4]
@@ -63,6 +64,40 @@ def test_a_replaced_name_is_an_error_of_the_user_and_of_the_import() -> None:
     with pytest.raises(ImportError, match="leyden gateway"):
         exec("from leyden.core.agent_lightning import LLMProxy")
     assert issubclass(ReplacedName, UsageError)
+
+
+MADE: dict[str, Any] = {
+    "OtelTracer": agl.OtelTracer,
+    "LitAgentRunner": agl.LitAgentRunner,
+    "LitAgent": agl.LitAgent,
+    "Algorithm": agl.Algorithm,
+    "Trainer": agl.Trainer,
+    "TracerTraceToTriplet": agl.TracerTraceToTriplet,
+    "LightningStoreServer": lambda: agl.LightningStoreServer(agl.InMemoryLightningStore()),
+}
+
+
+@pytest.mark.parametrize(("kind", "member"), [(kind, name) for kind, names in MEMBERS.items() for name in names])
+def test_a_member_of_a_class_names_what_replaces_it(kind: str, member: str) -> None:
+    made = MADE[kind]()
+    assert not hasattr(made, member)
+    with pytest.raises(ReplacedMember, match=f"^{kind}.{member} of Agent Lightning 0.3 is replaced: ") as raised:
+        getattr(made, member)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(AttributeError, match="has no attribute 'lightening'"):
+        made.lightening  # noqa: B018
+
+
+def test_a_subclass_has_the_replaced_members_of_its_class() -> None:
+    class Mine(agl.LitAgent[str]):
+        pass
+
+    with pytest.raises(ReplacedMember, match=r"^LitAgent.get_trainer of Agent Lightning 0.3 is replaced: give"):
+        Mine().get_trainer()
+    with pytest.raises(ReplacedMember, match=r"^OtelTracer.trace_context of Agent Lightning 0.3 is replaced: the gate"):
+        agl.AgentOpsTracer().trace_context()
+    with pytest.raises(ReplacedName, match=r"^AgentOpsTracer\(agentops_managed=\)"):
+        agl.AgentOpsTracer(agentops_managed=True)
 
 
 def test_the_page_of_the_migration_has_every_name() -> None:

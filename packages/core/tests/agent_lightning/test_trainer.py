@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 import leyden.core.agent_lightning as agl
@@ -14,6 +15,7 @@ from leyden.core.agent_lightning.trainer import REPLACED
 from leyden.core.data import semconv
 from leyden.core.errors import UsageError
 from leyden.core.testing.servers.chat_endpoint import ChatEndpoint, chat_endpoint
+from leyden.core.trainer.trainer import Trainer
 
 POLICY = Path(__file__).parents[4] / "examples/calculator_langgraph/policy"
 PROMPTS = ["Answer: {question}", "Answer in one word: {question}"]
@@ -412,3 +414,40 @@ def test_the_log_of_a_program_is_shown_with_that_of_leyden(capsys: pytest.Captur
             own.removeHandler(handler)
         own.setLevel(logging.NOTSET)
         own.propagate = True
+
+
+class Own:
+    """Not an algorithm."""
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            {"algorithm": agl.Baseline},
+            "algorithm= was given the class Baseline: give an object, such as Baseline()",
+        ),
+        ({"algorithm": agl.APO}, "algorithm= was given the class APO: give an object"),
+        ({"algorithm": Own()}, "algorithm= takes an algorithm, such as LightningRL(), not <"),
+        ({"initial_resources": [1]}, "initial_resources= takes resources by name"),
+        ({"n_runners": "4"}, "n_runners= takes a whole number, not '4'"),
+        ({"n_workers": 2.5}, "n_runners= takes a whole number, not 2.5"),
+        ({"steps": "9"}, "steps= takes a whole number, not '9'"),
+        ({"group_size": True}, "group_size= takes a whole number, not True"),
+    ],
+)
+@pytest.mark.parametrize("kind", [agl.Trainer, Trainer])
+def test_arguments_of_another_type_are_refused_in_one_line(kind: Any, given: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        kind(**given)
+    found = str(raised.value).replace("n_workers=", "n_runners=")  # the older name, in Leyden's own Trainer another one
+    assert says in found and "\n" not in found
+
+
+def test_numbers_of_other_libraries_are_whole_numbers() -> None:
+    assert Trainer(n_runners=cast("Any", np.int64(4)), steps=cast("Any", np.int32(3))).n_runners == 4
+
+
+def test_a_search_has_no_best_prompt_before_it_ran() -> None:
+    with pytest.raises(UsageError, match=r"there is no best prompt yet: Trainer\.fit finds it"):
+        agl.APO().get_best_prompt()

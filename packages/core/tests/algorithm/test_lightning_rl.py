@@ -87,6 +87,20 @@ async def test_too_many_batches_without_a_lesson_end_the_run() -> None:
         await LightningRL(config).run(context)
 
 
+async def test_the_end_after_empty_batches_has_the_reasons_of_rollouts_and_calls() -> None:
+    """A rollout with a reward of which no call was recorded or selected must not look like one without a reward."""
+    unselected = replace(trajectory(1.0, []), rollout_id="a", untrained={"s1": "not selected", "s2": "not selected"})
+    without_call = replace(trajectory(0.0, []), rollout_id="b")
+    group = TrajectoryGroup(task_id="0", trajectories=(unselected, without_call))
+    context = ScriptedContext(tiny_policy(shape=TINY), iter([[group]]), steps=1)
+    with pytest.raises(NothingToLearn) as raised:
+        await LightningRL(LightningRLConfig(learning_rate=1e-3, max_empty_batches=1)).run(context)
+    assert str(raised.value).endswith(
+        "reasons in the last one: 1 × fewer than two rewards; rollouts: 1 × no call left, 1 × no call; "
+        "calls: 2 × not selected"
+    )
+
+
 async def test_batches_whose_rollouts_all_fail_end_the_run_with_what_they_failed_with() -> None:
     raised = Failure(kind="agent", type="LookupError", message="no luck")
     failed = [replace(trajectory(None, []), failure=raised, succeeded=False) for _ in range(4)]

@@ -41,6 +41,7 @@ def test_a_built_in_name_cannot_be_taken_over() -> None:
             f"use one of {', '.join(sorted({*registry.ALGORITHMS, 'broken', 'odd', 'plugged'}))}, or",
         ),
         ("odd", "unknown algorithm 'odd'"),
+        ("pathlib:Path", "algorithm 'pathlib:Path' is not a subclass of leyden.core.Algorithm, but <class"),
         ("broken", "algorithm 'broken' cannot be loaded: No module named 'no_such_package_here'"),
     ],
 )

@@ -12,6 +12,7 @@ from supervised_runs import MIB, TOKEN, run_config
 import leyden.core as agl
 from leyden.core.errors import LeydenError, RunError, UsageError
 from leyden.core.server.client import LightningClient
+from leyden.core.server.connection import Connection
 from leyden.core.server.lightning_server import LightningServer
 from leyden.core.server.messages import VersionNotice
 from leyden.core.server.service import ServerPlan
@@ -125,7 +126,7 @@ def test_every_request_needs_the_token(server: LightningServer) -> None:
         ):
             status, body = requested(server.url, method, path, authorization=authorization)
             assert status == 401 and TOKEN.encode() not in body, (method, path, authorization)
-    with pytest.raises(UsageError, match="does not accept the token in LEYDEN_SERVER_TOKEN"):
+    with pytest.raises(UsageError, match="does not accept the token that was given"):
         LightningClient(server.url, "another-token").runs()
 
 
@@ -163,6 +164,15 @@ def test_a_client_that_cannot_work_says_why(monkeypatch: pytest.MonkeyPatch, unu
     client = LightningClient(f"http://127.0.0.1:{unused_tcp_port}", TOKEN, patience=0.0)
     with pytest.raises(NoServer, match="no server answers at"):
         client.runs()
+
+
+def test_a_client_that_waits_for_its_server_logs_that_once(
+    unused_tcp_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"http://127.0.0.1:{unused_tcp_port}"
+    with pytest.raises(NoServer, match="no server answers at"):
+        Connection(url, TOKEN).get("/runs", dict[str, Any], patience=1.5)
+    assert caplog.messages == [f"no server answers at {url}; waiting for it"]
 
 
 def test_a_wait_that_takes_too_long_ends(server: LightningServer) -> None:

@@ -46,12 +46,10 @@ def test_the_check_of_a_run_sees_its_budget(monkeypatch: pytest.MonkeyPatch, tmp
     assert free_memory("cpu") == 128 << 20
 
 
-def test_a_session_resumes_with_all_changes(tmp_path: Path) -> None:
+def test_a_session_resumes_with_other_steps(tmp_path: Path) -> None:
     plan = SessionPlan(project=tmp_path)
     assert session_command(record(), tmp_path, plan) == [*PROGRAM, "train", "--resume", "calc", "--runs", str(tmp_path)]
-    run = record(steps=9, device="cuda", settings={"loop": "sync", "n": 2})
-    words = session_command(run, tmp_path, plan)[len(PROGRAM) + 5 :]
-    assert words == ["--steps", "9", "--device", "cuda", "--set", 'loop="sync"', "--set", "n=2"]
+    assert session_command(record(steps=9), tmp_path, plan)[len(PROGRAM) + 5 :] == ["--steps", "9"]
 
 
 def test_only_a_run_with_remote_agents_listens_beyond_the_loopback(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from leyden.core.errors import RunError, UsageError
 from leyden.core.server.records import FOLDER, Records, RunRecord
 from leyden.core.server.session_command import SessionPlan
 from leyden.core.server.supervisor import MOST_KILLS, Supervisor
+from leyden.core.trainer.launch import ResumeChanges
 from leyden.core.trainer.run_folder.folder import RunFolder
 
 pytestmark = pytest.mark.integration
@@ -71,7 +72,7 @@ async def test_a_run_that_is_killed_again_and_again_is_given_up(tmp_path: Path) 
         status = await until(supervisor, "doomed", "interrupted")
         assert status.reason == f"its process was killed {MOST_KILLS} times in a row without a new step"
         assert supervisor.output("doomed").read_text().count("session of doomed") == MOST_KILLS
-        assert supervisor.resume("doomed", {}).state == "running"
+        assert (await supervisor.resume("doomed", ResumeChanges())).state == "running"
         await until(supervisor, "doomed", "interrupted")
 
 
@@ -119,18 +120,44 @@ async def test_runs_are_stopped_resumed_and_removed(tmp_path: Path) -> None:
         assert supervisor.stop_run("slow").state == "stopping"
         status = await until(supervisor, "slow", "stopped")
         assert status.reason == "requested by SIGTERM" and 0 < status.step < 3
-        assert supervisor.resume("slow", {"steps": 4}).steps == 4
+        assert (await supervisor.resume("slow", ResumeChanges(steps=4))).steps == 4
         assert (await until(supervisor, "slow", "finished")).step == 4
         assert set(taken(supervisor.runs).values()) == {1}
         with pytest.raises(RunError, match="is finished after 4 steps; give --steps above that"):
-            supervisor.resume("slow", {})
-        supervisor.resume("slow", {"steps": 5})
+            await supervisor.resume("slow", ResumeChanges())
+        await supervisor.resume("slow", ResumeChanges(steps=5))
         assert (await until(supervisor, "slow", "finished")).step == 5
         await supervisor.remove("slow")
         assert [status.name for status in supervisor.statuses()] == ["next"]
         assert not (supervisor.runs / "slow").exists()
         with pytest.raises(RunError, match="has no run 'slow'; its runs: next"):
             supervisor.status("slow")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (ResumeChanges(settings={"nosuch": 1}), "--set nosuch cannot change on --resume"),
+        (ResumeChanges(settings={"learning_rate": 1e-3}, steps=4), "--set learning_rate cannot change on --resume"),
+        (ResumeChanges(device="banana"), "device must be cpu or cuda, not 'banana'"),
+    ],
+)
+async def test_a_change_that_is_not_allowed_is_refused_at_once_and_forgotten(
+    tmp_path: Path, changes: ResumeChanges, message: str
+) -> None:
+    async with supervising(tmp_path / "runs", cores=1) as supervisor:
+        await supervisor.submit(run_config("slow"), ["x"], {}, budget())
+        await until_step(supervisor, "slow", 1)
+        supervisor.stop_run("slow")
+        await until(supervisor, "slow", "stopped")
+        before = (supervisor.runs / "slow/config.yaml").read_text()
+        with pytest.raises(UsageError, match=message):
+            await supervisor.resume("slow", changes, budget(300))
+        status = supervisor.status("slow")
+        assert (status.state, status.steps, status.memory) == ("stopped", 3, budget().memory)
+        assert (supervisor.runs / "slow/config.yaml").read_text() == before
+        await supervisor.resume("slow", ResumeChanges())
+        assert (await until(supervisor, "slow", "finished")).step == 3
 
 
 async def test_runs_stop_with_their_server_and_go_on_with_the_next(tmp_path: Path) -> None:
@@ -179,7 +206,7 @@ async def test_a_run_that_another_command_rolled_back_is_stopped_and_goes_on(tmp
         folder.note_session_stop("rolled back to version 1")
         status = supervisor.status("calm")
         assert (status.state, status.reason, status.step) == ("stopped", "rolled back to version 1", 1)
-        supervisor.resume("calm", {})
+        await supervisor.resume("calm", ResumeChanges())
         assert (await until(supervisor, "calm", "finished")).step == 3
 
 
@@ -190,7 +217,7 @@ async def test_a_run_that_another_command_trains_is_left_alone(tmp_path: Path) -
         with RunFolder(supervisor.runs / "calm").locked():
             assert supervisor.status("calm").reason == "another command trains it, outside of its budget here"
             with pytest.raises(RunError, match="being trained by another command"):
-                supervisor.resume("calm", {"steps": 4})
+                await supervisor.resume("calm", ResumeChanges(steps=4))
 
 
 async def test_one_server_has_a_folder_of_runs(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from leyden.core.algorithm.verl.driver.owned_settings import CHANGEABLE
 from leyden.core.errors import RewardError, RunError, UsageError
 from leyden.core.trainer.agents.placement import RunnerPlacement
 from leyden.core.trainer.config import EvaluationSet, RunConfig
-from leyden.core.trainer.launch import ResumeChanges, changed, check_needed, resume
+from leyden.core.trainer.launch import ResumeChanges, changed, check_needed, resume, validated
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.trainer import Trainer
 
@@ -182,6 +182,26 @@ def test_a_run_of_a_python_object_is_resumed_only_with_an_object(tmp_path: Path)
 
     resume(tmp_path, "py1", beginning, has_agent=True)
     assert begun == ["py1"]
+
+
+@pytest.mark.parametrize(
+    ("store", "says"),
+    [
+        ("mysql://host/runs", "stores of the kind mysql:// are not supported"),
+        ("runs/base/store.db", "'runs/base/store.db' is not a store's URI"),
+        (" ", "' ' is not a store's URI"),
+        ("sqlite:///", "names no file"),
+        ("shard:///", "names no file"),
+        ("postgresql://me@host", "names no database"),
+        ("postgresql://me:p@ss@host/runs", "write @ as %40"),
+        ("redis://host/runs", "the database 'runs' of the Redis store is not a number"),
+        ("memory://?budget=much", "only \\?budget=BYTES may follow"),
+    ],
+)
+def test_a_run_does_not_begin_with_a_uri_that_no_store_has(store: str, says: str) -> None:
+    config = RunConfig(name="r", policy="p", agent="a.py:a", reward="r.py:r", store=store)
+    with pytest.raises(UsageError, match=says):
+        validated(config, ["x"])
 
 
 def test_without_steps_a_run_needs_held_out_tasks_and_no_algorithm() -> None:

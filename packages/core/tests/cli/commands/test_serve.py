@@ -73,8 +73,10 @@ def test_a_run_is_submitted_by_a_command(
     out, err = capfd.readouterr()
     assert "nowhere" in out and "run a is failed after 0 of 25 steps" in err
     assert f"continue with: leyden runs resume a --server {started['url']}" in err and "Traceback" not in out + err
+    assert f"to begin anew, remove it first: leyden runs remove a --server {started['url']}" in err
+    assert "leyden train --resume" not in out + err, "the server's own command has the run's budget"
     assert run([*given, *server]) == 2
-    assert "run 'a' exists on this server" in capfd.readouterr().err
+    assert "run 'a' exists on this server; resume it, remove it with `leyden runs remove a`" in capfd.readouterr().err
     assert run(["runs", "list", *server, "--json"]) == 0
     status = json.loads(capfd.readouterr().out)
     assert (status["name"], status["state"], status["memory"]) == ("a", "failed", 1 << 30)
@@ -104,6 +106,16 @@ def test_a_run_is_submitted_by_a_command(
         (["train", "--resume", "a", "--server", "http://127.0.0.1:1", "--validate"], "have no effect with --server"),
         (["train", "--resume", "a", "--server", "http://127.0.0.1:1", "--cores", "0"], "--cores must be at least 1"),
         (["train", "--resume", "a", "--server", "http://127.0.0.1:1", "--seed", "1"], "--seed cannot change"),
+        *(
+            (["train", "a.py:a", *given, "--server", "http://127.0.0.1:1"], f"{given[0]} has no effect with --server")
+            for given in (
+                ["--runs", "elsewhere"],
+                ["--host", "0.0.0.0"],
+                ["--port", "9999"],
+                ["--advertise", "https://foo"],
+                ["--allow-host", "foo"],
+            )
+        ),
     ],
 )
 def test_what_cannot_work_is_one_line(

@@ -11,7 +11,7 @@ import pytest
 from serving import Start, ends, inherited, starting
 
 from leyden.core.cli.main import run
-from leyden.core.errors import StoreError, UsageError
+from leyden.core.errors import UsageError
 from leyden.core.store.open import open_store
 from leyden.core.testing.store_contract.shared import claimed, span_of
 
@@ -87,8 +87,10 @@ async def test_a_token_from_the_environment_is_not_written_down(start: Start, tm
     assert not list(tmp_path.iterdir())
     store = await open_store(started["url"].replace("://", "://any:chosen@"))
     await store.close()
-    with pytest.raises(StoreError, match="valid bearer token"):
+    with pytest.raises(UsageError, match=f"the store at {started['url']} does not accept the token"):
         await open_store(started["url"].replace("://", "://wrong@"))
+    with pytest.raises(UsageError, match="/some/path is not the URL of a store's server: it answered with status 404"):
+        await open_store(started["url"].replace("://", "://chosen@") + "/some/path")
 
 
 async def test_a_server_needs_a_token(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from leyden.core.store.postgres.database import CommitUnknown, Database
 from leyden.core.store.postgres.opening import parsed, prepare
 from leyden.core.store.postgres.rows import PostgresRows
 from leyden.core.store.postgres.store import PostgresStore
+from leyden.core.store.text import check_login
 from leyden.core.testing.servers import postgres_server
 from leyden.core.testing.servers.postgres_server import QUOTED, PostgresServer
 from leyden.core.testing.store_contract.shared import claimed, queue_length, span_of
@@ -78,14 +79,42 @@ async def test_uris_that_lead_nowhere_are_refused_in_one_line(postgres: Postgres
 
 @pytest.mark.parametrize(
     "uri",
-    ["postgresql://u:p@ss@host:1/d", "postgresql://u:pass@host:port/d", "postgresql://u:pass@host", "postgresql://"],
+    ["postgresql://u:pass@host:port/d", "postgresql://u:pass@host", "postgresql://"],
 )
 async def test_uris_that_cannot_be_read_are_refused_without_showing_a_password(uri: str) -> None:
-    await refused(uri, "postgresql://user:password@host:port/database")
+    await refused(uri, "postgresql://HOST:PORT/DATABASE")
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "redis", "rediss"])
+@pytest.mark.parametrize(
+    ("login", "says"),
+    [
+        ("u:p@ss", "write @ as %40"),
+        (":p@ss/w%1", "write / as %2F and @ as %40"),
+        ("u:pass/word", "write / as %2F"),
+        ("u:pass#word", "write # as %23"),
+        ("u:pass?word", r"write \? as %3F"),
+    ],
+)
+async def test_a_login_that_must_be_escaped_is_refused_without_showing_it(scheme: str, login: str, says: str) -> None:
+    await refused(f"{scheme}://{login}@127.0.0.1:1/0", f"^the user name or the password .* must be escaped: {says}$")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "postgresql:///runs?host=/run/db&user=me@here",
+        "postgresql://me%40here:p%2Fw@db/runs?options=-c%20a%3Db",
+        "redis://:p%40ss%2Fw@cache:6379/0?namespace=a",
+        "redis+unix:///run/redis.sock?db=3",
+    ],
+)
+def test_an_escaped_login_is_accepted(uri: str) -> None:
+    check_login(uri)
 
 
 async def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "leyden.core.store.postgres.store", None)
+    monkeypatch.setitem(sys.modules, "leyden.core.store.postgres.opening", None)
     await refused("postgresql://u:pass@host:1/d", r"pip install 'leyden-core\[postgresql\]'")
 
 

@@ -81,8 +81,10 @@ async def test_no_server() -> None:
 
 @needs_redis
 async def test_a_wrong_password_or_none(redis: RedisServer) -> None:
-    assert "refuses the password or user" in await refusal(redis.tcp_uri(f":not-{SECRET}@"))
-    assert "refuses the password or user" in await refusal(redis.tcp_uri())
+    assert "refuses the login; the URI's user or password is wrong or missing" in await refusal(
+        redis.tcp_uri(f":not-{SECRET}@")
+    )
+    assert "refuses the login; the URI's user or password is wrong or missing" in await refusal(redis.tcp_uri())
 
 
 @needs_redis

@@ -19,6 +19,7 @@ from sqlalchemy import Engine, event
 from leyden.core.data.rollout import EnqueueRollout, RolloutConfig
 from leyden.core.errors import StoreError, UsageError
 from leyden.core.store.open import open_store
+from leyden.core.store.sql import schema
 from leyden.core.store.sql.store import SqlStore
 from leyden.core.testing.store_contract.shared import claimed, queue_length, span_of, taken
 
@@ -236,6 +237,31 @@ async def test_files_that_are_no_store_are_refused(tmp_path: Path) -> None:
     newer.close()
     with pytest.raises(UsageError, match="newer version of Leyden"):
         await SqlStore.open(tmp_path / "newer.db")
+
+
+@pytest.mark.parametrize("version", [0, schema.VERSION, 99])
+async def test_what_is_no_store_is_left_as_it_was(
+    version: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another program's database, or a folder, keeps its permissions, its journal and its bytes."""
+    file, folder = tmp_path / "foreign.db", tmp_path / "folder"
+    with sqlite3.connect(file) as other:
+        other.execute("CREATE TABLE somebody_elses (id)")
+        other.execute(f"PRAGMA user_version={version}")
+    other.close()
+    folder.mkdir()
+    file.chmod(0o644)
+    folder.chmod(0o755)
+    before = file.read_bytes()
+    with pytest.raises(UsageError, match="not a store of Leyden"):
+        await SqlStore.open(file)
+    with pytest.raises(UsageError, match=r"cannot open the store .*/folder: it is a folder"):
+        await SqlStore.open(folder)
+    assert (file.read_bytes(), caplog.messages) == (before, [])
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {
+        "foreign.db": 0o644,
+        "folder": 0o755,
+    }
 
 
 async def test_a_locked_database_is_a_store_error_and_nothing_is_lost(

@@ -315,13 +315,21 @@ async def test_what_cannot_work_is_one_line(source: str, to: str, says: str) -> 
     assert "secret" not in str(error.value)
 
 
-async def test_another_server_is_named(uri: str) -> None:
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        ("no", ": no$"),
+        ("<!DOCTYPE html>\n<html>\n<p>Not here</p>", "$"),
+        ('{\n"detail": "no"\n}', r': { "detail": "no" }$'),
+    ],
+)
+async def test_another_server_is_named(page: str, says: str, uri: str) -> None:
     async def refuse(request: Request) -> Response:
-        return Response("no", 404)
+        return Response(page, 404)
 
     with StoreServer() as serving:
         url = serving.add_app(Starlette(routes=[Route("/{path:path}", refuse)]))
-        with pytest.raises(UsageError, match=r"v1/agl/health answers with status 404"):
+        with pytest.raises(UsageError, match=rf"v1/agl/health answers with status 404{says}"):
             await import_agent_lightning(url, uri, ignore)
 
 

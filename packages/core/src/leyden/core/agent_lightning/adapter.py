@@ -1,10 +1,10 @@
 """Adapters of Agent Lightning 0.3: from the spans of a rollout to what an algorithm learns from."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from leyden.core.agent_lightning.emitter import REWARD_FUNCTION, get_reward_value
-from leyden.core.agent_lightning.replaced import lookup, refuse
+from leyden.core.agent_lightning.replaced import WithReplaced, lookup, refuse
 from leyden.core.agent_lightning.types import Triplet
 from leyden.core.data import semconv
 from leyden.core.data.encoding.tokens import unpack_ids, unpack_log_probs
@@ -12,9 +12,6 @@ from leyden.core.data.span import Span
 from leyden.core.trajectory.messages import read_messages
 from leyden.core.trajectory.select import Selector, spans_above
 from leyden.core.trajectory.trace_to_messages import TraceToMessages
-
-if TYPE_CHECKING:
-    pass
 
 From = TypeVar("From")
 To = TypeVar("To")
@@ -50,7 +47,7 @@ class TraceToTripletBase(TraceAdapter[list[Triplet]]):
     """Base class of the adapters that make triplets."""
 
 
-class TracerTraceToTriplet(TraceToTripletBase):
+class TracerTraceToTriplet(WithReplaced, TraceToTripletBase):
     """Makes one triplet of each model call that the gateway recorded, in the order of their starts.
 
     A reward goes to the latest call that had ended before it and has none yet.

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from leyden.core.agent_lightning.adapter import Adapter, TracerTraceToTriplet
 from leyden.core.agent_lightning.emitter import find_final_reward
-from leyden.core.agent_lightning.replaced import lookup, refuse
+from leyden.core.agent_lightning.replaced import WithReplaced, lookup, refuse
 from leyden.core.agent_lightning.types import Dataset, NamedResources
 from leyden.core.algorithm.prompts.apo import APO
 from leyden.core.algorithm.verl.algorithm import VERL
@@ -27,7 +27,7 @@ TraceReader = Adapter[Any, Any] | TraceToMessages
 """What `Trainer(adapter=...)` takes for such an algorithm."""
 
 
-class Algorithm:
+class Algorithm(WithReplaced):
     """Base class: override `run`, sync or async. `Trainer` gives it the store before it calls `run`."""
 
     _store: LightningStore | None = None

@@ -4,9 +4,10 @@ import logging
 from collections.abc import Callable
 from typing import Any, Generic, NoReturn, TypeVar, overload
 
-from leyden.core.agent_lightning.replaced import refuse
+from leyden.core.agent_lightning.replaced import WithReplaced, refuse
 from leyden.core.errors import UsageError
 from leyden.core.runner.adapters import lit_agent
+from leyden.core.runner.adapters.agent_tracer import AgentTracer
 from leyden.core.runner.adapters.rollout_function import RolloutFunction, rollout
 
 log = logging.getLogger(__name__)
@@ -15,7 +16,7 @@ T = TypeVar("T")
 _OLD_HOOKS = ("on_rollout_start", "on_rollout_end")
 
 
-class LitAgent(lit_agent.LitAgent[T], Generic[T]):
+class LitAgent(WithReplaced, lit_agent.LitAgent[T], Generic[T]):
     """Leyden's `LitAgent`, which refuses what only the original has.
 
     `trained_agents` has no effect, as in the original since its version 0.2: the trainer's adapter selects calls.
@@ -36,6 +37,10 @@ class LitAgent(lit_agent.LitAgent[T], Generic[T]):
         for name in _OLD_HOOKS:
             if name in vars(cls):
                 refuse(f"LitAgent.{name}", f"give Trainer(hooks=[...]) a Hook with {name}")
+
+    def get_tracer(self) -> AgentTracer:
+        """Return callback handlers of the installed adapters, as `tracer` does."""
+        return self.tracer
 
     @property
     def trainer(self) -> NoReturn:

@@ -17,6 +17,15 @@ class ReplacedName(UsageError, ImportError):
     __str__ = Exception.__str__
 
 
+class ReplacedMember(UsageError, AttributeError):
+    """A method or an attribute of one of Agent Lightning's classes that something else in Leyden replaces.
+
+    It is an AttributeError, so that `hasattr` returns False.
+    """
+
+    __str__ = Exception.__str__
+
+
 _QUEUE = "a store has the queue and the resources: serve one with LightningStoreServer, and open it with open_store"
 _FILTERS = "the query_* methods of a store take filters and order as keywords, such as status_in= and sort_by="
 _EXECUTION = (
@@ -103,6 +112,69 @@ MODULES: Mapping[str, Mapping[str, str]] = {
     "instrumentation": dict.fromkeys(("instrument_all", "uninstrument_all"), _RECORDING),
 }
 """Names of the original's modules, by the module. Those of `ROOT` are found in every module."""
+
+
+_WORKER = ("init", "init_worker", "run", "teardown", "teardown_worker")
+"""Methods that the original's classes have from `ParallelWorkerBase`."""
+
+MEMBERS: Mapping[str, Mapping[str, str]] = {
+    "OtelTracer": dict.fromkeys(
+        (
+            *_WORKER,
+            "lifespan",
+            "trace_context",
+            "trace_run",
+            "trace_run_async",
+            "create_span",
+            "operation_context",
+            "instrument",
+            "uninstrument",
+        ),
+        _RECORDING,
+    ),
+    "LitAgentRunner": {
+        **dict.fromkeys(_WORKER, "`with runner.run_context(agent=..., store=...)` prepares it, and ends it"),
+        **dict.fromkeys(("get_agent", "get_store"), "run_context() is given both"),
+        "get_worker_id": "store.query_workers() returns the workers of a store",
+    },
+    "LitAgent": {
+        **dict.fromkeys(("get_trainer", "set_trainer"), "give the agent what it needs in its constructor"),
+        **dict.fromkeys(("get_runner", "set_runner"), "a Hook receives the runner"),
+        "set_tracer": _RECORDING,
+    },
+    "Algorithm": {
+        "set_llm_proxy": _GATEWAY,
+        "set_trainer": "give the algorithm what it needs in its constructor",
+    },
+    "Trainer": {
+        **dict.fromkeys(_WORKER, "Trainer.fit(agent, tasks) does all of it"),
+        **dict.fromkeys(("strategy", "runner"), _EXECUTION),
+        **dict.fromkeys(("llm_proxy", "port"), _GATEWAY),
+        **dict.fromkeys(("max_rollouts", "max_tasks"), "steps, tasks_per_step and group_size decide how many run"),
+        "client": _QUEUE,
+        "daemon": "workers end with their trainer",
+        "fit_v0": "Trainer.fit(agent, tasks)",
+        "kill_orphaned_processes": "workers end with their trainer, also if that is killed",
+    },
+    "TracerTraceToTriplet": {
+        "visualize": "leyden.core.trainer.rollouts.tree.rollout_tree draws a rollout's spans, as `leyden show` does"
+    },
+    "LightningStoreServer": {
+        "run_forever": "await start(), and stop() at the end; `leyden store` is a server in its own process",
+    },
+}
+"""Methods and attributes of the original's classes that have no meaning in Leyden, by the class here."""
+
+
+class WithReplaced:
+    """Base class of a class of the original: its members in `MEMBERS` raise ReplacedMember with their line."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise ReplacedMember for a member of the original's class, else AttributeError."""
+        for kind in type(self).__mro__:
+            if (line := MEMBERS.get(kind.__name__, {}).get(name)) is not None:
+                raise ReplacedMember(f"{kind.__name__}.{name} of Agent Lightning 0.3 is replaced: {line}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 def replacement(name: str, module: str = "") -> str | None:

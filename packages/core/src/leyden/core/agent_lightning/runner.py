@@ -5,7 +5,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
-from leyden.core.agent_lightning.replaced import lookup, refuse
+from leyden.core.agent_lightning.replaced import WithReplaced, lookup, refuse
 from leyden.core.agent_lightning.session import CHECK_SECONDS, Session, agents
 from leyden.core.agent_lightning.tracer import OtelTracer
 from leyden.core.data.resources import NamedResources
@@ -26,7 +26,7 @@ class StopEvent(Protocol):
         ...
 
 
-class LitAgentRunner(Generic[T]):
+class LitAgentRunner(WithReplaced, Generic[T]):
     """Runs an agent in this process: `iter` on the queue of a store, `step` on one task.
 
     `tracer` is an `OtelTracer` or `AgentOpsTracer`, which changes nothing. The original's other options are refused:

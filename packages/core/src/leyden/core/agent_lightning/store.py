@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from leyden.core.agent_lightning.replaced import lookup, refuse
+from leyden.core.agent_lightning.replaced import WithReplaced, lookup, refuse
 from leyden.core.errors import UsageError
 from leyden.core.gateway.http.server import GatewayServer
 from leyden.core.masking import remember_secret
@@ -40,7 +40,7 @@ class InMemoryLightningStore(MemoryStore):
         super().__init__(budget=budget)
 
 
-class LightningStoreServer:
+class LightningStoreServer(WithReplaced):
     """Serves `store` over HTTP, on the running event loop, from `start` to `stop`. Its methods are those of the store.
 
     A client needs the server's token, which is a part of `endpoint`. `port` 0 or None is any free port.
@@ -56,7 +56,8 @@ class LightningStoreServer:
         **options: Any,
     ) -> None:
         if options:
-            refuse(f"LightningStoreServer({next(iter(options))}=)", "`leyden store` is a server in its own process")
+            own = "leave it out; `leyden store` is a server in its own process, and its --help lists what it takes"
+            refuse(f"LightningStoreServer({next(iter(options))}=)", own)
         self.store = store
         self.token = token or secrets.token_urlsafe(32)
         remember_secret(self.token)
@@ -86,7 +87,7 @@ class LightningStoreServer:
     def __getattr__(self, name: str) -> Any:
         """Return a method of the store."""
         if name.startswith("_") or not hasattr(LightningStore, name):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return super().__getattr__(name)
         return getattr(self.store, name)
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from leyden.core.agent_lightning.adapter import Adapter, TracerTraceToTriplet
 from leyden.core.agent_lightning.algorithm import VERL, Algorithm, FastAlgorithm
 from leyden.core.agent_lightning.env_var import check_roles
-from leyden.core.agent_lightning.replaced import lookup, refuse
+from leyden.core.agent_lightning.replaced import WithReplaced, lookup, refuse
 from leyden.core.agent_lightning.runner import check_tracer
 from leyden.core.agent_lightning.session import Session, run_algorithm
 from leyden.core.agent_lightning.tracer import OtelTracer
@@ -18,6 +18,7 @@ from leyden.core.errors import UsageError
 from leyden.core.runner.attempts.hooks import Hook
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer import trainer
+from leyden.core.trainer.argument_types import check_types
 from leyden.core.trainer.preflight.report import CheckReport
 from leyden.core.trainer.rollouts.tasks import load_tasks
 from leyden.core.trainer.run_folder.report import RunReport
@@ -45,7 +46,7 @@ REPLACED = {
 """Arguments of the original that Leyden refuses, and what to do."""
 
 
-class Trainer(trainer.Trainer):
+class Trainer(WithReplaced, trainer.Trainer):
     """Trains an agent, with an algorithm of Leyden or one that works on a store, as `@algo` makes it.
 
     Args:
@@ -96,6 +97,7 @@ class Trainer(trainer.Trainer):
         if isinstance(algorithm, VERL):
             options.setdefault("timeout_seconds", SECONDS_WITH_VERL)
         count = n_workers if n_runners is None else n_runners
+        check_types(None if own is not None else algorithm, initial_resources, {"n_runners": count})
         if count is not None and count < 1:
             raise UsageError(f"n_runners is {count}; it must be at least 1")
         super().__init__(
@@ -107,7 +109,7 @@ class Trainer(trainer.Trainer):
             store=store,
             **options,
         )
-        self._own = own
+        self._own, self.tracer = own, tracer or OtelTracer()
         self.adapter: Adapter[Any, Any] | TraceToMessages = given
         if isinstance(given, Mapping | None):
             self.adapter = TracerTraceToTriplet(agent_match=self.selection.get("agent_match"))

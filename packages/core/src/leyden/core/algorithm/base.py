@@ -14,7 +14,7 @@ from leyden.core.algorithm.account import Account
 from leyden.core.algorithm.language_model import LanguageModel, ModelOptions
 from leyden.core.algorithm.staleness import LoopKind
 from leyden.core.algorithm.task_rollouts import RolloutRequest, RolloutResult
-from leyden.core.data.resources import NamedResources, Resource
+from leyden.core.data.resources import NamedResources, PromptTemplate, Resource
 from leyden.core.data.rollout import Task
 from leyden.core.data.route import POLICY
 from leyden.core.data.span import Span
@@ -256,6 +256,8 @@ class Algorithm(ABC):
     """Keys that were given in Python, by the environment variables that the configuration names. No file holds them."""
     trains_prompts: ClassVar[bool] = False
     """Whether it changes prompts, so that rewards may begin to differ although they are all equal at first."""
+    kept_prompts: Mapping[str, PromptTemplate] = MappingProxyType({})
+    """Prompts of the kept version by name, once `Trainer.fit` has returned; empty if the run trained none."""
 
     def __init__(self, config: msgspec.Struct) -> None:
         self.config = config

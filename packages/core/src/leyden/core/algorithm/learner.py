@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from leyden.core.algorithm.account import Account, failed_line
+from leyden.core.algorithm.account import FOUND_WHILE_LEARNING, Account, failed_line
 from leyden.core.algorithm.base import Algorithm, Context
 from leyden.core.algorithm.policy_partition import split_by_policy
 from leyden.core.algorithm.recomputable import must_be_checked, recomputable
 from leyden.core.algorithm.staleness import LoopKind
+from leyden.core.data.reasons import FAILED
 from leyden.core.data.transition import TrajectoryGroup
 from leyden.core.errors import NothingToLearn, TrainingError
 from leyden.core.policy.update.config import UpdateOptions
@@ -265,8 +266,17 @@ def _left_out(accounts: Sequence[Account]) -> dict[str, int]:
 
 def why_empty(groups: Sequence[TrajectoryGroup], batch: Batch[Any]) -> str:
     """Return why a batch has nothing to learn from, as text for a message."""
-    reasons = counts(batch.left_out + batch.dropped) or "no rollout was rewarded"
-    return "; ".join(filter(None, [failed_line(groups), reasons]))
+    own = batch.left_out + batch.dropped
+    known = {*own, *(reason.partition(": ")[2] for reason in own), *FAILED.values()}  # sides put their names before
+    rollouts, calls = Counter[str](), Counter[str]()
+    for account in batch.accounts:
+        rollouts.update({reason: len(ids) for reason, ids in account.rollouts.items() if reason not in known})
+        found = {reason: len(ids) for reason, ids in account.calls.items()}
+        calls.update({reason: count for reason, count in found.items() if reason not in FOUND_WHILE_LEARNING | known})
+    parts = [failed_line(groups), counts(own) or "no rollout was rewarded"]
+    parts += [f"rollouts: {counts(rollouts)}"] if rollouts else []
+    parts += [f"calls: {counts(calls)}"] if calls else []
+    return "; ".join(filter(None, parts))
 
 
 def counts(reasons: Mapping[str, int]) -> str:

@@ -86,6 +86,8 @@ def algorithm_class(name: str) -> type[Algorithm]:
         return getattr(import_module(module), attribute)
     kind = load_object(name) if ":" in name else _installed(name)
     if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
+        if ":" in name:
+            raise UsageError(f"algorithm {name!r} is not a subclass of leyden.core.Algorithm, but {kind!r}")
         known = sorted({*ALGORITHMS, *(entry.name for entry in entry_points(group=GROUP))})
         raise UsageError(f"unknown algorithm {name!r}; use one of {', '.join(known)}, or an import string")
     return kind

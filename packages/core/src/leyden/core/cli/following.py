@@ -42,7 +42,9 @@ def follow(handle: "RunHandle", url: str | None, shown: Shown, *, since: int = 0
     elif not shown.quiet and status.state == "finished":
         sys.stdout.write(f"{printable(status.line())}\n")
     if status.state != "finished":
-        raise LeydenError(f"{status.line()}; continue with: leyden runs resume {handle.name} --server {url}")
+        where = f"{handle.name} --server {url}"
+        again = "" if status.step else f"; to begin anew, remove it first: leyden runs remove {where}"
+        raise LeydenError(f"{status.line()}; continue with: leyden runs resume {where}{again}")
 
 
 def started(handle: "RunHandle", status: "RunStatus", url: str | None, shown: Shown) -> None:

@@ -52,12 +52,16 @@ _USERINFO_IN_URL = re.compile(
 _USERINFO = re.compile(rf"({_WORD}[a-z][a-z0-9+.-]{{0,30}}://)(?![^\s/?#@]*\*\*\*@)[^\s/?#\"'<>]+@", re.IGNORECASE)
 PASSWORD_IN_URL = re.compile(r"(\b[a-z][\w+.-]{0,30}://[^\s:/@]*):[^\s@/]+@", re.IGNORECASE)
 """User and password of a URL; the group has the scheme and the user name."""
+_SECRET_OPTIONS = (
+    r"(?:x-amz-|x-goog-)?(?:api[-_]?key|key|(?:access|auth|refresh|id|security)?[-_]?token|secret|client[-_]secret"
+    r"|(?:ssl)?passw(?:or)?d|sig|signature|credential)"
+)
 _QUERY = re.compile(
-    r"((?:[?&]|%3F|%26)(?:x-amz-|x-goog-)?(?:api[-_]?key|key"
-    r"|(?:access|auth|refresh|id|security)?[-_]?token|secret|client[-_]secret|passw(?:or)?d|sig|signature|credential)(?:=|%3D))"
-    r"(?![$<{*.])(?:[^\s&#\"'<>)%]|%(?!26|23)){6,}",
+    rf"([?&]{_SECRET_OPTIONS}=)(?![$<{{*.])[^\s&#\"'<>)]{{6,}}"
+    rf"|((?:[?&]|%3F|%26){_SECRET_OPTIONS}(?:=|%3D))(?![$<{{*.])(?:[^\s&#\"'<>)%]|%(?!26|23)){{6,}}",
     re.IGNORECASE,
 )
+"""Secret option of a URL. In a URL that is escaped inside another one, `%26` and `%23` end the option."""
 _SEGMENT = re.compile(r"(/(?:tokens?|keys?|secrets?)/)(?=[A-Za-z_.~-]*\d)[\w.~-]{20,}")
 _HEADER = re.compile(
     rf"({_WORD}(?:x-)?(?:api|auth|goog-api|access|amz-security|subscription|private|job)-(?:key|token){_IS})"
@@ -91,6 +95,10 @@ _SCOPED = re.compile(
 
 def _first(found: "re.Match[str]") -> str:
     return found[1] + MASK
+
+
+def _option(found: "re.Match[str]") -> str:
+    return (found[1] or found[2]) + MASK
 
 
 def _whole(found: "re.Match[str]") -> str:
@@ -154,7 +162,7 @@ SHAPES = (
     Shape(_KEYS, _first, _PREFIXES),
     Shape(_AWS, _first, ("akia", "asia")),
     Shape(_GOOGLE_OAUTH, _first, ("ya29.",)),
-    Shape(_QUERY, _first, ("=", "%3d")),
+    Shape(_QUERY, _option, ("=", "%3d")),
     Shape(_SEGMENT, _first, ("/token", "/key", "/secret")),
     Shape(_AUTHORIZATION, _first, ("authorization",)),
     Shape(_HEADER, _first, ("-key", "-token")),

@@ -35,6 +35,7 @@ from leyden.core.server.messages import (
 )
 from leyden.core.server.supervisor import NoSuchRun, Supervisor
 from leyden.core.trainer.config import load_config
+from leyden.core.trainer.launch import ResumeChanges
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile, prompt_texts
 
@@ -125,8 +126,8 @@ class _Api:
         name = _name(request)
         known = self._supervisor.record(name).budget
         budget = Budget(memory=given.memory or known.memory, cores=given.cores or known.cores)
-        changes = {"steps": given.steps, "device": given.device, "settings": given.settings}
-        return _json(self._supervisor.resume(name, changes, budget))
+        changes = ResumeChanges(steps=given.steps, device=given.device, settings=given.settings)
+        return _json(await self._supervisor.resume(name, changes, budget))
 
     async def roll_back(self, request: Request) -> Response:
         """Return a run to an earlier version."""

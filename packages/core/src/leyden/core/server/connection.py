@@ -1,6 +1,7 @@
 """Connection to a server of runs: requests with its token, their answers, and errors of one line."""
 
 import http.client
+import logging
 import os
 import time
 import urllib.error
@@ -17,6 +18,8 @@ from leyden.core.masking import printable, remember_secret
 from leyden.core.server.messages import Failure
 from leyden.core.server.service import TOKEN
 from leyden.core.trainer.agents.remote_workers import NoServer
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 SECONDS = 60.0
@@ -41,6 +44,7 @@ class Connection:
                 "or --insecure on a private network"
             )
         self._token = token or os.environ.get(TOKEN, "")
+        self._token_source = "that was given" if token else f"in {TOKEN}"
         if not self._token:
             raise UsageError(f"set {TOKEN} to the token of the server at {url}")
         remember_secret(self._token)
@@ -53,13 +57,16 @@ class Connection:
         """
         given = {name: value for name, value in (query or {}).items() if value is not None}
         where = f"{path}?{urlencode(given)}" if given else path
-        give_up = time.monotonic() + patience
+        give_up, is_noted = time.monotonic() + patience, False
         while True:
             try:
                 return self.send("GET", where, None, kind)
             except NoServer:
                 if time.monotonic() >= give_up:
                     raise
+                if not is_noted:
+                    logger.warning("no server answers at %s; waiting for it", self.url)
+                is_noted = True
             time.sleep(PAUSE_SECONDS)
 
     def send(self, method: str, path: str, body: object, kind: type[T]) -> T:
@@ -96,7 +103,7 @@ class Connection:
             return UsageError(f"{self.url} is not a server of leyden serve: it answers with status {status}")
         text = printable(failure.error)
         if status == 401:
-            return UsageError(f"the server at {self.url} does not accept the token in {TOKEN}")
+            return UsageError(f"the server at {self.url} does not accept the token {self._token_source}")
         if not failure.usage:
             return LeydenError(text)
         return RunError(text) if status in (404, 409) else UsageError(text)

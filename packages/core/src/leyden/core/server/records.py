@@ -8,7 +8,7 @@ import os
 import secrets
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -64,9 +64,6 @@ class RunRecord(msgspec.Struct, kw_only=True):
     """Whether the run is to be trained: it has a process, or waits for one."""
     steps: int | None = None
     """Planned steps, if they were changed on a resumption."""
-    device: str | None = None
-    settings: dict[str, Any] = {}
-    """Changed settings of the algorithm, for the next session."""
     session: Session | None = None
     """Process that trains the run; None if it has none."""
     kills: int = 0

@@ -97,11 +97,7 @@ def session_command(record: RunRecord, runs: Path, plan: SessionPlan) -> list[st
     It always resumes: the folder of a new run has no checkpoint yet, and the session then begins with the first step.
     """
     words = [*plan.program, "train", "--resume", record.name, "--runs", str(runs)]
-    words += [] if record.steps is None else ["--steps", str(record.steps)]
-    words += [] if record.device is None else ["--device", record.device]
-    for name, value in record.settings.items():
-        words += ["--set", f"{name}={msgspec.json.encode(value).decode()}"]
-    return words
+    return words if record.steps is None else [*words, "--steps", str(record.steps)]
 
 
 def session_environment(record: RunRecord, plan: SessionPlan) -> dict[str, str]:

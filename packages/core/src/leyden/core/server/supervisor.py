@@ -30,7 +30,7 @@ from leyden.core.server.records import Outcome, Records, RunRecord, Session
 from leyden.core.server.session_command import SessionPlan, free_port, session_command, session_environment
 from leyden.core.server.status import RunStatus, ServedState, is_written_since, state_of, status_of, steps_taken
 from leyden.core.trainer.config import RunConfig
-from leyden.core.trainer.launch import validated
+from leyden.core.trainer.launch import ResumeChanges, change_run, validated
 from leyden.core.trainer.run_folder.folder import RunFolder, is_free
 from leyden.core.trainer.run_folder.run_lock import lock_holder
 
@@ -141,7 +141,10 @@ class Supervisor:
         config = await asyncio.to_thread(validated, config, tasks)
         name = config.name
         if name in self._records or name in self._changing or not is_free(self.runs / name):
-            raise RunError(f"run {name!r} exists on this server; resume it, or choose another --name")
+            raise RunError(
+                f"run {name!r} exists on this server; resume it, remove it with `leyden runs remove {name}`, or choose "
+                "another --name"
+            )
         order = max((record.order for record in self._records.values()), default=0) + 1
         record = RunRecord(name=name, order=order, submitted=time.time(), budget=budget, port=port)
         self._changing.add(name)
@@ -172,8 +175,8 @@ class Supervisor:
             process.signal(signal.SIGTERM)
         return self.status(name)
 
-    def resume(self, name: str, changes: Mapping[str, Any], budget: Budget | None = None) -> RunStatus:
-        """Put a run into the queue that has ended. `changes` may have steps, device and settings.
+    async def resume(self, name: str, changes: ResumeChanges, budget: Budget | None = None) -> RunStatus:
+        """Put a run into the queue that has ended. Changes of device and settings are written to its `config.yaml`.
 
         Raises RunError for a run that does not need it, and UsageError for a change that cannot work.
         """
@@ -184,17 +187,20 @@ class Supervisor:
         folder = RunFolder(self.runs / name)
         if folder.is_in_use():
             raise RunError(f"run {name!r} is being trained by another command")
-        status, steps = self.status(name), changes.get("steps")
+        status, steps = self.status(name), changes.steps
         if steps is not None and steps < status.step:
             raise UsageError(f"run {name!r} has taken {status.step} steps; give --steps above that to go on")
         if status.state == "finished" and (steps is None or steps <= status.step):
             raise RunError(f"run {name!r} is finished after {status.step} steps; give --steps above that to go on")
         if budget is not None:
             check_fits(budget, self.total)
-            record.budget = budget
+        self._changing.add(name)
+        try:
+            await asyncio.to_thread(change_run, self.runs, name, changes)
+        finally:
+            self._changing.discard(name)
+        record.budget = budget or record.budget
         record.steps = steps if steps is not None else record.steps
-        record.device = changes.get("device") or record.device
-        record.settings = {**record.settings, **(changes.get("settings") or {})}
         record.wanted, record.kills, record.outcome = True, 0, None
         record.order = max(other.order for other in self._records.values()) + 1
         self._write(record)

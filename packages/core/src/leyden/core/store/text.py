@@ -17,6 +17,8 @@ from leyden.core.errors import UsageError
 _NUL = "\0"
 MOST_BYTES_OF_AN_ID = 800
 """Largest size of an id in bytes; three of them must fit into an index row of PostgreSQL."""
+_ESCAPED = {"/": "%2F", "?": "%3F", "#": "%23", "@": "%40"}
+"""Characters that end a URI's user name and password, and how they are written in it."""
 _LONG = MOST_BYTES_OF_AN_ID // 4
 """Characters of a span's name and ids in all, above which an id may have too many bytes."""
 _QUEUE = re.compile("[A-Za-z0-9._-]*")
@@ -34,6 +36,21 @@ def without_login(uri: str) -> str:
     before, separator, rest = uri.rpartition("://")
     authority, slash, path = rest.partition("/")
     return before + separator + authority.rpartition("@")[2] + slash + path
+
+
+def check_login(uri: str) -> None:
+    """Raise UsageError for a URI whose user name or password has a character that must be escaped.
+
+    Such a URI would be read as another host, database or option, and a message about that would show the password.
+    """
+    rest = uri.partition("://")[2]
+    before = rest.partition("?")[0]
+    login = before.rpartition("@")[0]
+    if not login and "/" not in before:  # a ? within the password
+        login = rest.rpartition("@")[0]
+    if found := sorted({character for character in login if character in _ESCAPED}):
+        shown = " and ".join(f"{character} as {_ESCAPED[character]}" for character in found)
+        raise UsageError(f"the user name or the password in the store's URI must be escaped: write {shown}")
 
 
 def check_text(**given: object) -> None:

@@ -35,6 +35,7 @@ from leyden.core.trainer.run_folder.sharing.artifacts import settled_url
 from leyden.core.trainer.run_folder.sharing.store_location import (
     StoreLocation,
     check_same_store,
+    checked_uri,
     remember_store,
     settled_uri,
 )
@@ -161,6 +162,35 @@ def resume(
     not allowed or files that are not on this machine, and RunError for a run that cannot be resumed.
     """
     changes = changes or ResumeChanges()
+    folder, config, different = _resumable(runs, name, changes)
+    if not has_agent and isinstance(config.agent, str) and config.agent.startswith("<"):
+        raise UsageError(
+            f"the agent of run {folder.path.name!r} is a Python object, {config.agent[1:-1]}, which this command does "
+            f"not have: continue the run in its own program with trainer.resume(agent, {folder.path.name!r})"
+        )
+    check_sources_of_run([*config.policies.values(), *config.frozen.values()])
+    if not has_agent:
+        _check_files(config)
+    _keep_changes(folder, config, different)
+    if changes.steps is not None:
+        different = msgspec.structs.replace(different, steps=changes.steps)
+    return _recorded(folder, different, run_session)
+
+
+def change_run(runs: Path, name: str, changes: ResumeChanges) -> None:
+    """Write `changes`, except the number of steps, for a session that another process will begin.
+
+    Raises what `resume` raises for changes and for a run that cannot be resumed; nothing is written then.
+    """
+    folder, config, different = _resumable(runs, name, changes)
+    _keep_changes(folder, config, different)
+
+
+def _resumable(runs: Path, name: str, changes: ResumeChanges) -> tuple[RunFolder, RunConfig, RunConfig]:
+    """Open a run that is to be resumed; return its folder, its configuration, and that with the permanent changes.
+
+    Raises UsageError for a change that is not allowed, and RunError for a run that cannot be resumed.
+    """
     folder, config = RunFolder.open(runs, name)
     prepare_masking(config)
     if changes.store is not None:
@@ -175,25 +205,18 @@ def resume(
             "or another name"
         )
     check_command(name, config)
-    if not has_agent and isinstance(config.agent, str) and config.agent.startswith("<"):
-        raise UsageError(
-            f"the agent of run {folder.path.name!r} is a Python object, {config.agent[1:-1]}, which this command does "
-            f"not have: continue the run in its own program with trainer.resume(agent, {folder.path.name!r})"
-        )
     done = max((int(line.get("step", 0)) for line in folder.metrics()), default=0)
     if changes.steps is not None and changes.steps < done:
         raise UsageError(f"run {name!r} has already taken {done} steps; give --steps above {done} to go on")
     different = changed(config, changes)
     check_machine(different)
-    check_sources_of_run([*config.policies.values(), *config.frozen.values()])
-    if not has_agent:
-        _check_files(config)
+    return folder, config, different
+
+
+def _keep_changes(folder: RunFolder, config: RunConfig, different: RunConfig) -> None:
     if different != config:
         with folder.locked():
             save_config(different, folder.config_file)
-    if changes.steps is not None:
-        different = msgspec.structs.replace(different, steps=changes.steps)
-    return _recorded(folder, different, run_session)
 
 
 def _check_files(config: RunConfig) -> None:
@@ -208,10 +231,10 @@ def _check_files(config: RunConfig) -> None:
 def _settled(config: RunConfig) -> RunConfig:
     """Return `config` with places that do not depend on the working folder.
 
-    Raises UsageError for artifacts that cannot be used.
+    Raises UsageError for artifacts that cannot be used, and for a URI that no store has.
     """
     if config.store is not None:
-        uri = settled_uri(config.store)
+        uri = checked_uri(config.store)
         config = msgspec.structs.replace(config, store=uri)
         if not uri.startswith("<"):  # the address of a store object is known already
             remember_store(uri)

@@ -20,6 +20,7 @@ from leyden.core.engine.vllm.options import VllmOptions
 from leyden.core.errors import UsageError
 from leyden.core.policy.device import check_device
 from leyden.core.trainer.agents.placement import RunnerPlacement
+from leyden.core.trainer.argument_types import check_types
 from leyden.core.trainer.config import EvaluationSet, RunConfig, check_name
 from leyden.core.trainer.launch import (
     CheckFunction,
@@ -140,6 +141,9 @@ class Trainer:
         runs: str | Path = "runs",
         quiet: bool = False,
     ) -> None:
+        counts = {"n_runners": n_runners, "n_workers": n_workers, "max_workers": max_workers, "steps": steps}
+        counts |= {"tasks_per_step": tasks_per_step, "group_size": group_size, "seed": seed, "threads": threads}
+        check_types(algorithm, initial_resources, counts)
         self.algorithm = algorithm or LightningRL()
         self.policy = _sources(policy)
         self.n_runners, self.n_workers, self.max_workers = n_runners, n_workers, max_workers
@@ -187,7 +191,9 @@ class Trainer:
         """
         config, tasks, held_out = self._prepared(agent, train_dataset, val_dataset, reward)
         with self._serving_store() as start_store:
-            return begin(self.runs, config, tasks, held_out, self._session_function(agent, reward, start_store))
+            return self._ended(
+                begin(self.runs, config, tasks, held_out, self._session_function(agent, reward, start_store))
+            )
 
     def planned(
         self,
@@ -227,7 +233,16 @@ class Trainer:
         is_object = agent is not None and not isinstance(agent, str)
         with self._serving_store() as start_store:
             session = self._session_function(agent, reward, start_store)
-            return resume(self.runs, name, session, changes, has_agent=is_object)
+            return self._ended(resume(self.runs, name, session, changes, has_agent=is_object))
+
+    def _ended(self, report: RunReport) -> RunReport:
+        """Give the algorithm the prompts of the kept version, and return the report."""
+        if self.algorithm.trains_prompts:
+            kept = prompts_of(self.initial_resources)
+            changed = {name: one.text for name, one in report.prompts.items() if name in kept}
+            new = {name: msgspec.structs.replace(kept[name], template=text) for name, text in changed.items()}
+            self.algorithm.kept_prompts = {**kept, **new}
+        return report
 
     def check(self, agent: Any, dataset: TaskRows, reward: RewardFunction | str | None = None) -> CheckReport:
         """Check on a few rollouts of `dataset` that `fit` would learn from it, and return the check's report.

@@ -36,6 +36,11 @@ def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
         ("redis://:hunter2@cache:6379/0", "redis://:***@cache:6379/0"),
         ("http://hunter2hunter2@store:8080", "http://***@store:8080"),
         ("sqlite:////data/runs.db", "sqlite:////data/runs.db"),
+        ("postgresql://me@db/runs?password=hunter2", "postgresql://me@db/runs?password=***"),
+        (
+            "postgresql:///runs?host=/run/db&user=me&password=hunter2%23%26more&sslmode=require&sslpassword=hunter2",
+            "postgresql:///runs?host=/run/db&user=me&password=***&sslmode=require&sslpassword=***",
+        ),
     ],
 )
 def test_a_runs_folder_keeps_the_place_without_password_or_token(uri: str, recorded: str, tmp_path: Path) -> None:
@@ -56,6 +61,15 @@ def test_the_password_comes_from_the_variable_or_from_what_was_given(monkeypatch
     remember_store(FULL)
     assert usable_uri(KEPT, "calc") == FULL
     assert usable_uri("http://***@store:8080", "calc") == "http://***@store:8080"  # LEYDEN_STORE_TOKEN has its token
+
+
+def test_a_password_among_the_options_comes_from_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = "postgresql://me@db/runs?password=hunter2&sslmode=require"
+    with pytest.raises(RunError, match="set LEYDEN_STORE to the URI with the password"):
+        usable_uri(recorded_uri(given), "calc")
+    monkeypatch.setenv("LEYDEN_STORE", given)
+    assert usable_uri(recorded_uri(given), "calc") == given
+    assert "hunter2" not in f"{StoreLocation(given)} {StoreLocation(given)!r}"
 
 
 def test_a_store_that_was_an_object_cannot_be_opened_by_its_name() -> None:

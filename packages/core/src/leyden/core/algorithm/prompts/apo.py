@@ -19,6 +19,7 @@ from leyden.core.algorithm.prompts.examples import make_example, rendered
 from leyden.core.algorithm.prompts.proposals import Draft, propose
 from leyden.core.algorithm.prompts.search import Candidate
 from leyden.core.data.order import rows_of_batch
+from leyden.core.data.resources import PromptTemplate
 from leyden.core.errors import UsageError
 
 EDIT_MODEL = -1
@@ -55,6 +56,17 @@ class APO(PromptAlgorithm):
     def __class_getitem__(cls, _item: Any) -> "type[APO]":
         """Return the class itself: `APO[TaskType](...)` of the original names the type of its tasks."""
         return cls
+
+    def get_best_prompt(self) -> PromptTemplate:
+        """Return the prompt of the kept version, as the original's APO does after `Trainer.fit`.
+
+        Raises UsageError before that, and for a run with several prompts, which are in `kept_prompts`.
+        """
+        if not self.kept_prompts:
+            raise UsageError("there is no best prompt yet: Trainer.fit finds it, and writes it to the run's prompts/")
+        if len(self.kept_prompts) > 1:
+            raise UsageError(f"the run has several prompts: take one of kept_prompts, {', '.join(self.kept_prompts)}")
+        return next(iter(self.kept_prompts.values()))
 
     def recorded(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings with the templates themselves in place of their files."""

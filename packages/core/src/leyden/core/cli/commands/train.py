@@ -1,5 +1,6 @@
 """`leyden train`: train the model inside an agent, or go on with a run."""
 
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -88,6 +89,10 @@ def _train_there(given: RunOptions, resume: str | None, to: ServerOptions, check
 
     if stays_here:
         raise UsageError("--console and --validate have no effect with --server: use them on the server's machine")
+    for option in ("runs", "host", "port", "advertise", "allow_host"):
+        if given.gives(option):
+            name = option.replace("_", "-")
+            raise UsageError(f"--{name} has no effect with --server, which chooses folder and address of its runs")
     client = to.client()
     if resume is None:
         config, rows, held_out = given.read(here=False)
@@ -114,14 +119,17 @@ def _train_there(given: RunOptions, resume: str | None, to: ServerOptions, check
 
 def _finish(given: RunOptions, work: "Callable[[], RunReport]", name: str) -> None:
     """Do the work; say how to go on when it is stopped or fails, and show what it came to."""
+    from leyden.core.trainer.agents.runner_api import SERVED
     from leyden.core.trainer.event_loop import Terminated
     from leyden.core.trainer.run_folder.folder import RunFolder
 
     where = "" if given.runs == RUNS else f" --runs {given.runs}"
+    # the client of a server names its own command, since this one would go on without the run's budget
+    how = "" if SERVED in os.environ else f"; continue with: leyden train --resume {name}{where}"
     try:
         report = work()
     except (KeyboardInterrupt, Terminated):
-        sys.stderr.write(f"\nstopped; continue with: leyden train --resume {name}{where}\n")
+        sys.stderr.write(f"\nstopped{how}\n")
         raise
     except LeydenError as error:
         folder = RunFolder(given.runs / name)
@@ -129,7 +137,7 @@ def _finish(given: RunOptions, work: "Callable[[], RunReport]", name: str) -> No
         if isinstance(error, RewardError | TaskError | UnknownAgent) and folder.checkpoints.exists():
             is_settled = False  # raised by a rollout after the first step
         if not is_settled and folder.path.exists():
-            sys.stderr.write(f"\nfailed; continue with: leyden train --resume {name}{where}\n")
+            sys.stderr.write(f"\nfailed{how}\n")
         if folder.failure() is not None or (not is_settled and folder.store_location.exists):
             sys.stderr.write(f"outcome of each rollout: {folder.command('why')}\n")
         raise

@@ -15,7 +15,7 @@ import msgspec
 
 from leyden.core.data.rollout import AttemptedRollout, EnqueueRollout, Rollout
 from leyden.core.data.span import Span
-from leyden.core.errors import REFUSALS, CallRefused, StoreError
+from leyden.core.errors import REFUSALS, CallRefused, StoreError, UsageError
 from leyden.core.store.base import LightningStore
 from leyden.core.store.common.lifecycle import new_rollout_id
 from leyden.core.store.common.single_calls import SingleCalls
@@ -85,6 +85,18 @@ class HttpStore(SingleCalls):
     def otlp_traces_endpoint(self) -> str | None:
         """Return the URL for OTLP traces, known from the server's first answer on; None where there is none."""
         return f"{self._connection.url}/v1/traces" if self.capabilities["otlp_traces"] else None
+
+    async def check(self) -> None:
+        """Raise UsageError for a wrong token or URL, and StoreError if no server answers, or if its store fails."""
+        status, body, _ = await self._connection.call("add_many_spans", methods()["add_many_spans"].encode_call([]))
+        url = self._connection.url
+        if status in (401, 403):
+            raise UsageError(f"the store at {url} does not accept the token: give the one that `leyden store` has")
+        if 300 <= status < 500 and status != 429:
+            raise UsageError(f"{url} is not the URL of a store's server: it answered with status {status}")
+        if status != 200:
+            line = body[:500].decode("utf-8", "replace").strip()
+            raise StoreError(f"the store at {url} fails: {line or f'it answered {status}'}")
 
     async def close(self) -> None:
         """Close the connections; the store behind the server stays open."""

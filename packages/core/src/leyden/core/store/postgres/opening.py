@@ -11,6 +11,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from leyden.core.errors import UsageError
 from leyden.core.store.postgres.database import Database, first_line
 from leyden.core.store.sql import migrations, schema
+from leyden.core.store.text import check_login
 
 logger = logging.getLogger(__name__)
 
@@ -18,16 +19,12 @@ _STARTING_SECONDS = 10.0
 """Seconds of waiting for a server that is starting up."""
 _MIGRATING = 7_301_955_168_410_246_313
 """Key of the advisory lock for creating or changing the tables; an arbitrary number."""
-_FORM = "postgresql://user:password@host:port/database"
+_FORM = "postgresql://HOST:PORT/DATABASE, with USER:PASSWORD@ before the host"
 
 
 def parsed(uri: str) -> URL:
     """Return the parsed URI; raises UsageError, whose message never contains a password."""
-    authority = uri.partition("://")[2].partition("/")[0]
-    if authority.count("@") > 1 or "#" in authority:
-        raise UsageError(
-            f"the store's URI has an @ or a # within the user's name or the password; write %40 or %23 ({_FORM})"
-        )
+    check_login(uri)
     try:
         url = make_url(uri)
     except (ArgumentError, ValueError) as error:

@@ -26,6 +26,7 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from leyden.core.errors import StoreError, UsageError
+from leyden.core.store.text import check_login
 
 T = TypeVar("T")
 
@@ -35,7 +36,7 @@ _PAUSE, _LONGEST_PAUSE = 0.02, 0.25
 _ANSWER_SECONDS, _CONNECT_SECONDS = 30.0, 3.0
 """Seconds without an answer, and seconds for connecting, after which the connection is given up."""
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_SHAPE = "redis://[user:password@]host[:port][/number][?namespace=name]"
+_SHAPE = "redis://HOST:PORT/NUMBER?namespace=NAME, with USER:PASSWORD@ before the host if Redis wants them"
 
 
 class RedisConnection(Protocol):
@@ -80,6 +81,7 @@ class RedisAddress:
 
 def address_of(uri: str) -> RedisAddress:
     """Return the address in `uri`; raises UsageError without its password."""
+    check_login(uri)
     try:
         parts = urlsplit(uri)
         port = parts.port
@@ -293,9 +295,12 @@ def connected(address: RedisAddress) -> RedisLink:
         with closed_on_failure(link.drop):
             link.call_once("PING")
     except AuthenticationError as error:
-        raise UsageError(f"{address} refuses the password or user given in the URI: {error}") from error
+        raise UsageError(
+            f"{address} refuses the login; the URI's user or password is wrong or missing: {error}"
+        ) from error
     except ResponseError as error:
         raise UsageError(f"{address} refuses: {error}") from error
     except (RedisError, OSError) as error:
-        raise UsageError(f"cannot reach Redis at {address}: {error}") from error
+        tls = "; rediss:// needs a Redis that listens with TLS" if address.text.startswith("rediss:") else ""
+        raise UsageError(f"cannot reach Redis at {address}: {error}{tls}") from error
     return link

@@ -70,7 +70,9 @@ class ShardList:
         except yaml.YAMLError as error:
             raise UsageError(f"{self.path} is not YAML or JSON: {first_line(error)}") from error
         except msgspec.ValidationError as error:
-            raise UsageError(f"{self.path} is not a list of shards: {error}") from error
+            raise UsageError(
+                f"{self.path} is not a list of shards: {error}; it has the form shards: [{{name: a, uri: URI}}, ...]"
+            ) from error
         return self._checked(listed)
 
     def read_if_changed(self) -> Sequence[ShardSpec] | None:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from errno import EISDIR
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -291,10 +292,10 @@ def _create(path: Path) -> None:
     An existing file is not opened: closing it would release the locks of all of this process's connections to it, and
     another process would then remove the write-ahead log that they still use.
     """
-    try:
+    with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except FileExistsError:
-        _make_private(path)
+    if path.is_dir():
+        raise IsADirectoryError(EISDIR, "it is a folder")
 
 
 def _open(path: Path) -> Engine:
@@ -311,9 +312,12 @@ def _open(path: Path) -> Engine:
     )
     event.listen(engine, "connect", _configure)
     try:
+        with engine.connect() as connection:
+            _check_ours(connection, path)
+        _make_private(path)  # before the write-ahead log, which has the same permissions, is created
         _use_wal(engine, path)
         with engine.connect() as connection, _transaction(connection.connection.driver_connection, write=True):
-            _migrate(connection, path)
+            _migrate(connection)
     except _ERRORS as error:
         engine.dispose()
         raise UsageError(f"cannot open the store {path}: {_cause(error)}") from error
@@ -358,14 +362,22 @@ def _use_wal(engine: Engine, path: Path) -> None:
             raw.close()
 
 
-def _migrate(connection: Connection, path: Path) -> None:
-    version: int = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
-    if version > schema.VERSION:
-        raise UsageError(f"the store {path} was written by a newer version of Leyden; update Leyden to open it")
-    if version == schema.VERSION:
-        return
-    if version == 0 and inspect(connection).get_table_names():
+def _check_ours(connection: Connection, path: Path) -> None:
+    """Raise UsageError for another program's file, or one of a newer version, of which nothing has been changed."""
+    tables = inspect(connection).get_table_names()
+    if tables and schema.rollouts.name not in tables:
         raise UsageError(f"{path} is a database, but not a store of Leyden")
+    if _version(connection) > schema.VERSION:
+        raise UsageError(f"the store {path} was written by a newer version of Leyden; update Leyden to open it")
+
+
+def _version(connection: Connection) -> int:
+    return connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+
+
+def _migrate(connection: Connection) -> None:
+    if _version(connection) == schema.VERSION:
+        return
     schema.metadata.create_all(connection)  # creates the tables that an older store lacks
     if _has_column(connection, "spans", "heartbeat_time"):
         connection.exec_driver_sql(schema.KEEP_HEARTBEATS)

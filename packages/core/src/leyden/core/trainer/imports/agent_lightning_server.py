@@ -10,7 +10,7 @@ import msgspec
 
 from leyden.core.data.rollout import AttemptStatus, RolloutConfig, RolloutMode, RolloutStatus
 from leyden.core.errors import LeydenError, UsageError, first_line
-from leyden.core.masking import mask_text
+from leyden.core.masking import mask_text, printable
 
 T = TypeVar("T")
 PREFIX = "/v1/agl"
@@ -214,7 +214,7 @@ class AgentLightningServer:
                     body = await answer.content.read(MOST_BYTES)
                     if answer.status < 400:
                         return body
-                    problem = f"status {answer.status}: {mask_text(body[:200].decode(errors='replace'))}"
+                    problem = f"status {answer.status}{_said(body)}"
                     if answer.status < 500:
                         raise UsageError(f"{self.url}{PREFIX}/{path} answers with {problem}")
             except (aiohttp.ClientError, TimeoutError) as error:
@@ -222,6 +222,12 @@ class AgentLightningServer:
             if left:
                 await asyncio.sleep(1.0)
         raise LeydenError(f"{self.url} does not answer: {problem}; run the command again to continue")
+
+
+def _said(body: bytes) -> str:
+    """Return the beginning of an error's text in one line, after a colon; empty for a page of another server."""
+    text = " ".join(body[:200].decode(errors="replace").split())
+    return "" if not text or text.startswith("<") else f": {printable(text)}"
 
 
 def check_url(uri: str) -> str:

@@ -215,7 +215,10 @@ def _policy_names(plan: DevPlan, rollouts: Sequence[DryRollout]) -> dict[str, st
         return {}
     sources = dict.fromkeys(rollout.policy or plan.policy for rollout in rollouts)
     if None in sources:
-        raise UsageError("no model can answer the agent: give a policy, or an endpoint and its model")
+        raise UsageError(
+            "no model can answer the agent: give a policy, or an endpoint and its model; in Python, policy= or "
+            "initial_resources={'main_llm': LLM(endpoint=..., model=...)}"
+        )
     names = (POLICY if number == 1 else f"{POLICY}-{number}" for number in range(1, len(sources) + 1))
     return dict(zip(map(str, sources), names, strict=True))
 

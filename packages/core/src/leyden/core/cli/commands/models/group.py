@@ -165,7 +165,7 @@ def rollback(
     )
     if result.untold is not None:
         _print(f"the run's store could not be updated ({result.untold}); it is updated when the run continues")
-    _print(f"continue with: leyden train --resume {run}{where}")
+    _print(f"continue with: leyden train --resume {printable(run)}{where}")
 
 
 @app.command("promote", cls=Command)

@@ -10,12 +10,14 @@ from pathlib import Path
 from leyden.core.errors import RunError, UsageError
 from leyden.core.masking import MASK, PASSWORD_IN_URL, mask_text
 from leyden.core.store.base import LightningStore
-from leyden.core.store.open import open_store
+from leyden.core.store.open import check_uri, open_store
 from leyden.core.store.queue_view import QueueView
 
 VARIABLE = "LEYDEN_STORE"
 """Environment variable with the URI of a store, password included. `config.yaml` keeps no password."""
 _HTTP = re.compile(r"https?://")
+_SECRET_OPTION = re.compile(r"([?&][^=&#]*(?:password|passwd|secret|token)[^=&#]*=)[^&#]*", re.IGNORECASE)
+"""Option of a URI that holds a secret, such as libpq's `password`; the group is what stands before its value."""
 _OF_FILES = "sqlite:///", "shard:///"
 """Beginnings of URIs that name a file of this machine."""
 
@@ -45,7 +47,7 @@ class StoreLocation:
         return self.is_kept and not (self.uri.startswith(_OF_FILES) and not file_of(self.uri).exists())
 
     def __str__(self) -> str:
-        return mask_text(self.uri)
+        return shown_uri(self.uri)
 
     async def open(self, clock: Callable[[], float] = time.time, patience: float | None = None) -> LightningStore:
         """Open the store; see `open_store`. Of a shared store, the run sees only what it enqueued itself.
@@ -69,11 +71,23 @@ def settled_uri(uri: str) -> str:
     return f"{scheme}{Path(path).resolve()}"
 
 
+def checked_uri(uri: str) -> str:
+    """Return what `settled_uri` returns. Raises UsageError for a URI that no store has; an object's name is none."""
+    if not uri.startswith("<"):
+        check_uri(uri)
+    return settled_uri(uri)
+
+
+def shown_uri(uri: str) -> str:
+    """Return the URI of a store for messages: without login, and without the values of secret options."""
+    return _SECRET_OPTION.sub(rf"\1{MASK}", mask_text(uri))
+
+
 def recorded_uri(uri: str) -> str:
     """Return the URI of a store as `config.yaml` keeps it: without password or token. A user's name stays readable."""
     if _HTTP.match(uri):
         return mask_text(uri)
-    return PASSWORD_IN_URL.sub(rf"\1:{MASK}@", uri)
+    return _SECRET_OPTION.sub(rf"\1{MASK}", PASSWORD_IN_URL.sub(rf"\1:{MASK}@", uri))
 
 
 _remembered: dict[str, str] = {}
@@ -112,4 +126,4 @@ def check_same_store(recorded: str | None, given: str, run: str) -> None:
     if recorded is None:
         raise UsageError(f"run {run!r} keeps its rollouts in its own folder: leave --store out")
     if recorded_uri(settled_uri(given)) != recorded:
-        raise UsageError(f"run {run!r} began with the store {recorded}, and cannot move to {mask_text(given)}")
+        raise UsageError(f"run {run!r} began with the store {recorded}, and cannot move to {shown_uri(given)}")
