@@ -140,8 +140,8 @@ def test_a_run_whose_policy_is_not_here_says_which_folder_its_paths_count_from(
     folder = RunFolder.create(tmp_path / "runs", RunConfig(name="r", agent="a.py:agent", **given), [{"q": "?"}], {})
     monkeypatch.chdir(tmp_path)
     message = (
-        rf"there is no policy folder \./policy, counted from the current folder {tmp_path}: the run began with this "
-        "path. Start the command in the folder where its agent, reward and initial policy are, or copy them here"
+        rf"there is no policy folder \./policy, counted from the current folder {tmp_path}: the run's agent, "
+        "reward and initial policy must be there. Start the command in their folder, or copy them"
     )
     with pytest.raises(UsageError, match=message):
         resume(tmp_path / "runs", "r", lambda _, config: pytest.fail(f"a session begins: {config}"))

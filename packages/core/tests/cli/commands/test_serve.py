@@ -56,6 +56,8 @@ def test_a_run_is_submitted_by_a_command(
     monkeypatch.setenv("LEYDEN_SERVER_TOKEN", TOKEN)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tasks.jsonl").write_text('{"question": "1 + 1"}\n')
+    for name in ("a.py", "r.py"):
+        (tmp_path / name).touch()
     given = [
         "train",
         "a.py:agent",
@@ -84,6 +86,11 @@ def test_a_run_is_submitted_by_a_command(
     assert "run a is running" in capfd.readouterr().out
     assert run(["runs", "stop", "a", *server]) in (0, 2)  # it may have failed already
     capfd.readouterr()
+    assert run(["runs", "remove", "a", *server]) == 0
+    (tmp_path / "a.py").unlink()
+    assert run([*given, *server]) == 1
+    out, err = capfd.readouterr()
+    assert "a.py does not exist, counted from the current folder" in out and "`leyden serve` takes the folder" in out
     assert run(["runs", "remove", "a", *server]) == 0
     assert not (tmp_path / "runs/a").exists()
     assert ends(process, signal.SIGINT) == 130

@@ -303,3 +303,24 @@ async def test_calls_that_do_not_end_in_time_are_cancelled_in_one_line(caplog: p
     for _, writer in connections:
         writer.close()
     assert [record.getMessage() for record in caplog.records] == ["cancelled 3 calls that did not end in time"]
+
+
+async def test_a_stop_that_is_cancelled_still_ends_the_application(caplog: pytest.LogCaptureFixture) -> None:
+    heard = list[str]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "lifespan"
+        for what in ("startup", "shutdown"):
+            assert (await receive())["type"] == f"lifespan.{what}"
+            await asyncio.sleep(0.01)
+            heard.append(what)
+            await send({"type": f"lifespan.{what}.complete"})
+
+    server = GatewayServer(app, "127.0.0.1", 0)
+    await server.start()
+    stopping = asyncio.create_task(server.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert (heard, caplog.messages) == (["startup", "shutdown"], [])

@@ -38,6 +38,6 @@ def where_it_counts_from(path: str) -> str:
     if Path(path).is_absolute():
         return ": the run began with this path, and needs it on this machine"
     return (
-        f", counted from the current folder {Path.cwd()}: the run began with this path. Start the command in the "
-        "folder where its agent, reward and initial policy are, or copy them here"
+        f", counted from the current folder {Path.cwd()}: the run's agent, reward and initial policy must be there. "
+        "Start the command in their folder, or copy them; `leyden serve` takes the folder as --project"
     )

@@ -95,12 +95,21 @@ class GatewayServer:
         return root_url(self._host, listener)
 
     async def stop(self) -> None:
-        """Stop listening, wait up to `grace` seconds for requests in progress, and cancel the rest."""
+        """Stop listening, wait up to `grace` seconds for requests in progress, and cancel the rest.
+
+        Also a caller that is cancelled meanwhile waits for the end: a server that is cut off leaves its app running.
+        """
         if self._server is None or self._task is None:
             return
+        task = self._task
         self._server.stop()
-        await self._task
-        self._server = self._task = None
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await task
+            raise
+        finally:
+            self._server = self._task = None
 
 
 async def _cancelled(tasks: Collection[asyncio.Task[None]]) -> None:

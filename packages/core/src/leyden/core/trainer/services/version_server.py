@@ -81,7 +81,7 @@ async def serve_version(plan: VersionPlan, started: Callable[[str], None], stopp
         if plan.parent is not None:  # also while the policy is loaded, which may take minutes
             watching = asyncio.create_task(_set_when_orphaned(plan.parent, stopped))
             closing.callback(watching.cancel)
-        serving = asyncio.create_task(_serve(plan, started, stopped))
+        serving = asyncio.create_task(_serve(plan, started))
         ending = asyncio.create_task(stopped.wait())
         closing.callback(ending.cancel)
         await asyncio.wait([serving, ending], return_when=asyncio.FIRST_COMPLETED)
@@ -94,13 +94,12 @@ async def serve_version(plan: VersionPlan, started: Callable[[str], None], stopp
                 raise
 
 
-async def _serve(plan: VersionPlan, started: Callable[[str], None], stopped: asyncio.Event) -> None:
+async def _serve(plan: VersionPlan, started: Callable[[str], None]) -> None:
+    """Serve until this is cancelled, or no request came for long."""
     async with _served(plan) as policy, _server(plan, policy) as (url, requests):
         started(url)
-        while not stopped.is_set():
+        while not plan.idle_seconds or requests.idle_seconds <= plan.idle_seconds:
             await asyncio.sleep(POLL_SECONDS)
-            if plan.idle_seconds and requests.idle_seconds > plan.idle_seconds:
-                stopped.set()
 
 
 async def _set_when_orphaned(parent: int, stopped: asyncio.Event) -> None:
