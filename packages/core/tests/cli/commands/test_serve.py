@@ -116,7 +116,7 @@ def test_a_run_is_submitted_by_a_command(
         *(
             (["train", "a.py:a", *given, "--server", "http://127.0.0.1:1"], f"{given[0]} has no effect with --server")
             for given in (
-                ["--runs", "elsewhere"],
+                ["--runs", "other"],
                 ["--host", "0.0.0.0"],
                 ["--port", "9999"],
                 ["--advertise", "https://foo"],

@@ -111,7 +111,7 @@ def test_an_adapter_folder_that_is_there_is_not_written_over(
     assert not (tmp_path / "merged").exists()
 
 
-def finished_elsewhere(tmp_path: Path, kept: int, lora: LoraOptions | None) -> tuple[Path, list[float]]:
+def finished_on_another_machine(tmp_path: Path, kept: int, lora: LoraOptions | None) -> tuple[Path, list[float]]:
     """A run that has finished, without the policy that it began with, and the log-probabilities of version 2."""
     folder, _, last = trained_run(tmp_path, tied=True, lora=lora)
     models = Models.open(folder.parent, "adapted")
@@ -127,7 +127,7 @@ def finished_elsewhere(tmp_path: Path, kept: int, lora: LoraOptions | None) -> t
 def test_the_kept_version_is_exported_without_the_initial_policy(
     tmp_path: Path, which: str, lora: LoraOptions | None
 ) -> None:
-    folder, last = finished_elsewhere(tmp_path, 2, lora)
+    folder, last = finished_on_another_machine(tmp_path, 2, lora)
     out = tmp_path / "out"
     assert run(["models", "export", "adapted", which, str(out / "two"), "--runs", str(folder.parent)]) == 0
     exported = LIBRARY.AutoModelForCausalLM.from_pretrained(out / "two")
@@ -137,7 +137,7 @@ def test_the_kept_version_is_exported_without_the_initial_policy(
 
 
 def test_any_version_of_whole_weights_is_exported_without_the_initial_policy(tmp_path: Path) -> None:
-    folder, last = finished_elsewhere(tmp_path, 1, None)  # its policy's weights are not those of version 2
+    folder, last = finished_on_another_machine(tmp_path, 1, None)  # its policy's weights are not those of version 2
     assert run(["models", "export", "adapted", "2", str(tmp_path / "two"), "--runs", str(folder.parent)]) == 0
     exported = LIBRARY.AutoModelForCausalLM.from_pretrained(tmp_path / "two")
     assert log_probabilities(exported) == pytest.approx(last, abs=1e-5)
@@ -149,7 +149,7 @@ def test_any_version_of_whole_weights_is_exported_without_the_initial_policy(tmp
 def test_a_version_that_needs_the_initial_policy_says_so(
     tmp_path: Path, version: str, lora: LoraOptions | None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    folder, _ = finished_elsewhere(tmp_path, 2, lora)
+    folder, _ = finished_on_another_machine(tmp_path, 2, lora)
     out = tmp_path / "out"
     assert run(["models", "export", "adapted", version, str(out), "--runs", str(folder.parent)]) == 2
     assert f"there is no policy folder {tmp_path}/base: the run began with this path" in capfd.readouterr().err

@@ -130,7 +130,8 @@ def test_a_store_that_cannot_be_told_is_named_and_follows_when_the_run_goes_on(
     folder.store_file.write_bytes(b"no database" * 100)
     runs = str(folder.path.parent)
     assert run(["models", "rollback", "r", "3", "--runs", runs]) == 0
-    _, line, _ = capsys.readouterr().out.splitlines()
+    _, line, last = capsys.readouterr().out.splitlines()
+    assert last == f"continue with: leyden train --resume r --runs {runs}"
     assert line.startswith("the run's store could not be updated (") and "store.db" in line
     assert line.endswith("); it is updated when the run continues")
     assert run(["models", "rollback", "r", "2", "--runs", runs, "--json"]) == 0

@@ -114,6 +114,18 @@ MODULES: Mapping[str, Mapping[str, str]] = {
 """Names of the original's modules, by the module. Those of `ROOT` are found in every module."""
 
 
+REPLACED: Mapping[str, str] = {
+    "dev": "call trainer.dev(agent, tasks)",
+    "max_rollouts": "the algorithm decides how many rollouts run: steps=, tasks_per_step= and group_size=",
+    "max_tasks": "the algorithm decides how many rollouts run: steps=, tasks_per_step= and group_size=",
+    "runner": "leave it out: Trainer makes its runners",
+    "strategy": "leave it out; docs/python.md and docs/cluster.md describe where agents run",
+    "port": "leave it out: the gateway takes a free port, and `leyden gateway --port` serves at a fixed one",
+    "llm_proxy": "name the model as initial_resources={'main_llm': LLM(endpoint=..., model=...)}",
+    "daemon": "leave it out: workers end with their trainer",
+}
+"""Arguments of the original's `Trainer` that Leyden refuses, and what to do."""
+
 _WORKER = ("init", "init_worker", "run", "teardown", "teardown_worker")
 """Methods that the original's classes have from `ParallelWorkerBase`."""
 
@@ -147,12 +159,9 @@ MEMBERS: Mapping[str, Mapping[str, str]] = {
         "set_trainer": "give the algorithm what it needs in its constructor",
     },
     "Trainer": {
+        **{name: line for name, line in REPLACED.items() if name != "dev"},
         **dict.fromkeys(_WORKER, "Trainer.fit(agent, tasks) does all of it"),
-        **dict.fromkeys(("strategy", "runner"), _EXECUTION),
-        **dict.fromkeys(("llm_proxy", "port"), _GATEWAY),
-        **dict.fromkeys(("max_rollouts", "max_tasks"), "steps, tasks_per_step and group_size decide how many run"),
         "client": _QUEUE,
-        "daemon": "workers end with their trainer",
         "fit_v0": "Trainer.fit(agent, tasks)",
         "kill_orphaned_processes": "workers end with their trainer, also if that is killed",
     },

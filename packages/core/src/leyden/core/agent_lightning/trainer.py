@@ -8,7 +8,7 @@ from typing import Any, cast
 from leyden.core.agent_lightning.adapter import Adapter, TracerTraceToTriplet
 from leyden.core.agent_lightning.algorithm import VERL, Algorithm, FastAlgorithm
 from leyden.core.agent_lightning.env_var import check_roles
-from leyden.core.agent_lightning.replaced import WithReplaced, lookup, refuse
+from leyden.core.agent_lightning.replaced import REPLACED, WithReplaced, lookup, refuse
 from leyden.core.agent_lightning.runner import check_tracer
 from leyden.core.agent_lightning.session import Session, run_algorithm
 from leyden.core.agent_lightning.tracer import OtelTracer
@@ -18,7 +18,6 @@ from leyden.core.errors import UsageError
 from leyden.core.runner.attempts.hooks import Hook
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer import trainer
-from leyden.core.trainer.argument_types import check_types
 from leyden.core.trainer.preflight.report import CheckReport
 from leyden.core.trainer.rollouts.tasks import load_tasks
 from leyden.core.trainer.run_folder.report import RunReport
@@ -33,17 +32,6 @@ OF_OWN = frozenset({"policy", "device", "isolation", "input"})
 """Leyden's options that also apply to an algorithm in the original's form."""
 OF_TRIPLETS = frozenset(inspect.signature(TracerTraceToTriplet).parameters)
 """Keys of an adapter that is given as a mapping, as in the original."""
-REPLACED = {
-    "dev": "call trainer.dev(agent, tasks)",
-    "max_rollouts": "the algorithm decides how many rollouts run: steps=, tasks_per_step= and group_size=",
-    "max_tasks": "the algorithm decides how many rollouts run: steps=, tasks_per_step= and group_size=",
-    "runner": "leave it out: Trainer makes its runners",
-    "strategy": "leave it out; docs/python.md and docs/cluster.md describe where agents run",
-    "port": "leave it out: the gateway takes a free port, and `leyden gateway --port` serves at a fixed one",
-    "llm_proxy": "name the model as initial_resources={'main_llm': LLM(endpoint=..., model=...)}",
-    "daemon": "leave it out: workers end with their trainer",
-}
-"""Arguments of the original that Leyden refuses, and what to do."""
 
 
 class Trainer(WithReplaced, trainer.Trainer):
@@ -97,9 +85,6 @@ class Trainer(WithReplaced, trainer.Trainer):
         if isinstance(algorithm, VERL):
             options.setdefault("timeout_seconds", SECONDS_WITH_VERL)
         count = n_workers if n_runners is None else n_runners
-        check_types(None if own is not None else algorithm, initial_resources, {"n_runners": count})
-        if count is not None and count < 1:
-            raise UsageError(f"n_runners is {count}; it must be at least 1")
         super().__init__(
             algorithm=None if isinstance(algorithm, Algorithm) else algorithm,
             n_runners=count or (N_RUNNERS if own is None else 1),
@@ -109,6 +94,8 @@ class Trainer(WithReplaced, trainer.Trainer):
             store=store,
             **options,
         )
+        if count is not None and count < 1:
+            raise UsageError(f"n_runners is {count}; it must be at least 1")
         self._own, self.tracer = own, tracer or OtelTracer()
         self.adapter: Adapter[Any, Any] | TraceToMessages = given
         if isinstance(given, Mapping | None):

@@ -12,7 +12,7 @@ from leyden.core.masking.secret_variables import (
     withheld,
     without_own_tokens,
 )
-from leyden.core.masking.shapes import MASK, PASSWORD_IN_URL
+from leyden.core.masking.shapes import MASK, PASSWORD_IN_URL, SECRET_OPTION_OF_URL
 from leyden.core.masking.terminal import visible, visible_in_json
 from leyden.core.masking.text import (
     MaskingFilter,
@@ -29,6 +29,7 @@ __all__ = [
     "OWN_TOKENS",
     "PASSWORD_IN_URL",
     "PROVIDER_KEYS",
+    "SECRET_OPTION_OF_URL",
     "LineMasker",
     "MaskingFilter",
     "is_secret_name",

@@ -56,6 +56,8 @@ _SECRET_OPTIONS = (
     r"(?:x-amz-|x-goog-)?(?:api[-_]?key|key|(?:access|auth|refresh|id|security)?[-_]?token|secret|client[-_]secret"
     r"|(?:ssl)?passw(?:or)?d|sig|signature|credential)"
 )
+SECRET_OPTION_OF_URL = re.compile(r"([?&][^=&#]*(?:password|passwd|secret|token)[^=&#]*=)[^&#]*", re.IGNORECASE)
+"""Secret option of a text that is a single URL, such as libpq's `password`, however short; the group ends before it."""
 _QUERY = re.compile(
     rf"([?&]{_SECRET_OPTIONS}=)(?![$<{{*.])[^\s&#\"'<>)]{{6,}}"
     rf"|((?:[?&]|%3F|%26){_SECRET_OPTIONS}(?:=|%3D))(?![$<{{*.])(?:[^\s&#\"'<>)%]|%(?!26|23)){{6,}}",

@@ -61,6 +61,11 @@ def _sent(method: F) -> F:
     return cast("F", send)
 
 
+def _line(body: bytes, status: int) -> str:
+    """Return what a server says about a failure, or its status where it says nothing."""
+    return body[:500].decode("utf-8", "replace").strip() or f"the store answered {status}"
+
+
 class HttpStore(SingleCalls):
     """The store behind the server at `url`. Any number of threads and event loops may use it.
 
@@ -95,8 +100,7 @@ class HttpStore(SingleCalls):
         if 300 <= status < 500 and status != 429:
             raise UsageError(f"{url} is not the URL of a store's server: it answered with status {status}")
         if status != 200:
-            line = body[:500].decode("utf-8", "replace").strip()
-            raise StoreError(f"the store at {url} fails: {line or f'it answered {status}'}")
+            raise StoreError(f"the store at {url} fails: {_line(body, status)}")
 
     async def close(self) -> None:
         """Close the connections; the store behind the server stays open."""
@@ -124,8 +128,7 @@ class HttpStore(SingleCalls):
             raise StoreError(f"the store's answer to {name} cannot be read: {error}") from error
         if failure is not None:
             raise failure.raised()
-        line = body[:500].decode("utf-8", "replace").strip()
-        raise (CallRefused if status in _FINAL else StoreError)(f"{name}: {line or f'the store answered {status}'}")
+        raise (CallRefused if status in _FINAL else StoreError)(f"{name}: {_line(body, status)}")
 
     statistics = _sent(LightningStore.statistics)
 

@@ -157,7 +157,6 @@ def rollback(
     if json:
         _print_lines([result])
         return
-    where = "" if runs == RUNS else f" --runs {runs}"
     aside = _count(len(result.versions), "later version")
     _print(
         f"run {result.run} is at version {result.version} again; {aside}, with metrics and result, moved to "
@@ -165,7 +164,7 @@ def rollback(
     )
     if result.untold is not None:
         _print(f"the run's store could not be updated ({result.untold}); it is updated when the run continues")
-    _print(f"continue with: leyden train --resume {printable(run)}{where}")
+    _print(f"continue with: {models.folder.command('train --resume')}")
 
 
 @app.command("promote", cls=Command)

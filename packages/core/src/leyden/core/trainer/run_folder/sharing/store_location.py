@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from leyden.core.errors import RunError, UsageError
-from leyden.core.masking import MASK, PASSWORD_IN_URL, mask_text
+from leyden.core.masking import MASK, PASSWORD_IN_URL, SECRET_OPTION_OF_URL, mask_text
 from leyden.core.store.base import LightningStore
 from leyden.core.store.open import check_uri, open_store
 from leyden.core.store.queue_view import QueueView
@@ -16,8 +16,6 @@ from leyden.core.store.queue_view import QueueView
 VARIABLE = "LEYDEN_STORE"
 """Environment variable with the URI of a store, password included. `config.yaml` keeps no password."""
 _HTTP = re.compile(r"https?://")
-_SECRET_OPTION = re.compile(r"([?&][^=&#]*(?:password|passwd|secret|token)[^=&#]*=)[^&#]*", re.IGNORECASE)
-"""Option of a URI that holds a secret, such as libpq's `password`; the group is what stands before its value."""
 _OF_FILES = "sqlite:///", "shard:///"
 """Beginnings of URIs that name a file of this machine."""
 
@@ -80,14 +78,14 @@ def checked_uri(uri: str) -> str:
 
 def shown_uri(uri: str) -> str:
     """Return the URI of a store for messages: without login, and without the values of secret options."""
-    return _SECRET_OPTION.sub(rf"\1{MASK}", mask_text(uri))
+    return SECRET_OPTION_OF_URL.sub(rf"\1{MASK}", mask_text(uri))
 
 
 def recorded_uri(uri: str) -> str:
     """Return the URI of a store as `config.yaml` keeps it: without password or token. A user's name stays readable."""
     if _HTTP.match(uri):
         return mask_text(uri)
-    return _SECRET_OPTION.sub(rf"\1{MASK}", PASSWORD_IN_URL.sub(rf"\1:{MASK}@", uri))
+    return SECRET_OPTION_OF_URL.sub(rf"\1{MASK}", PASSWORD_IN_URL.sub(rf"\1:{MASK}@", uri))
 
 
 _remembered: dict[str, str] = {}
