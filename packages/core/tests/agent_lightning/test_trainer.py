@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import leyden.core.agent_lightning as agl
-from leyden.core.agent_lightning.replaced import ReplacedName
-from leyden.core.agent_lightning.trainer import REPLACED
+from leyden.core.agent_lightning.replaced import REPLACED, ReplacedName
 from leyden.core.data import semconv
 from leyden.core.errors import UsageError
 from leyden.core.testing.servers.chat_endpoint import ChatEndpoint, chat_endpoint
