@@ -2,7 +2,7 @@
 
     python benchmarks/console.py --json console.json
     python benchmarks/console.py --only memory --minutes 30
-    python benchmarks/console.py --only training --steps 10 --rounds 3 --tabs 8
+    python benchmarks/console.py --only training --steps 6 --rounds 5 --tabs 8
 
 It needs Chromium (`--chromium`, or one on the PATH) and the package playwright. Measured are:
 
@@ -15,10 +15,11 @@ It needs Chromium (`--chromium`, or one on the PATH) and the package playwright.
   until the numbers of all have been read, and the CPU seconds of that.
 - memory: a run gets a step and a finished rollout each second for `--minutes`, while one tab shows its curves and
   another its rollouts. JavaScript heap of both tabs after a garbage collection, once a minute, and the server's memory.
-- training: seconds of a training step, of the calculator example, without a console, and with a console whose `--tabs`
-  show the run. The two take turns in every round, so that other work on the machine slows both; the ratio of the
-  medians counts, beside the ratio of two halves of the same side, which shows the noise. The shares of the machine's
-  CPU time that the console and the browser used are measured, too: without a GPU, Chromium draws all tabs in software.
+- training: seconds of a step of one training, of the calculator example. In turns of `--steps` steps, `--tabs` tabs show
+  the run, or are blank while the console's process is stopped, so that other work on the machine slows both. The first
+  step of each turn, in which the tabs are loaded, does not count. The ratio of the medians counts, beside the ratio of
+  two halves of the turns without a console, which shows the noise. The shares of the machine's CPU time that the
+  console and the browser used are measured, too: without a GPU, Chromium draws all tabs in software.
 """
 
 import argparse
@@ -28,6 +29,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -58,6 +60,8 @@ FILTERS = ("b7", "b50-3", "train-v9", "")
 RUN_FILTERS = ("run-07", "experiment-3", "nothing", "")
 LISTINGS = 10
 COMPARED = 8
+STEP_SECONDS = 120
+"""Longest time for a step of the training."""
 BYTES = 1 << 20
 
 
@@ -311,24 +315,32 @@ def heap_mib(page: Page) -> float:
 
 
 def training(given: argparse.Namespace, temporary: Path) -> dict[str, Any]:
-    """Measure training steps without and with a console."""
-    seconds: dict[str, list[float]] = {"without": [], "with": []}
+    """Measure the steps of one training, in turns without and with a console."""
+    turns: dict[str, list[list[float]]] = {"without": [], "with": []}
     used, passed = {"console": 0.0, "browser": 0.0}, 0.0
     runs = temporary / "training"
     runs.mkdir()
-    for number in range(given.rounds):
-        seconds["without"] += trained(runs, f"without-{number}", given.steps)
-        with served(runs) as console, opened(given.chromium) as browser:
-            name = f"with-{number}"
-            views = ("", "/rollouts", "/health", "/bottlenecks")
-            for tab in range(given.tabs):
-                page = browser.new_page()
-                page.goto(f"{console.address}/#/runs/{name}{views[tab % len(views)]}")
+    with (
+        trained(runs, "run", given.steps * (2 * given.rounds + 1)) as metrics,
+        served(runs) as console,
+        opened(given.chromium) as browser,
+    ):
+        pages = [browser.new_page() for _ in range(given.tabs)]
+        views = ("", "/rollouts", "/health", "/bottlenecks")
+        for _ in range(given.rounds):
+            console.process.send_signal(signal.SIGSTOP)
+            turns["without"].append(next_steps(metrics, given.steps))
+            console.process.send_signal(signal.SIGCONT)
+            for number, page in enumerate(pages):
+                page.goto(f"{console.address}/#/runs/run{views[number % len(views)]}")
             before, began = cpu_seconds(console), time.monotonic()
-            seconds["with"] += trained(runs, name, given.steps, browser)
+            turns["with"].append(next_steps(metrics, given.steps))
             after = cpu_seconds(console)
             used = {who: used[who] + after[who] - before[who] for who in used}
             passed += time.monotonic() - began
+            for page in pages:
+                page.goto("about:blank")
+    seconds = {side: [one for turn in found for one in turn] for side, found in turns.items()}
     medians = {side: statistics.median(values) for side, values in seconds.items()}
     halves = [statistics.median(seconds["without"][at::2]) for at in (0, 1)]
     return {
@@ -337,7 +349,7 @@ def training(given: argparse.Namespace, temporary: Path) -> dict[str, Any]:
         "ratio": medians["with"] / medians["without"],
         "ratio_of_halves_without": halves[1] / halves[0],
         "share_of_cpu_time": {who: value / passed / (os.cpu_count() or 1) for who, value in used.items()},
-        "seconds": seconds,
+        "seconds": turns,
     }
 
 
@@ -348,21 +360,41 @@ def cpu_seconds(console: "Served") -> dict[str, float]:
     return {"console": console.cpu_seconds(), "browser": sum(times.user + times.system for times in browser)}
 
 
-def trained(runs: Path, name: str, steps: int, browser: Browser | None = None) -> list[float]:
-    """Train the example, and return the seconds of each step but the first. The tabs of `browser` show the run."""
+@contextmanager
+def trained(runs: Path, name: str, steps: int) -> Generator[Path]:
+    """Train the example during the block, which gets the file of the steps' numbers after the first step."""
     command = [sys.executable, "-m", "leyden.core.cli", "train", f"{EXAMPLE / 'agent.py'}:agent"]
     command += ["--tasks", str(EXAMPLE / "train.jsonl"), "--reward", f"{EXAMPLE / 'reward.py'}:score"]
     command += ["--policy", str(EXAMPLE / "policy"), "--learning-rate", "6e-4", "--steps", str(steps), "--no-check"]
     process = subprocess.Popen([*command, "--runs", str(runs), "--name", name, "--quiet"], cwd=ROOT)
-    while browser is not None and not (runs / name / "metrics.jsonl").exists() and process.poll() is None:
+    metrics = runs / name / "metrics.jsonl"
+    try:
+        while len(seconds_of_steps(metrics)) < 1:
+            if process.poll() is not None:
+                raise RuntimeError(f"the training ended with exit code {process.returncode}")
+            time.sleep(0.2)
+        yield metrics
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def seconds_of_steps(metrics: Path) -> list[float]:
+    """Return the seconds of each step that has been written down."""
+    lines = metrics.read_bytes().splitlines(keepends=True) if metrics.exists() else []
+    steps = [msgspec.json.decode(line) for line in lines if line.endswith(b"\n")]
+    return [step["seconds"] for step in steps if "seconds" in step]
+
+
+def next_steps(metrics: Path, count: int) -> list[float]:
+    """Wait for `count` further steps, and return the seconds of each but the first, which began before."""
+    done = len(seconds_of_steps(metrics))
+    ends = time.monotonic() + count * STEP_SECONDS
+    while len(found := seconds_of_steps(metrics)) < done + count:
+        if time.monotonic() > ends:
+            raise RuntimeError(f"the training has taken {len(found) - done} of {count} steps, and goes on no further")
         time.sleep(0.2)
-    for context in [] if browser is None else browser.contexts:
-        for page in context.pages:
-            page.reload()
-    if process.wait() != 0:
-        raise RuntimeError(f"the training ended with exit code {process.returncode}")
-    lines = [msgspec.json.decode(line) for line in (runs / name / "metrics.jsonl").read_bytes().splitlines()]
-    return [line["seconds"] for line in lines if "seconds" in line][1:]
+    return found[done + 1 : done + count]
 
 
 # --- Processes

@@ -36,7 +36,7 @@ MOST = 100_000
 """Most rollouts that are kept; of more, the newest."""
 PAUSE = 1.0
 """Seconds between two looks for new rollouts, and for ended ones among those that had not."""
-GROWING = 3.0
+GROWING = 10.0
 """Seconds between two looks at the spans of rollouts that are running, which takes one query for each."""
 OPEN = frozenset({"preparing", "running"})
 INTERRUPTED = "interrupted"
@@ -101,6 +101,11 @@ class RolloutIndex:
     """Whether the process that ran the rollouts was gone at the last look."""
     _grown: float = float("-inf")
     """When the spans of running rollouts were read last, by the monotonic clock."""
+
+    @property
+    def changes(self) -> int:
+        """How often a row was added or has changed."""
+        return len(self._order)
 
     async def follow(self) -> None:
         """Read new rollouts, and again those that have not ended; errors are noted, and tried again."""

@@ -127,6 +127,8 @@ class RunView:
             "error": item.error,
             "step": item.step,
             "rollouts": self.index.total,
+            "rows": self.index.changes,
+            "problem": self.index.problem,
         }
 
     async def why(self) -> Summary:

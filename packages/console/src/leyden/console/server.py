@@ -26,7 +26,7 @@ from leyden.console.actions.tuning import TuningRequests
 from leyden.console.compare import MOST, comparison, evaluated
 from leyden.console.http.access import guarded
 from leyden.console.http.answers import as_json, error_answer, whole_number
-from leyden.console.http.events import event_stream
+from leyden.console.http.events import Pace, event_stream
 from leyden.console.run_view import RunView, RunViews
 from leyden.console.runs.catalogue import Catalogue
 from leyden.console.studies import Studies
@@ -51,6 +51,7 @@ class Console:
         self._mcp = _mcp_endpoint(self.views) if mcp else None
         self.is_stopping: Callable[[], bool] = lambda: False
         """Whether the server is about to stop, so that streams of events must end."""
+        self._pace = Pace()
         self.studies = Studies(catalogue, lambda: self.is_stopping())
         self.suggestions = Suggestions(catalogue)
 
@@ -185,7 +186,7 @@ class Console:
         except RunError as error:
             return error_answer(404, error)
         view.follow()
-        return event_stream(request, view.change, self.is_stopping)
+        return event_stream(request, view.change, self.is_stopping, pace=self._pace)
 
     async def _of(self, request: Request) -> RunView:
         return await self.views.view(request.path_params["key"])

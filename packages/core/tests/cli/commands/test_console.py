@@ -99,3 +99,17 @@ with console_beside(Path({str(tmp_path)!r})):
     while answers(address):
         assert time.monotonic() < ends, "the console outlived the run"
         time.sleep(0.2)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("option", "lower"), [([], console.LOWER_PRIORITY), (["--allow-actions"], 0)])
+def test_a_console_that_only_reads_leaves_the_processor_to_the_training(
+    option: list[str], lower: int, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "leyden.core.cli", "console", "--runs", str(tmp_path), "--port", "0", *option]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "http://" in process.stdout.readline()
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(own + lower, 19)
+        process.terminate()

@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Route
 
 from leyden.console.actions.jobs import POLL_SECONDS, Job, Jobs
 from leyden.console.http.answers import as_json, error_answer
-from leyden.console.http.events import event_stream
+from leyden.console.http.events import Pace, event_stream
 from leyden.core.errors import RunError
 
 
@@ -49,5 +49,5 @@ class JobRequests:
             return msgspec.structs.replace(job, result=None)  # a page requests the result when the job has ended
 
         return event_stream(
-            request, read, self._is_stopping, seconds=POLL_SECONDS, is_last=lambda sent: sent.ended is not None
+            request, read, self._is_stopping, pace=Pace(POLL_SECONDS), is_last=lambda sent: sent.ended is not None
         )

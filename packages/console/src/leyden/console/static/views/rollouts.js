@@ -14,11 +14,6 @@ import { oneAtATime } from "../one_at_a_time.js";
 import { go, link } from "../router.js";
 import { inTheFolder, nothingYet, runFrame } from "./run_frame.js";
 
-/** Seconds between two requests while the run works. */
-const EVERY = 3;
-/** How often they are read after the run has ended: the server notices later than the run that they are interrupted. */
-const LAST = 3;
-
 const NAMES = [
   "text",
   "mode",
@@ -55,7 +50,6 @@ export async function show(page) {
   const frame = runFrame(page, "rollouts", [["Rollouts", null]], (run, body) => {
     shown = new RolloutsPage(page, run, body);
     shown.read();
-    shown.follow();
   });
   frame.onChange(() => shown?.read());
 }
@@ -111,16 +105,6 @@ class RolloutsPage {
       const retry = problem(error.message, () => this.read());
       fill(this.failed, retry);
     }
-  }
-
-  /** While the run works, rollouts end between its steps without a change of the run itself; the last ones with it. */
-  follow() {
-    let left = 0;
-    const timer = setInterval(() => {
-      left = this.run.state === "running" ? LAST : left - 1;
-      if (left > 0 && !document.hidden) this.read();
-    }, EVERY * 1000);
-    this.page.signal.addEventListener("abort", () => clearInterval(timer), { once: true });
   }
 
   #readOnce() {

@@ -21,6 +21,8 @@ from leyden.core.masking import remember_secret
 
 TOKEN = "LEYDEN_CONSOLE_TOKEN"
 PORT = 8600
+LOWER_PRIORITY = 5
+"""By how much a console that only reads lowers its priority, so that a training that needs all cores goes first."""
 
 
 def console(
@@ -68,6 +70,8 @@ def console(
             sys.stdout.write(f"MCP clients need this entry: {_mcp_entry(f'http://{name}:{listening}/mcp', token)}\n")
         sys.stdout.flush()
 
+    if not allow_actions and hasattr(os, "nice"):  # the commands of pages would inherit it
+        os.nice(LOWER_PRIORITY)
     parent = os.getppid()
     try:
         asyncio.run(server.serve(app, host, port, ready, until=lambda: with_parent and os.getppid() != parent))
