@@ -15,11 +15,11 @@ It needs Chromium (`--chromium`, or one on the PATH) and the package playwright.
   until the numbers of all have been read, and the CPU seconds of that.
 - memory: a run gets a step and a finished rollout each second for `--minutes`, while one tab shows its curves and
   another its rollouts. JavaScript heap of both tabs after a garbage collection, once a minute, and the server's memory.
-- training: seconds of a step of one training, of the calculator example. In turns of `--steps` steps, `--tabs` tabs show
-  the run, or are blank while the console's process is stopped, so that other work on the machine slows both. The first
-  step of each turn, in which the tabs are loaded, does not count. The ratio of the medians counts, beside the ratio of
-  two halves of the turns without a console, which shows the noise. The shares of the machine's CPU time that the
-  console and the browser used are measured, too: without a GPU, Chromium draws all tabs in software.
+- training: seconds of a step of one training, of the calculator example. In turns of `--steps` steps, `--tabs` tabs
+  show the run, or are blank while the console's process is stopped, so that other work on the machine slows both. The
+  first step of each turn, in which the tabs are loaded, does not count. The ratio of the medians counts, beside the
+  ratio of two halves of the turns without a console, which shows the noise. The shares of the machine's CPU time that
+  the console and the browser used are measured, too: without a GPU, Chromium draws all tabs in software.
 """
 
 import argparse

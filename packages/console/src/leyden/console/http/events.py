@@ -53,7 +53,8 @@ def event_stream(
 ) -> StreamingResponse:
     """Return a response that sends what `read` returns each time it has changed.
 
-    Streams with the same `pace` share it. A stream ends when the reader leaves, the server stops, or `is_last` returns True for what was sent.
+    Streams with the same `pace` share it. A stream ends when the reader leaves, the server stops, or `is_last` returns
+    True for what was sent.
     """
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     events = _changes(request, read, is_stopping, pace or Pace(), is_last)
