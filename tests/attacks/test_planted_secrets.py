@@ -276,7 +276,7 @@ class Campaign:
         token = self.secret("token of a store's URL", f"http://{{}}@{refuses}")
         runs = ("--runs", str(self.runs))
         train = ("train", "--policy", str(POLICY), "--steps", "1", *runs)
-        self.run("train on a store", *train, "--algorithm", "sft", "--set", f"spans={token}", "--name", "sft", code=1)
+        self.run("train on a store", *train, "--algorithm", "sft", "--set", f"spans={token}", "--name", "sft", code=2)
         agent, tasks = f"{self.own}/few.py:agent", f"{self.own}/few.jsonl"
         setting = self.secret("setting", "loss=sk-{}")
         self.run("a wrong setting", *train, agent, "--tasks", tasks, "--set", setting, code=2)
@@ -294,7 +294,7 @@ class Campaign:
         query = self.secret("query of an endpoint", "http://127.0.0.1:9/v1?api-key={}")
         self.run("an endpoint's query", *dev, "--endpoint", query, code=2)
         where = str(self.runs / "nothing")
-        self.run("export of a store", "export", token, "--to", where, code=1)
+        self.run("export of a store", "export", token, "--to", where, code=2)
         self.run("a wrong server", "run", "--server", self.secret("server", "ftp://{}@host"), agent, code=2)
 
 
