@@ -13,6 +13,7 @@ from leyden.core.data.encoding.images import PromptImage
 from leyden.core.errors import PolicyError, first_line
 from leyden.core.images.processor import model_class
 from leyden.core.policy.adjusted_responses import AdjustedResponses
+from leyden.core.policy.huge_pages import use_huge_pages
 from leyden.core.policy.image_inputs import ImageInputs
 from leyden.core.policy.lora import Adapters
 from leyden.core.policy.options import LoraOptions, Precision
@@ -51,6 +52,7 @@ class PolicyModel:
         Raises PolicyError if there is no such folder, or if it holds no causal language model.
         """
         check_source(source)
+        use_huge_pages()
         try:
             with no_progress_bars():
                 module, found = model_class(str(source)).from_pretrained(
