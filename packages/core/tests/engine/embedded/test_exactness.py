@@ -14,7 +14,7 @@ from torch import nn
 from leyden.core.data.sampling import Sampling
 from leyden.core.engine.base import EngineRecord, GenerateRequest, TokenChunk
 from leyden.core.engine.embedded.cache import PrefixCache, SlotCache
-from leyden.core.engine.embedded.check import Expected, check_forward
+from leyden.core.engine.embedded.check import STEPS, Expected, check_forward
 from leyden.core.engine.embedded.decoder import DecodedSequence, Decoder
 from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
 from leyden.core.engine.embedded.fused_forward import FusedForward
@@ -283,6 +283,30 @@ def test_larger_errors_than_the_models_own_and_errors_too_large_for_rounding_are
 ) -> None:
     with pytest.raises(EngineError, match=r"would differ from the model's own by up to 0\.0"):
         check_scaled(error, own_difference)
+
+
+@torch.no_grad()
+def check_with_one_error(error: float) -> None:
+    """Check a forward pass that differs by `error` at the second token of the first test sequence, and nowhere else."""
+    model = tiny_model("llama")
+    expected = Expected.of(model)
+    row, shape, plain = expected.rows[0], cache_shape(model), FusedForward(model)
+
+    def forward(ids_BQ: torch.Tensor, step: Any, *, every: bool = False) -> torch.Tensor:
+        logits = plain(ids_BQ, step, every=every)
+        if every:
+            for n, ids in enumerate(ids_BQ.tolist()):
+                if row[: len(row) - STEPS] == ids[: len(row) - STEPS]:
+                    logits[n, 1, 0] += error
+        return logits
+
+    check_forward(expected, cast(Forward, forward), SlotCache(shape), PrefixCache(shape, 1024), "float32")
+
+
+def test_an_error_of_rounding_that_a_model_amplifies_at_one_position_is_no_reason_to_refuse_it() -> None:
+    check_with_one_error(0.005)
+    with pytest.raises(EngineError, match=r"would differ from the model's own by up to 0\.0"):
+        check_with_one_error(0.05)
 
 
 def test_the_own_difference_of_a_small_model_is_one_of_rounding() -> None:

@@ -29,6 +29,10 @@ depend on how many tokens are computed together. For some tokens, usually unlike
 them: SmolLM2-135M after fine-tuning has 0.0017."""
 MOST_TOLERANCES = 10.0
 """Whatever the model's own differences are, a difference of more than so many tolerances is not due to rounding."""
+AMPLIFIED = 0.05
+"""Share of the compared positions at which a forward pass in full precision may differ by up to `MOST_TOLERANCES`.
+After another fine-tuning, SmolLM2-135M amplifies the rounding errors of packed weights to 0.009 at one position of 65,
+while those of the others are below 0.0001. A forward pass that computes something else is wrong at many positions."""
 ROUNDED_TOLERANCE = {"bfloat16": 2.0, "int8": 4.0}
 """Largest allowed difference, over the whole vocabulary, of a forward pass that was exact before its weights were
 rounded. The tokens of random sequences are unlikely, and rounding moves unlikely tokens most."""
@@ -58,7 +62,8 @@ class Expected:
         long = _length_beyond_window(model)
         rows = _random_ids(model, [5, 19, 41] + ([long] if long else []), seed=0)
         rows_TV = [_plain(model, row) for row in rows]
-        own = max(_distance(_plain(model, row[:-STEPS]), own_TV) for row, own_TV in zip(rows, rows_TV, strict=True))
+        pairs = zip(rows, rows_TV, strict=True)
+        own = max(_errors(_plain(model, row[:-STEPS]), own_TV).max().item() for row, own_TV in pairs)
         length = long or SHARED_LENGTH
         starts = _random_ids(model, [length, length], seed=1)
         shared = [starts[n % 2] + end for n, end in enumerate(_random_ids(model, [2, 4, 7, 3], seed=2))]
@@ -78,22 +83,27 @@ def check_forward(
     decoder = Decoder(forward, cache, prefixes)
     prompts = [row[:-STEPS] for row in rows]
     got = [torch.cat(list(decoder.forced(0, [prompt], [0], LONGEST_CHECK)), 1)[0] for prompt in prompts]
-    worst = max(_distance(served, own_TV) for served, own_TV in zip(got, expected.rows_TV, strict=True))
+    found = [_errors(served, own_TV) for served, own_TV in zip(got, expected.rows_TV, strict=True)]
     batched = torch.cat(list(decoder.forced(0, prompts, [0] * len(rows), 1 << 20)), 1)
-    worst = max(worst, *(_distance(batched[n, : len(p)], expected.rows_TV[n]) for n, p in enumerate(prompts)))
+    found += [_errors(batched[n, : len(p)], expected.rows_TV[n]) for n, p in enumerate(prompts)]
     for step in range(-STEPS, 0):
         starts = [len(row) + step for row in rows]
         (logits,) = decoder.forced(0, [[row[step]] for row in rows], starts, 1 << 20)
-        worst = max(worst, *(_distance(logits[n], expected.rows_TV[n][start:]) for n, start in enumerate(starts)))
+        found += [_errors(logits[n], expected.rows_TV[n][start:]) for n, start in enumerate(starts)]
     for _ in range(2):
         scores = torch.tensor(decoder.score(rows[-1]))
         targets = torch.tensor(rows[-1][1:])[:, None]
-        worst = max(worst, (scores - expected.rows_TV[-1][:-1].cpu().gather(1, targets)[:, 0]).abs().max().item())
-    worst = max(worst, _worst_with_shared_prefixes(expected, forward, cache, decoder))
+        found.append((scores - expected.rows_TV[-1][:-1].cpu().gather(1, targets)[:, 0]).abs())
+    found += _errors_with_shared_prefixes(expected, forward, cache, decoder)
     decoder.flush()
+    errors = torch.cat([one.cpu() for one in found])
     tolerance = ROUNDED_TOLERANCE.get(precision) or TOLERANCE.get(cache.shape.dtype, HALF_TOLERANCE)
     own = min(OWN_DIFFERENCES * expected.own_difference, MOST_TOLERANCES * tolerance)
-    if not worst <= max(tolerance, own):
+    usual = most = max(tolerance, own)
+    if precision == "float32" and cache.shape.dtype in TOLERANCE:
+        most = MOST_TOLERANCES * tolerance
+    if not (errors <= most).all() or (errors > usual).float().mean() > AMPLIFIED:
+        worst = errors.nan_to_num(float("inf")).max().item()
         raise EngineError(f"the served log-probabilities would differ from the model's own by up to {worst:.3g}")
 
 
@@ -132,15 +142,17 @@ def _random_images(processor: ImageProcessor) -> list[NDArray[np.float32]]:
     return [processor.prepared(generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)) for _ in range(2)]
 
 
-def _worst_with_shared_prefixes(expected: Expected, forward: Forward, cache: SlotCache, decoder: Decoder) -> float:
-    """Return the largest error of the last tokens of two pairs of sequences, each pair with a shared beginning."""
+def _errors_with_shared_prefixes(
+    expected: Expected, forward: Forward, cache: SlotCache, decoder: Decoder
+) -> list[Tensor]:
+    """Return the errors of the last tokens of two pairs of sequences, each pair with a shared beginning."""
     rows = expected.shared
     for _ in decoder.forced(0, [row[:-1] for row in rows], [0] * len(rows), 1 << 20):
         continue  # `check_forward` checks these logits
     shared = SharedPrefixes.of([[0, 2], [1, 3]], expected.shared_length)
     step = cache.step(0, [[len(row) - 1] for row in rows], shared)
     logits = forward(torch.tensor([[row[-1]] for row in rows], device=cache.shape.device), step)
-    return max(_distance(logits[n], own_TV[-1:]) for n, own_TV in enumerate(expected.shared_TV))
+    return [_errors(logits[n], own_TV[-1:]) for n, own_TV in enumerate(expected.shared_TV)]
 
 
 def _length_beyond_window(model: nn.Module) -> int:
@@ -161,6 +173,6 @@ def _plain(model: nn.Module, ids: Sequence[int]) -> Tensor:
     return logits[0].float().log_softmax(-1)
 
 
-def _distance(logits_QV: Tensor, expected_TV: Tensor) -> float:
-    difference = (logits_QV.float().log_softmax(-1) - expected_TV[: len(logits_QV)]).abs().max().item()
-    return difference if difference == difference else float("inf")
+def _errors(logits_QV: Tensor, expected_TV: Tensor) -> Tensor:
+    """Return the largest error of the log-probabilities at each position (Q,)."""
+    return (logits_QV.float().log_softmax(-1) - expected_TV[: len(logits_QV)]).abs().amax(-1)
