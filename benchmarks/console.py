@@ -41,7 +41,6 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-import msgspec
 import psutil
 from playwright.sync_api import Browser, Page, sync_playwright
 from stores.filled_runs import GROUP, SPANS, fill, new_run
@@ -321,7 +320,7 @@ def training(given: argparse.Namespace, temporary: Path) -> dict[str, Any]:
     runs = temporary / "training"
     runs.mkdir()
     with (
-        trained(runs, "run", given.steps * (2 * given.rounds + 1)) as metrics,
+        trained(runs, "run", given.steps * (2 * given.rounds + 1)) as folder,
         served(runs) as console,
         opened(given.chromium) as browser,
     ):
@@ -329,12 +328,12 @@ def training(given: argparse.Namespace, temporary: Path) -> dict[str, Any]:
         views = ("", "/rollouts", "/health", "/bottlenecks")
         for _ in range(given.rounds):
             console.process.send_signal(signal.SIGSTOP)
-            turns["without"].append(next_steps(metrics, given.steps))
+            turns["without"].append(next_steps(folder, given.steps))
             console.process.send_signal(signal.SIGCONT)
             for number, page in enumerate(pages):
                 page.goto(f"{console.address}/#/runs/run{views[number % len(views)]}")
             before, began = cpu_seconds(console), time.monotonic()
-            turns["with"].append(next_steps(metrics, given.steps))
+            turns["with"].append(next_steps(folder, given.steps))
             after = cpu_seconds(console)
             used = {who: used[who] + after[who] - before[who] for who in used}
             passed += time.monotonic() - began
@@ -361,36 +360,34 @@ def cpu_seconds(console: "Served") -> dict[str, float]:
 
 
 @contextmanager
-def trained(runs: Path, name: str, steps: int) -> Generator[Path]:
-    """Train the example during the block, which gets the file of the steps' numbers after the first step."""
+def trained(runs: Path, name: str, steps: int) -> Generator[RunFolder]:
+    """Train the example during the block, which gets the run's folder after the first step."""
     command = [sys.executable, "-m", "leyden.core.cli", "train", f"{EXAMPLE / 'agent.py'}:agent"]
     command += ["--tasks", str(EXAMPLE / "train.jsonl"), "--reward", f"{EXAMPLE / 'reward.py'}:score"]
     command += ["--policy", str(EXAMPLE / "policy"), "--learning-rate", "6e-4", "--steps", str(steps), "--no-check"]
     process = subprocess.Popen([*command, "--runs", str(runs), "--name", name, "--quiet"], cwd=ROOT)
-    metrics = runs / name / "metrics.jsonl"
+    folder = RunFolder(runs / name)
     try:
-        while len(seconds_of_steps(metrics)) < 1:
+        while len(seconds_of_steps(folder)) < 1:
             if process.poll() is not None:
                 raise RuntimeError(f"the training ended with exit code {process.returncode}")
             time.sleep(0.2)
-        yield metrics
+        yield folder
     finally:
         process.terminate()
         process.wait()
 
 
-def seconds_of_steps(metrics: Path) -> list[float]:
+def seconds_of_steps(folder: RunFolder) -> list[float]:
     """Return the seconds of each step that has been written down."""
-    lines = metrics.read_bytes().splitlines(keepends=True) if metrics.exists() else []
-    steps = [msgspec.json.decode(line) for line in lines if line.endswith(b"\n")]
-    return [step["seconds"] for step in steps if "seconds" in step]
+    return [step["seconds"] for step in folder.metrics() if "seconds" in step]
 
 
-def next_steps(metrics: Path, count: int) -> list[float]:
+def next_steps(folder: RunFolder, count: int) -> list[float]:
     """Wait for `count` further steps, and return the seconds of each but the first, which began before."""
-    done = len(seconds_of_steps(metrics))
+    done = len(seconds_of_steps(folder))
     ends = time.monotonic() + count * STEP_SECONDS
-    while len(found := seconds_of_steps(metrics)) < done + count:
+    while len(found := seconds_of_steps(folder)) < done + count:
         if time.monotonic() > ends:
             raise RuntimeError(f"the training has taken {len(found) - done} of {count} steps, and goes on no further")
         time.sleep(0.2)

@@ -196,7 +196,7 @@ class RolloutIndex:
 
         Returns all rows for a cursor of another generation.
         """
-        end = len(self._order)
+        end = self.changes
         start = cursor if 0 <= cursor <= end and generation in (None, self.generation) else 0
         return [self.rows[name] for name in dict.fromkeys(self._order[start:end])], end
 

@@ -108,8 +108,10 @@ def test_a_console_that_only_reads_leaves_the_processor_to_the_training(
 ) -> None:
     command = [sys.executable, "-m", "leyden.core.cli", "console", "--runs", str(tmp_path), "--port", "0", *option]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert "http://" in process.stdout.readline()
-        own = os.getpriority(os.PRIO_PROCESS, 0)
-        assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(own + lower, 19)
-        process.terminate()
+        try:
+            assert process.stdout is not None
+            assert "http://" in process.stdout.readline()
+            own = os.getpriority(os.PRIO_PROCESS, 0)
+            assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(own + lower, 19)
+        finally:
+            process.terminate()
