@@ -79,6 +79,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.chromium is None:
         parser.error("there is no Chromium on the PATH: give --chromium")
+    if given.steps < 3 or given.rounds < 1:
+        parser.error("give at least 3 --steps, of which the first in a turn does not count, and at least 1 of --rounds")
     found: dict[str, Any] = {"load": os.getloadavg()[0], "cores": os.cpu_count()}
     with tempfile.TemporaryDirectory() as temporary:
         for name in given.only or ("scale", "runs", "store", "training", "memory"):
