@@ -5,18 +5,20 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import torch
 
 from leyden.core.data.route import POLICY
 from leyden.core.engine.base import EnginePrecision
 from leyden.core.engine.embedded.engine import EmbeddedConfig, EmbeddedEngine
 from leyden.core.errors import EngineError
+from leyden.core.policy.logprobs import score
 from leyden.core.policy.model import PolicyModel
 from leyden.core.policy.options import LoraOptions
 from leyden.core.policy.probe import shake
 from leyden.core.policy.update.config import UpdateConfig
 from leyden.core.policy.update.updater import Updater
 from leyden.core.testing.policies import synthetic_rollouts, tiny_policy
-from leyden.core.trainer.serving.serving import Served, Serving
+from leyden.core.trainer.serving.serving import SERVED_GAP, Served, Serving, prompt_gap
 
 IDS = [5, 1, 40, 7, 7, 23, 60, 2, 11, 9]
 NOTHING: Any = None
@@ -69,3 +71,59 @@ async def test_a_rounded_engine_that_serves_another_model_is_noticed(precision: 
     async with serving(precision=precision) as served:
         with pytest.raises(EngineError, match="the engine does not serve the trained weights"):
             await served.check(POLICY, other)
+
+
+def amplifying() -> PolicyModel:
+    """Weights with which rounding errors are far larger than usual, as in some steps of a fine-tuning."""
+    model = tiny_policy()
+    with torch.no_grad():
+        for name, weight in model.module.named_parameters():
+            if "norm" not in name:
+                weight.mul_(15.0)
+    return model
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+async def test_rounding_errors_that_the_model_itself_amplifies_do_not_end_a_run(precision: Any) -> None:
+    model = amplifying()
+    async with serving(precision=precision) as served:
+        gap = (await served.serve({POLICY: model}, 1))[POLICY]
+        own = prompt_gap(score(model.in_precision("bfloat16"), IDS), score(model, IDS), precision)
+        assert gap > SERVED_GAP[precision]
+        assert own > SERVED_GAP["bfloat16"] / 2
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+async def test_another_model_is_noticed_although_the_model_amplifies_rounding_errors(precision: Any) -> None:
+    async with serving(precision=precision) as served:
+        with pytest.raises(EngineError, match="the engine does not serve the trained weights"):
+            await served.check(POLICY, amplifying())
+
+
+class Differing:
+    """Engine in float32 that scores as the model does, but for some positions."""
+
+    precision, version = "float32", 1
+
+    def __init__(self, model: PolicyModel, apart: dict[int, float]) -> None:
+        self.model, self.apart = model, apart
+
+    async def score(self, ids: list[int]) -> list[float]:
+        return [one + self.apart.get(n, 0.0) for n, one in enumerate(score(self.model, ids))]
+
+
+def differing(apart: dict[int, float]) -> Serving:
+    engine: Any = Differing(tiny_policy(), apart)
+    return Serving(NOTHING, NOTHING, {POLICY: Served(engine, IDS * 5)}, NOTHING)
+
+
+@pytest.mark.parametrize("apart", [{}, {7: 0.009}, {3: -0.002, 30: 0.004}])
+async def test_few_positions_may_differ_more_in_full_precision(apart: dict[int, float]) -> None:
+    gap = await differing(apart).check(POLICY, tiny_policy())
+    assert gap == pytest.approx(max((abs(one) for one in apart.values()), default=0.0), abs=1e-6)
+
+
+@pytest.mark.parametrize("apart", [{7: 0.011}, {7: float("nan")}, {7: float("inf")}, {1: 0.001, 9: 0.001, 30: 0.001}])
+async def test_one_large_or_many_small_differences_in_full_precision_are_noticed(apart: dict[int, float]) -> None:
+    with pytest.raises(EngineError, match="the engine does not serve the trained weights"):
+        await differing(apart).check(POLICY, tiny_policy())
