@@ -40,6 +40,7 @@ SPLITS = {
     # The seeds are from the hashes of the commits that fixed the recipes.
     "val": Split(databases=30, questions=10, seed=0xC71B38C5, share="val"),
     "val_smollm2": Split(databases=20, questions=10, seed=0x4191CB77, share="val"),
+    "val_adapters": Split(databases=20, questions=10, seed=0x510878DE, share="val"),
 }
 SHIPPED = tuple(name for name in SPLITS if name != "dev")
 ATTEMPTS = 300
