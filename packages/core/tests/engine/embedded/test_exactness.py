@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from leyden.core.data.sampling import Sampling
-from leyden.core.engine.base import EngineRecord, GenerateRequest, TokenChunk
+from leyden.core.engine.base import EnginePrecision, EngineRecord, GenerateRequest, TokenChunk
 from leyden.core.engine.embedded.cache import PrefixCache, SlotCache
 from leyden.core.engine.embedded.check import STEPS, Expected, check_forward
 from leyden.core.engine.embedded.decoder import DecodedSequence, Decoder
@@ -286,7 +286,7 @@ def test_larger_errors_than_the_models_own_and_errors_too_large_for_rounding_are
 
 
 @torch.no_grad()
-def check_with_one_error(error: float) -> None:
+def check_with_one_error(error: float, precision: EnginePrecision = "float32") -> None:
     """Check a forward pass that differs by `error` at the second token of the first test sequence, and nowhere else."""
     model = tiny_model("llama")
     expected = Expected.of(model)
@@ -301,13 +301,31 @@ def check_with_one_error(error: float) -> None:
                     logits[n, 1, 0] += error
         return logits
 
-    check_forward(expected, cast(Forward, forward), SlotCache(shape), PrefixCache(shape, 1024), "float32")
+    check_forward(expected, cast(Forward, forward), SlotCache(shape), PrefixCache(shape, 1024), precision)
 
 
 def test_an_error_of_rounding_that_a_model_amplifies_at_one_position_is_no_reason_to_refuse_it() -> None:
     check_with_one_error(0.005)
     with pytest.raises(EngineError, match=r"would differ from the model's own by up to 0\.0"):
         check_with_one_error(0.05)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_rounded_weights_may_differ_much_at_a_position_where_a_model_amplifies_rounding_errors(precision: Any) -> None:
+    check_with_one_error(20.0, precision)
+    for error in (float("nan"), float("inf")):
+        with pytest.raises(EngineError, match=r"would differ from the model's own by up to inf, at 2 of \d+ positions"):
+            check_with_one_error(error, precision)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_rounded_weights_that_differ_at_many_positions_are_refused(precision: Any) -> None:
+    model = tiny_model("llama")
+    expected, shape = Expected.of(model), cache_shape(model)
+    forward = _scaled(FusedForward(model), 30.0)
+    with pytest.raises(EngineError, match=r"at \d\d+ of \d+ positions by more than [24]"):
+        check_forward(expected, forward, SlotCache(shape), PrefixCache(shape, 1024), precision)
 
 
 def test_the_own_difference_of_a_small_model_is_one_of_rounding() -> None:

@@ -1,5 +1,6 @@
 """The check after every update is of the weights, to rounding, whatever is trained and in whichever precision."""
 
+import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -127,3 +128,13 @@ async def test_few_positions_may_differ_more_in_full_precision(apart: dict[int, 
 async def test_one_large_or_many_small_differences_in_full_precision_are_noticed(apart: dict[int, float]) -> None:
     with pytest.raises(EngineError, match="the engine does not serve the trained weights"):
         await differing(apart).check(POLICY, tiny_policy())
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_the_gap_of_coarser_precisions_leaves_out_single_tokens_but_none_that_is_no_number(precision: Any) -> None:
+    zeros = [0.0] * 40
+    assert prompt_gap([*zeros[2:], -9.0, 9.0], zeros, precision) == 0
+    assert prompt_gap([0.2] * 40, zeros, precision) == pytest.approx(0.2)
+    assert prompt_gap([0.3], [0.0], precision) == pytest.approx(0.3)
+    assert not math.isfinite(prompt_gap([math.nan, *zeros[1:]], zeros, precision))
+    assert prompt_gap([-math.inf, *zeros[1:]], zeros, precision) == math.inf

@@ -19,6 +19,13 @@ FinishReason = Literal["stop", "length", "abort"]
 EnginePrecision = Literal["float32", "bfloat16", "int8"]
 """Precision in which an engine keeps the weights that it serves."""
 
+AMPLIFIED = 0.05
+"""Share of the positions of a text at which a model may amplify rounding errors far beyond the usual ones.
+
+SmolLM2-135M, fine-tuned in 48 steps, makes 0.005 to 0.009 of the rounding errors of float32 at one position of 65,
+while all others are below 0.0001. Weights or a forward pass that are wrong give other results at many positions.
+"""
+
 MOST_TOP_LOGPROBS = 20
 """The largest `GenerateRequest.top_logprobs` that an engine accepts."""
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from leyden.core.data.encoding.images import FIRST_IMAGE_ID
-from leyden.core.engine.base import EnginePrecision
+from leyden.core.engine.base import AMPLIFIED, EnginePrecision
 from leyden.core.engine.embedded.cache import BLOCK, PrefixCache, SlotCache
 from leyden.core.engine.embedded.decoder import Decoder
 from leyden.core.engine.embedded.generic_forward import LONGEST_CHECK, Forward, attention_windows
@@ -29,13 +29,11 @@ depend on how many tokens are computed together. For some tokens, usually unlike
 them: SmolLM2-135M after fine-tuning has 0.0017."""
 MOST_TOLERANCES = 10.0
 """Whatever the model's own differences are, a difference of more than so many tolerances is not due to rounding."""
-AMPLIFIED = 0.05
-"""Share of the compared positions at which a forward pass in full precision may differ by up to `MOST_TOLERANCES`.
-After another fine-tuning, SmolLM2-135M amplifies the rounding errors of packed weights to 0.009 at one position of 65,
-while those of the others are below 0.0001. A forward pass that computes something else is wrong at many positions."""
 ROUNDED_TOLERANCE = {"bfloat16": 2.0, "int8": 4.0}
 """Largest allowed difference, over the whole vocabulary, of a forward pass that was exact before its weights were
-rounded. The tokens of random sequences are unlikely, and rounding moves unlikely tokens most."""
+rounded. The tokens of random sequences are unlikely, and rounding moves unlikely tokens most. At the share `AMPLIFIED`
+of the positions, any difference is allowed: after the fine-tuning that is described there, weights in bfloat16 differ
+by 11 at one position of 65, and by at most 0.4 at the others."""
 SHARED_LENGTH = 24
 """Tokens of the shared beginning of test sequences, unless a sliding window needs more."""
 STEPS = 3
@@ -100,11 +98,17 @@ def check_forward(
     tolerance = ROUNDED_TOLERANCE.get(precision) or TOLERANCE.get(cache.shape.dtype, HALF_TOLERANCE)
     own = min(OWN_DIFFERENCES * expected.own_difference, MOST_TOLERANCES * tolerance)
     usual = most = max(tolerance, own)
-    if precision == "float32" and cache.shape.dtype in TOLERANCE:
+    if precision in ROUNDED_TOLERANCE:
+        most = torch.finfo(errors.dtype).max
+    elif cache.shape.dtype in TOLERANCE:
         most = MOST_TOLERANCES * tolerance
-    if not (errors <= most).all() or (errors > usual).float().mean() > AMPLIFIED:
-        worst = errors.nan_to_num(float("inf")).max().item()
-        raise EngineError(f"the served log-probabilities would differ from the model's own by up to {worst:.3g}")
+    unusual = ~(errors <= usual)
+    if not (errors <= most).all() or unusual.float().mean() > AMPLIFIED:
+        worst = errors.nan_to_num(float("inf"), float("inf")).max().item()
+        raise EngineError(
+            f"the served log-probabilities would differ from the model's own by up to {worst:.3g}, at "
+            f"{int(unusual.sum())} of {len(errors)} positions by more than {usual:.3g}"
+        )
 
 
 def check_images(model: nn.Module, decoder: Decoder, processor: ImageProcessor) -> None:

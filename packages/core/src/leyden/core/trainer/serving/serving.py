@@ -14,7 +14,7 @@ import numpy as np
 
 from leyden.core.data.rollout import Task
 from leyden.core.data.route import POLICY
-from leyden.core.engine.base import Engine, EnginePrecision, EngineRecord
+from leyden.core.engine.base import AMPLIFIED, Engine, EnginePrecision, EngineRecord
 from leyden.core.errors import EngineError, UsageError
 from leyden.core.runner.user_code.loading import importing
 from leyden.core.store.base import LightningStore
@@ -39,10 +39,9 @@ if TYPE_CHECKING:
 
 SERVED_GAP = {"float32": 1e-4, "bfloat16": 0.15, "int8": 0.3}
 """Log-probability difference that rounding explains, by the lower precision of trainer and engine: the largest of a
-prompt in float32, the mean in coarser precisions."""
-AMPLIFIED, AMPLIFIED_GAP = 0.05, 0.01
-"""Share of a prompt's tokens, at least one token, that may differ by up to `AMPLIFIED_GAP` in float32. The layers of a
-model amplify rounding errors at single positions; other weights differ at most positions."""
+prompt in float32; in coarser precisions, the mean without the largest ones, see `prompt_gap`."""
+AMPLIFIED_GAP = 1e-2
+"""The same for the tokens at which a model amplifies rounding errors, at least one: the share `AMPLIFIED`."""
 OWN_GAPS = {"bfloat16": 2.0, "int8": 4.0}
 """A model whose layers amplify rounding errors explains so many times the difference between its own forward passes in
 bfloat16 and float32. While SmolLM2-135M was fine-tuned at a learning rate of 1e-4, the engine's difference was at most
@@ -146,7 +145,7 @@ class Serving:
         served = await policy.engine.score(ids)
         trained = await asyncio.to_thread(score, model.in_precision("float32"), ids)
         gap, limit = prompt_gap(served, trained, precision), SERVED_GAP[precision]
-        if precision == "float32" and _amplified(served, trained):
+        if precision == "float32" and _is_few(served, trained):
             limit = AMPLIFIED_GAP
         elif precision in OWN_GAPS and gap > limit:
             rounded = await asyncio.to_thread(score, model.in_precision("bfloat16"), ids)
@@ -161,15 +160,26 @@ class Serving:
 
 
 def prompt_gap(one: Sequence[float], other: Sequence[float], precision: EnginePrecision) -> float:
-    """Return how far the log-probabilities of a prompt are apart, as `SERVED_GAP` limits it for an engine."""
-    apart = np.abs(np.subtract(one, other))
-    return float(np.max(apart) if precision == "float32" else np.mean(apart))  # both of them are NaN if one gap is
+    """Return how far the log-probabilities of a prompt are apart, as `SERVED_GAP` limits it for an engine.
+
+    In coarser precisions than float32, the mean leaves out the tokens at which a model may amplify rounding errors. The
+    result is not finite if one log-probability is not.
+    """
+    apart = np.sort(np.abs(np.subtract(one, other)))
+    if precision == "float32" or not np.isfinite(apart[-1]):
+        return float(apart[-1])
+    return float(np.mean(apart[: max(1, len(apart) - _amplified(len(apart)))]))
 
 
-def _amplified(served: Sequence[float], trained: Sequence[float]) -> bool:
-    """Whether log-probabilities in float32 differ by more than usual rounding at few positions alone."""
+def _amplified(tokens: int) -> int:
+    """Return at how many tokens of a prompt a model may amplify rounding errors."""
+    return max(1, int(AMPLIFIED * tokens))
+
+
+def _is_few(served: Sequence[float], trained: Sequence[float]) -> bool:
+    """Whether log-probabilities in float32 differ by more than usual rounding at few tokens alone."""
     usual = np.abs(np.subtract(served, trained)) <= SERVED_GAP["float32"]
-    return bool(np.sum(~usual) <= max(1, AMPLIFIED * len(usual)))
+    return bool(np.sum(~usual) <= _amplified(len(usual)))
 
 
 @asynccontextmanager
