@@ -1,4 +1,4 @@
-"""Actions of the console in a real browser, on real runs: launch, stop, continue, promote."""
+"""Actions of the console in a real browser, on real runs: launch, stop, continue, promote, search for settings."""
 
 import os
 import shutil
@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from accessibility import violations_everywhere
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
+from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.run_lock import lock_holder
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
@@ -22,8 +23,8 @@ MINUTES = 180_000
 def run(small_run: Path, tmp_path: Path) -> Generator[Path]:
     """A finished run that may be changed. What trains in its folder at the end of the test is ended."""
     yield Path(shutil.copytree(small_run, tmp_path / "runs" / small_run.name))
-    for folder in (tmp_path / "runs").iterdir():
-        if (holder := lock_holder(folder)) is not None:
+    for lock in (tmp_path / "runs").rglob("run.lock"):
+        if (holder := lock_holder(lock.parent)) is not None:
             os.kill(holder.pid, signal.SIGKILL)
 
 
@@ -67,6 +68,34 @@ def test_a_run_is_launched_stopped_continued_and_promoted_from_its_pages(
     go(page, "#/jobs")
     page.wait_for_selector(f"text=promote {run.name} 0")
     assert page.locator("main tbody tr").count() == 5
+    assert errors == []
+
+
+def test_a_search_that_a_page_starts_trains_its_trials_and_ends_on_the_page_of_the_study(
+    browser: Browser, serve: Any, run: Path
+) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(serve("--runs", str(run.parent), "--allow-actions"))
+
+    go(page, f"#/runs/{run.name}")
+    page.get_by_role("link", name="Suggest settings").click()
+    page.get_by_label("Trials", exact=True).fill("2")
+    page.get_by_label("Seeds of each trial", exact=True).fill("4")
+    page.get_by_role("button", name="Start the search").click()
+    job = page.get_by_role("region", name="Job: Search for settings")
+    expect(job.get_by_role("status")).to_contain_text("finished", timeout=2 * MINUTES)
+
+    go(page, f"#/studies/{run.name}-tune")
+    trials = page.get_by_role("table", name="Trials")
+    expect(trials.locator("tbody tr")).to_have_count(2)
+    expect(trials.locator("tbody tr", has_text="default")).to_have_count(1)
+    for trial in ("trial-0-seed-4", "trial-1-seed-4"):
+        metrics = RunFolder(run.parent / f"{run.name}-tune" / trial).metrics()
+        assert [line["step"] for line in metrics if "reward" in line] == [1, 2, 3]
+    trials.get_by_role("link", name="seed 4").first.click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("trial-0")
     assert errors == []
 
 
