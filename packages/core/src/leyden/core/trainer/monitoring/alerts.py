@@ -122,8 +122,8 @@ def length_blow_up(history: History) -> str | None:
 def served_gap(history: History) -> str | None:
     """Alert when engine and trainer differ five times as much as at the beginning, on the fixed check after an update.
 
-    Rounding stays within a factor of two from step to step. The run stops anyway if rounding cannot explain the
-    difference.
+    Rounding usually stays within a factor of two, and within three where a model amplifies it. The run stops anyway if
+    rounding cannot explain the difference.
     """
     change = _change(history, "served_trained_gap")
     if change is None or not change[1] > max(5 * change[0], 1e-6):

@@ -145,7 +145,7 @@ class Serving:
         served = await policy.engine.score(ids)
         trained = await asyncio.to_thread(score, model.in_precision("float32"), ids)
         gap, limit = prompt_gap(served, trained, precision), SERVED_GAP[precision]
-        if precision == "float32" and _is_few(served, trained):
+        if precision == "float32" and _differs_at_few(served, trained):
             limit = AMPLIFIED_GAP
         elif precision in OWN_GAPS and gap > limit:
             rounded = await asyncio.to_thread(score, model.in_precision("bfloat16"), ids)
@@ -176,7 +176,7 @@ def _amplified(tokens: int) -> int:
     return max(1, int(AMPLIFIED * tokens))
 
 
-def _is_few(served: Sequence[float], trained: Sequence[float]) -> bool:
+def _differs_at_few(served: Sequence[float], trained: Sequence[float]) -> bool:
     """Whether log-probabilities in float32 differ by more than usual rounding at few tokens alone."""
     usual = np.abs(np.subtract(served, trained)) <= SERVED_GAP["float32"]
     return bool(np.sum(~usual) <= _amplified(len(usual)))
