@@ -9,7 +9,9 @@ import asyncio
 import json
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -75,6 +77,7 @@ PPO: dict[str, Any] = {
     },
     "trainer": {"n_gpus_per_node": 2},
 }
+Leyden = Callable[..., "CompletedProcess[str]"]
 EXAMPLE = Path("examples/calculator_langgraph")
 MIGRATED_HELD_OUT = 4
 """Held-out tasks of the programs in `tests/support/migrated`."""
@@ -97,7 +100,7 @@ def tried_again_at(run: Path, step: int, process: Running) -> None:
 
 
 def test_an_agent_of_the_openai_sdk_learns_on_two_ranks_by_the_tutorials_dictionary(
-    verl_runs: Runs, tmp_path: Path
+    verl_runs: Runs, tmp_path: Path, leyden: Leyden
 ) -> None:
     run = tmp_path / "sdk"
     said = finished(
@@ -106,6 +109,13 @@ def test_an_agent_of_the_openai_sdk_learns_on_two_ranks_by_the_tutorials_diction
     assert_learned(run, STEPS)
     assert said.count("VERL ignores data.train_files and data.val_files: it trains") == 1
     assert (run / f"checkpoints/loop/global_step_{STEPS}/actor/model_world_size_2_rank_1.pt").exists()
+
+    arguments = ["--reward", "examples/calculator_openai_agents/reward.py:score", "--runs", str(tmp_path)]
+    scored = leyden("rescore", "sdk", *arguments, "--out", str(tmp_path / "scored.json"), timeout=300)
+    assert scored.returncode == 0, scored.stderr
+    of_rollouts = json.loads((tmp_path / "scored.json").read_text())["rollouts"]
+    assert len(of_rollouts) == STEPS * TASKS_PER_STEP * GROUP_SIZE
+    assert all(one["after"] == one["before"] is not None for one in of_rollouts)
 
 
 @pytest.mark.campaign
