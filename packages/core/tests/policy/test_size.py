@@ -84,6 +84,10 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
         ("runs/polcy", r"there is no policy folder runs/polcy; did you mean runs/policy\?"),
         ("./x", r"there is no policy folder \./x$"),
         ("a/b/c", "there is no policy folder a/b/c$"),
+        *(
+            (path, rf"no policy folder {path} \(leyden policies fetch smollm2-135m --to {path} makes it\)$")
+            for path in ("policies/smollm2-135m", "smollm2-135m", "a/b/smollm2-135m")
+        ),
         ("policy/config.json", "policy/config.json is a file, not a policy folder: give its folder, policy"),
         ("empty", "empty is not a policy folder: it has no config.json"),
     ],

@@ -4,12 +4,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from leyden.core.errors import PolicyError, did_you_mean
+from leyden.core.policy.fetch.catalogue import CATALOGUE
 
 
 def check_source(source: str | Path) -> None:
     """Raise PolicyError for a path without a policy folder; other names are looked up in the hub.
 
-    A name that is close to that of a policy folder counts as a mistyped path.
+    A name that is close to that of a policy folder counts as a mistyped path. For a policy that `leyden policies fetch`
+    makes, the error names that command.
     """
     folder, text = Path(source), str(source)
     if folder.is_dir():
@@ -18,6 +20,9 @@ def check_source(source: str | Path) -> None:
         return
     if folder.exists():
         raise PolicyError(f"{source} is a file, not a policy folder: give its folder, {folder.parent}")
+    if folder.name in CATALOGUE:
+        fetch = f"leyden policies fetch {folder.name} --to {source}"
+        raise PolicyError(f"there is no policy folder {source} ({fetch} makes it)")
     beside = [path.parent.name for path in folder.parent.glob("*/config.json")]
     close = did_you_mean(folder.name, beside, text.removesuffix("/")[: -len(folder.name)])
     if close or isinstance(source, Path) or text.startswith((".", "/", "~")) or text.count("/") > 1:
