@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from accessibility import violations_everywhere
+from browser_page import new_page
 from playwright.sync_api import Browser, Page, expect
 
 from leyden.core.trainer.run_folder.folder import RunFolder
@@ -31,9 +32,7 @@ def run(small_run: Path, tmp_path: Path) -> Generator[Path]:
 def test_a_run_is_launched_stopped_continued_and_promoted_from_its_pages(
     browser: Browser, serve: Any, run: Path
 ) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
+    page, errors = new_page(browser, messages=False)
     page.goto(serve("--runs", str(run.parent), "--allow-actions"))
 
     go(page, f"#/runs/{run.name}/launch")
@@ -74,9 +73,7 @@ def test_a_run_is_launched_stopped_continued_and_promoted_from_its_pages(
 def test_a_search_that_a_page_starts_trains_its_trials_and_ends_on_the_page_of_the_study(
     browser: Browser, serve: Any, run: Path
 ) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
+    page, errors = new_page(browser, messages=False)
     page.goto(serve("--runs", str(run.parent), "--allow-actions"))
 
     go(page, f"#/runs/{run.name}")

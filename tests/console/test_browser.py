@@ -8,6 +8,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 from accessibility import violations_everywhere
+from browser_page import SIZE, new_page
 from browser_tour import tour
 from console_runs import add_rollout, made_run, run_apart
 from playwright.sync_api import Browser, Dialog, Page
@@ -26,15 +27,13 @@ ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs/console"
 SHOWN = ("runs", "run", "rollouts", "rollout", "pair", "call", "step", "compare")
 """Views of which the documentation has a picture."""
-PAGE = {"width": 1280, "height": 900}
 
 
-def new_page(browser: Browser) -> tuple[Page, set[str], list[str]]:
-    """A page, the hosts that it requests something from, and the errors that it reports."""
-    page = browser.new_page(viewport=PAGE)  # type: ignore[arg-type]
-    hosts, errors = set[str](), list[str]()
+def noting_page(browser: Browser) -> tuple[Page, set[str], list[str]]:
+    """A page, the hosts that it requests something from, and the exceptions that nothing caught."""
+    page, errors = new_page(browser, messages=False)
+    hosts = set[str]()
     page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname or request.url[:20]))
-    page.on("pageerror", lambda error: errors.append(str(error)))
     return page, hosts, errors
 
 
@@ -53,7 +52,7 @@ def test_every_view_of_a_real_run_opens_without_an_error(browser: Browser, serve
             page.wait_for_timeout(500)
             page.screenshot(path=PICTURES / f"{name}.png")
 
-    page, hosts, _ = new_page(browser)
+    page, hosts, _ = noting_page(browser)
 
     problems = tour(page, address, run.name, shot)
 
@@ -76,7 +75,7 @@ def test_every_view_of_a_real_run_opens_without_an_error(browser: Browser, serve
 def test_the_token_losses_that_are_shown_add_up_to_the_logged_loss(
     browser: Browser, serve: Any, small_run: Path
 ) -> None:
-    page, *_ = new_page(browser)
+    page, *_ = noting_page(browser)
     page.goto(serve("--runs", str(small_run.parent)))
 
     for number in (1, 2, 3):
@@ -92,7 +91,7 @@ def test_the_token_losses_that_are_shown_add_up_to_the_logged_loss(
 
 
 def test_no_view_breaks_a_rule_of_accessibility(browser: Browser, serve: Any, small_run: Path) -> None:
-    page, *_ = new_page(browser)
+    page, *_ = noting_page(browser)
     violations: dict[str, list[str]] = {}
 
     def check(page: Page, name: str) -> None:
@@ -109,7 +108,7 @@ def test_no_text_of_an_agent_runs_as_code(browser: Browser, serve: Any, tmp_path
     folder = made_run(tmp_path / "runs", "attacked")
     attack(folder)
     address = serve("--runs", str(tmp_path / "runs"))
-    page, hosts, errors = new_page(browser)
+    page, hosts, errors = noting_page(browser)
     dialogs: list[str] = []
 
     def opened(dialog: Dialog) -> None:
@@ -141,7 +140,7 @@ def test_a_run_that_is_read_from_its_store_alone_names_no_command_that_continues
         await store.close()
 
     run_apart(stored())
-    page, _, errors = new_page(browser)
+    page, _, errors = noting_page(browser)
     page.goto(serve(uri))
     run = page.locator("tbody a").first.get_attribute("href")
 
@@ -156,14 +155,14 @@ def test_a_run_that_is_read_from_its_store_alone_names_no_command_that_continues
 
 def test_why_a_run_ended_is_seen_without_scrolling(browser: Browser, serve: Any, tmp_path: Path) -> None:
     made_run(tmp_path, "lost", finished=False).note_session_error(RunError("the disk is full"))
-    page, _, errors = new_page(browser)
+    page, _, errors = noting_page(browser)
     page.goto(serve("--runs", str(tmp_path)))
 
     cell = page.locator("td[title='the disk is full']")
     cell.wait_for()
 
     box = cell.bounding_box()
-    assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= PAGE["width"]
+    assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= SIZE["width"]
     assert page.locator("[data-list]").evaluate("list => list.scrollWidth - list.clientWidth") == 0
     page.get_by_role("link", name="lost").click()
     page.locator("main .notice.bad").get_by_text("failed: the disk is full").wait_for()
@@ -173,7 +172,7 @@ def test_why_a_run_ended_is_seen_without_scrolling(browser: Browser, serve: Any,
 def test_runs_are_chosen_and_compared_with_keys_alone(browser: Browser, serve: Any, tmp_path: Path) -> None:
     for name in ("one", "two"):
         made_run(tmp_path, name)
-    page, _, errors = new_page(browser)
+    page, _, errors = noting_page(browser)
     page.goto(serve("--runs", str(tmp_path)))
     page.locator("tbody a").first.wait_for()
 
@@ -198,7 +197,7 @@ def test_runs_are_chosen_and_compared_with_keys_alone(browser: Browser, serve: A
 def test_series_that_are_seldom_needed_are_opened_with_keys_and_kept_in_the_address(
     browser: Browser, serve: Any, small_run: Path
 ) -> None:
-    page, _, errors = new_page(browser)
+    page, _, errors = noting_page(browser)
     page.goto(f"{serve('--runs', str(small_run.parent))}/#/runs/small")
     heading = page.locator("summary", has_text="Other series")
     heading.wait_for()
@@ -225,7 +224,7 @@ def test_series_that_are_seldom_needed_are_opened_with_keys_and_kept_in_the_addr
 
 
 def test_a_link_with_an_attack_runs_nothing(browser: Browser, serve: Any, small_run: Path) -> None:
-    page, hosts, errors = new_page(browser)
+    page, hosts, errors = noting_page(browser)
     page.goto(serve("--runs", str(small_run.parent)))
 
     for payload in PAYLOADS[::10]:
@@ -249,7 +248,7 @@ def test_a_run_is_seen_to_learn_while_it_trains(
     try:
         while not (tmp_path / "live/config.yaml").exists():
             assert running.returncode is None
-        page, _, errors = new_page(browser)
+        page, _, errors = noting_page(browser)
         page.goto(f"{serve('--runs', str(tmp_path))}/#/runs/live")
         seen = "() => /step [1-5] of 6/.test(document.querySelector('main').textContent)"
         page.wait_for_function(seen, timeout=120_000)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from accessibility import violations_everywhere
+from browser_page import new_page
 from playwright.sync_api import Browser, Page, expect
 from script_payloads import PAYLOADS
 
@@ -19,10 +20,7 @@ WAIT = 120_000
 
 def opened(browser: Browser, serve: Any, run: Path, query: str = "") -> tuple[Page, list[str]]:
     """The chat page of a console with actions, and the errors that it reports."""
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page, errors = new_page(browser)
     address = serve("--runs", str(run.parent), "--allow-actions")
     page.goto(address)
     page.goto(f"{address.partition('?')[0].rstrip('/')}/#/runs/{run.name}/chat{query}")

@@ -7,7 +7,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
-from accessibility import SIZES, violations_everywhere
+from accessibility import violations_everywhere
+from browser_page import new_page
 from playwright.sync_api import Browser, Locator, Page, expect
 from rescored_runs import OWN, rescored_run
 from script_payloads import PAYLOADS
@@ -23,9 +24,7 @@ SCORING = 120_000
 
 def opened(browser: Browser, address: str, route: str) -> tuple[Page, list[str]]:
     """A page at a route of the console with this address, which may have a token; and the errors that it reports."""
-    page = browser.new_page(viewport=SIZES["page"])  # type: ignore[arg-type]
-    problems: list[str] = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
+    page, problems = new_page(browser, messages=False)
     page.on("request", lambda request: problems.extend(_elsewhere(request.url)))
     page.goto(address)
     page.goto(f"{address.partition('?')[0]}{route}")

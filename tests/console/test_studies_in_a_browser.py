@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accessibility import SIZES, violations_everywhere
+from accessibility import violations_everywhere
+from browser_page import new_page
 from console_runs import made_run
 from playwright.sync_api import Browser, Page, expect
 from scripted_studies import Settings, begin_run, end_run, evaluate, open_storage, run_trials, study_plan
@@ -68,10 +69,7 @@ def runs(template: Path, tmp_path: Path) -> Path:
 
 def opened(browser: Browser, address: str) -> tuple[Page, list[str]]:
     """A page at an address, and the errors that it reports."""
-    page = browser.new_page(viewport=SIZES["page"])  # type: ignore[arg-type]
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page, errors = new_page(browser)
     page.goto(address)
     return page, errors
 

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from accessibility import violations_everywhere
+from browser_page import SIZE, new_page
 from playwright.sync_api import Browser, Page, expect
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -15,7 +16,6 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 TEXT = "Evaluate an expression. Answer with the second number of the question."
 WAIT = 120_000
 PICTURES = Path(__file__).parents[2] / "docs/console"
-PAGE = {"width": 1280, "height": 900}
 
 
 def test_two_prompts_are_compared_and_watched(browser: Browser, serve: Any, small_run: Path) -> None:
@@ -62,7 +62,7 @@ def test_two_prompts_are_compared_and_watched(browser: Browser, serve: Any, smal
         result.evaluate("node => node.scrollIntoView()")
         page.wait_for_timeout(1000)
         page.screenshot(path=PICTURES / "try.png")
-        page.set_viewport_size(PAGE)  # type: ignore[arg-type]
+        page.set_viewport_size(SIZE)
 
     page.reload()
     expect(page.get_by_role("heading", name="Task 2", exact=True)).to_be_visible(timeout=WAIT)
@@ -131,15 +131,6 @@ def test_a_console_that_only_reads_shows_the_commands(browser: Browser, serve: A
         one.startswith(f"leyden prompts {what} {agent}") for one, what in zip(starts[1:], ("find", "try"), strict=False)
     ] == [True, True]
     assert errors == []
-
-
-def new_page(browser: Browser) -> tuple[Page, list[str]]:
-    """A page, and the errors that it reports."""
-    page = browser.new_page(viewport=PAGE)  # type: ignore[arg-type]
-    errors = list[str]()
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    return page, errors
 
 
 def open_form(page: Page, run: str) -> None:

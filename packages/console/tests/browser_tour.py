@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from browser_page import errors_of
 from playwright.sync_api import Page
 
 Shot = Callable[[Page, str], None]
@@ -25,9 +26,7 @@ def tour(page: Page, base: str, run_key: str, shot: Shot) -> list[str]:
     Returns:
         What the browser reported as an error meanwhile: messages of its console, and exceptions that nothing caught.
     """
-    problems: list[str] = []
-    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: problems.append(str(error)))
+    problems = errors_of(page)
     page.goto(f"{base}/")
     for name, route in _routes(page, run_key):
         page.evaluate("route => { location.hash = route }", route)
