@@ -120,8 +120,9 @@ def test_a_call_that_the_client_breaks_off_is_recorded_as_such(client: str, exch
     for span in spans:
         assert span.attributes[semconv.NOT_TRAINED] == "client disconnected"
         whole, ids = ByteCodec().answer(EXCHANGES[exchange].draws[0].text), ids_of(span)
-        assert 0 < len(ids) < len(whole), "the engine holds the answer's end back"
+        assert len(ids) < len(whole), "the engine holds the answer's end back"
         assert ids == whole[: len(ids)]
+        assert ids or exchange.endswith("timeout"), "only a client that waits by the clock can leave before any token"
 
 
 def exchange_of(span: Span) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 STOP_AFTER = 3
 """Events that a client reads of a stream before it turns away."""
-TIMEOUT = 0.25
+TIMEOUT = 1.0
 """Seconds that a client waits for an answer that takes longer."""
 NOT_SEEN = ("args", "request", "response", "headers", "http_body", "litellm_response_headers")
 """What an exception holds besides what it says: whole objects, and the body that is shown read."""
