@@ -15,34 +15,29 @@ It needs Chromium (`--chromium`, or one on the PATH) and the package playwright.
   until the numbers of all have been read, and the CPU seconds of that.
 - memory: a run gets a step and a finished rollout each second for `--minutes`, while one tab shows its curves and
   another its rollouts. JavaScript heap of both tabs after a garbage collection, once a minute, and the server's memory.
-- training: seconds of a step of one training, of the calculator example. In turns of `--steps` steps, `--tabs` tabs
-  show the run, or are blank while the console's process is stopped, so that other work on the machine slows both. The
-  first step of each turn, in which the tabs are loaded, does not count. The ratio of the medians counts, beside the
-  ratio of two halves of the turns without a console, which shows the noise. The shares of the machine's CPU time that
-  the console and the browser used are measured, too: without a GPU, Chromium draws all tabs in software.
+- training: seconds of a step of one training, of the calculator example. In turns of `--steps` steps, `--tabs` tabs of
+  one window show the run, of which Chromium shows one; or as many windows, all visible; or the console's process is
+  stopped. Turns alternate, so that other work on the machine slows all. The first step of each turn, in which the pages
+  are loaded, does not count. The ratio of the medians counts, beside the ratio of two halves of the turns without a
+  console, which shows the noise. The shares of the machine's CPU time that the console and the browsers used are
+  measured, too: without a GPU, Chromium draws all pages in software.
 """
 
 import argparse
 import asyncio
 import json
 import os
-import re
-import resource
 import shutil
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-import psutil
-from playwright.sync_api import Browser, Page, sync_playwright
+from pages.beside_training import training
+from pages.processes import BYTES, Served, opened, served
+from playwright.sync_api import Page
 from stores.filled_runs import GROUP, SPANS, fill, new_run
 
 from leyden.console.runs.catalogue import Catalogue
@@ -53,15 +48,10 @@ from leyden.core.testing.servers.postgres_server import PostgresServer
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
 
-ROOT = Path(__file__).parents[1]
-EXAMPLE = ROOT / "examples/calculator_langgraph"
 FILTERS = ("b7", "b50-3", "train-v9", "")
 RUN_FILTERS = ("run-07", "experiment-3", "nothing", "")
 LISTINGS = 10
 COMPARED = 8
-STEP_SECONDS = 120
-"""Longest time for a step of the training."""
-BYTES = 1 << 20
 
 
 def main() -> None:
@@ -171,7 +161,7 @@ def runs(given: argparse.Namespace, temporary: Path) -> dict[str, Any]:
         }
 
 
-def later_lists(console: "Served") -> dict[str, float]:
+def later_lists(console: Served) -> dict[str, float]:
     """Return CPU and wall-clock milliseconds of the server for a list of runs of which none has changed."""
     cpu, wall = console.cpu_seconds(), 0.0
     for _ in range(LISTINGS):
@@ -310,135 +300,6 @@ def heap_mib(page: Page) -> float:
     used = session.send("Runtime.getHeapUsage")["usedSize"]
     session.detach()
     return used / BYTES
-
-
-# --- Training
-
-
-def training(given: argparse.Namespace, temporary: Path) -> dict[str, Any]:
-    """Measure the steps of one training, in turns without and with a console."""
-    turns: dict[str, list[list[float]]] = {"without": [], "with": []}
-    used, passed = {"console": 0.0, "browser": 0.0}, 0.0
-    runs = temporary / "training"
-    runs.mkdir()
-    with (
-        trained(runs, "run", given.steps * (2 * given.rounds + 1)) as folder,
-        served(runs) as console,
-        opened(given.chromium) as browser,
-    ):
-        pages = [browser.new_page() for _ in range(given.tabs)]
-        views = ("", "/rollouts", "/health", "/bottlenecks")
-        for _ in range(given.rounds):
-            console.process.send_signal(signal.SIGSTOP)
-            turns["without"].append(next_steps(folder, given.steps))
-            console.process.send_signal(signal.SIGCONT)
-            for number, page in enumerate(pages):
-                page.goto(f"{console.address}/#/runs/run{views[number % len(views)]}")
-            before, began = cpu_seconds(console), time.monotonic()
-            turns["with"].append(next_steps(folder, given.steps))
-            after = cpu_seconds(console)
-            used = {who: used[who] + after[who] - before[who] for who in used}
-            passed += time.monotonic() - began
-            for page in pages:
-                page.goto("about:blank")
-    seconds = {side: [one for turn in found for one in turn] for side, found in turns.items()}
-    medians = {side: statistics.median(values) for side, values in seconds.items()}
-    halves = [statistics.median(seconds["without"][at::2]) for at in (0, 1)]
-    return {
-        "tabs": given.tabs,
-        "median_seconds": medians,
-        "ratio": medians["with"] / medians["without"],
-        "ratio_of_halves_without": halves[1] / halves[0],
-        "share_of_cpu_time": {who: value / passed / (os.cpu_count() or 1) for who, value in used.items()},
-        "seconds": turns,
-    }
-
-
-def cpu_seconds(console: "Served") -> dict[str, float]:
-    """Return the CPU time that the console and the processes of the browser have used."""
-    children = psutil.Process().children(recursive=True)
-    browser = [child.cpu_times() for child in children if "chrom" in child.name()]
-    return {"console": console.cpu_seconds(), "browser": sum(times.user + times.system for times in browser)}
-
-
-@contextmanager
-def trained(runs: Path, name: str, steps: int) -> Generator[RunFolder]:
-    """Train the example during the block, which gets the run's folder after the first step."""
-    command = [sys.executable, "-m", "leyden.core.cli", "train", f"{EXAMPLE / 'agent.py'}:agent"]
-    command += ["--tasks", str(EXAMPLE / "train.jsonl"), "--reward", f"{EXAMPLE / 'reward.py'}:score"]
-    command += ["--policy", str(EXAMPLE / "policy"), "--learning-rate", "6e-4", "--steps", str(steps), "--no-check"]
-    process = subprocess.Popen([*command, "--runs", str(runs), "--name", name, "--quiet"], cwd=ROOT)
-    folder = RunFolder(runs / name)
-    try:
-        while len(seconds_of_steps(folder)) < 1:
-            if process.poll() is not None:
-                raise RuntimeError(f"the training ended with exit code {process.returncode}")
-            time.sleep(0.2)
-        yield folder
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def seconds_of_steps(folder: RunFolder) -> list[float]:
-    """Return the seconds of each step that has been written down."""
-    return [step["seconds"] for step in folder.metrics() if "seconds" in step]
-
-
-def next_steps(folder: RunFolder, count: int) -> list[float]:
-    """Wait for `count` further steps, and return the seconds of each but the first, which began before."""
-    done = len(seconds_of_steps(folder))
-    ends = time.monotonic() + count * STEP_SECONDS
-    while len(found := seconds_of_steps(folder)) < done + count:
-        if time.monotonic() > ends:
-            raise RuntimeError(f"the training has taken {len(found) - done} of {count} steps, and goes on no further")
-        time.sleep(0.2)
-    return found[done + 1 : done + count]
-
-
-# --- Processes
-
-
-class Served:
-    """A console in a process of its own."""
-
-    def __init__(self, process: "subprocess.Popen[str]", address: str) -> None:
-        self.process, self.address = process, address
-
-    def mib(self) -> float:
-        """Return the memory that the process holds."""
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * resource.getpagesize() / BYTES
-
-    def cpu_seconds(self) -> float:
-        """Return the CPU time that the process has used."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@contextmanager
-def served(runs: Path) -> Generator[Served]:
-    """Context manager: a console of the runs in a folder."""
-    command = [sys.executable, "-m", "leyden.core.cli", "console", "--runs", str(runs), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            found = re.search(r"http://\S+", process.stdout.readline())
-            assert found is not None, "the console did not start"
-            yield Served(process, found.group().rstrip("/"))
-        finally:
-            process.terminate()
-
-
-@contextmanager
-def opened(chromium: str) -> Generator[Browser]:
-    """Context manager: a browser."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        try:
-            yield browser
-        finally:
-            browser.close()
 
 
 MEASURES = {"scale": scale, "runs": runs, "store": store, "memory": memory, "training": training}
