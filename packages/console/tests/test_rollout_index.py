@@ -70,6 +70,27 @@ async def test_an_error_that_is_recorded_after_the_rollout_has_failed_is_read(tm
     assert (before, index.rows[ROLLOUT].error) == ("", "the run was stopped")
 
 
+async def test_a_rollout_that_failed_has_its_reason_before_any_step(tmp_path: Path) -> None:
+    """Of a run that ended at its check, no step has recorded why its rollouts were not trained."""
+    folder = made_run(tmp_path, finished=False)
+    store = await folder.store_location.open()
+    await store.enqueue_rollout({"question": "What is 1 + 1?"}, mode="train", rollout_id=ROLLOUT)
+    claimed = await store.dequeue_rollout("worker-1")
+    assert claimed is not None
+    error = {"kind": "agent", "type": "ValueError", "message": "bad day"}
+    await store.update_attempt(ROLLOUT, claimed.attempt.attempt_id, "failed", metadata={"error": error})
+    await store.update_rollout(ROLLOUT, status="failed")
+    await store.close()
+    view = RunView("run", FolderRun(folder.path))
+
+    await view.index.look()
+    row, explained = view.index.rows[ROLLOUT], (await view.rollout(ROLLOUT))["outcome"]
+    await view.close()
+
+    assert (row.trained, row.reason) == (False, "agent error")
+    assert explained.reason == row.reason
+
+
 async def begun(runs: Path) -> RunFolder:
     """A run that has a rollout under way and one that waits."""
     folder = made_run(runs, finished=False)

@@ -92,7 +92,7 @@ def test_rollouts_have_their_reward_and_what_became_of_them(console: TestClient)
         f"{GROUP}-0": (1.0, True, 1, ""),
         f"{GROUP}-1": (0.0, True, 1, ""),
         f"{GROUP}-2": (None, False, 1, "no reward"),
-        f"{GROUP}-3": (None, None, None, ""),
+        f"{GROUP}-3": (None, False, None, "agent error"),
     }
     one = found[f"{GROUP}-0"]
     assert (one["group"], one["task"], one["version"], one["calls"], one["tokens"]) == (GROUP, 3, 0, 1, 3)

@@ -16,15 +16,14 @@ import msgspec
 
 from leyden.console.plain import one_line, plain
 from leyden.console.runs.run import Run
-from leyden.core.data import semconv
+from leyden.core.data import reasons, semconv
 from leyden.core.data.failure import failure_of
-from leyden.core.data.reasons import HELD_OUT
 from leyden.core.data.rollout import FINISHED_ROLLOUT, AttemptedRollout, Rollout
 from leyden.core.data.span import Span
 from leyden.core.errors import LeydenError
 from leyden.core.masking import mask_text
 from leyden.core.store.base import LightningStore
-from leyden.core.trainer.rollouts.interrupted import is_tried_again
+from leyden.core.trainer.rollouts.interrupted import ABANDONED, is_tried_again
 from leyden.core.trainer.rollouts.recorded import group_of
 from leyden.core.trainer.why.learning import Learning
 from leyden.core.trajectory.assemble import last_reward
@@ -67,6 +66,8 @@ class Row(msgspec.Struct, kw_only=True):
     seconds: float | None = None
     started: float
     error: str = ""
+    failure: str = ""
+    """Name under which its failure is counted; empty if it did not fail."""
     agents: str = ""
     truncated: int = 0
     """Calls that ended at their limit of tokens."""
@@ -227,6 +228,7 @@ def row_of(rollout: Rollout, spans: Sequence[Span], *, is_gone: bool = False) ->
         seconds=None if rollout.end_time is None else rollout.end_time - rollout.start_time,
         started=rollout.start_time,
         error=_error(rollout),
+        failure=_failure(rollout),
         agents=", ".join(list(agents)[:NAMES]),
         truncated=sum("length" in _finish(span) for span in calls),
     )
@@ -235,6 +237,15 @@ def row_of(rollout: Rollout, spans: Sequence[Span], *, is_gone: bool = False) ->
 def _error(rollout: Rollout) -> str:
     failure = failure_of(rollout.attempt) if isinstance(rollout, AttemptedRollout) else None
     return "" if failure is None else mask_text(failure.text)[:400]
+
+
+def _failure(rollout: Rollout) -> str:
+    if rollout.status not in FINISHED_ROLLOUT:
+        return ""
+    if rollout.metadata.get(ABANDONED):
+        return reasons.INTERRUPTED
+    failure = failure_of(rollout.attempt) if isinstance(rollout, AttemptedRollout) else None
+    return "" if failure is None else reasons.failed_by(failure)
 
 
 def newest_of(calls: Sequence[Span]) -> int | None:
@@ -272,14 +283,13 @@ def with_outcome(row: Row, learning: Learning | None) -> Row:
 
 def _outcome(row: Row, learning: Learning | None) -> tuple[int | None, bool | None, str]:
     if row.mode in ("val", "test"):
-        return None, False, HELD_OUT
-    if learning is None:
-        return None, None, ""
-    if steps := learning.steps.get(row.id):
-        return steps[0].step, True, ""
-    if reasons := learning.reasons.get(row.id):
-        return learning.collected_for.get(row.id), False, "; ".join(dict.fromkeys(reasons))
-    return None, None, ""
+        return None, False, reasons.HELD_OUT
+    if learning is not None:
+        if steps := learning.steps.get(row.id):
+            return steps[0].step, True, ""
+        if recorded := learning.reasons.get(row.id):
+            return learning.collected_for.get(row.id), False, "; ".join(dict.fromkeys(recorded))
+    return None, False if row.failure else None, row.failure
 
 
 def _tokens(span: Span) -> int:

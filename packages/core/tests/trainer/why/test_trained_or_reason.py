@@ -160,6 +160,12 @@ def test_a_refused_call_says_what_the_gateway_said() -> None:
     assert (one.reason, one.detail, one.agent) == ("refused", "too long", "writer")
 
 
+def test_the_sampling_of_a_held_out_call_is_not_its_fault() -> None:
+    greedy = call("s1", sampling=Sampling(temperature=0.0))
+    found = explanation(reward(), greedy, call("s2", not_trained="refused"), attempts=DONE, mode="val")
+    assert [one.reason for one in found.calls] == [reasons.HELD_OUT, reasons.REFUSED]
+
+
 def test_sides_learn_each_on_their_own() -> None:
     learning = Learning(
         is_recorded=True,

@@ -28,6 +28,7 @@ from leyden.core.data.reasons import (
     REFUSED,
     REQUEUED,
     ROLLED_BACK,
+    SAMPLING_NOT_TRAINABLE,
     UNFINISHED,
     UPSTREAM,
     failed_by,
@@ -222,6 +223,8 @@ def _calls(
             # a run that learns from stored rollouts may imitate calls that are unfit for training
             if learning is not None and (unfit is None or not facts.is_own):
                 steps = learning.of_call(rollout.rollout_id, span.span_id)
+            if reason == HELD_OUT and unfit == SAMPLING_NOT_TRAINABLE:  # an evaluation samples as it is asked to
+                unfit = None
             own = None if learning is None else learning.why_not(span.span_id)
             why = None if steps else own or unfit or reason
         if facts.endpoint is not None:  # calls are answered, or were lost with their client
