@@ -230,6 +230,9 @@ def test_settings_are_validated_and_nothing_is_started(
     text = "policy: ./policy\ntasks: train.jsonl\nagent: agent.py:agent\nsteps: 3\n"
     Path("run.yaml").write_text(text)
     command = ["train", "--config", "run.yaml", "--name", "new", "--validate"]
+    assert cli.run(command) == 2
+    assert "agent.py does not exist" in capsys.readouterr().err
+    Path("agent.py").touch()
 
     assert cli.run(command) == 0
     assert capsys.readouterr().out == "run new can begin: its settings and tasks are valid\n"
@@ -244,6 +247,15 @@ def test_settings_are_validated_and_nothing_is_started(
         in capsys.readouterr().err
     )
     assert (begun, list(Path("runs").rglob("*.*"))) == ([], [])
+
+
+def test_a_key_that_is_given_twice_is_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run.yaml").write_text("policy: ./policy\nrunners:\n  where: local\n  max_workers: 1\n  where: ray\n")
+    assert cli.run(["train", "--config", "run.yaml", "--name", "new"]) == 2
+    assert "run.yaml has the key where twice, in lines 3 and 5; remove one" in capsys.readouterr().err
+    Path("run.yaml").write_text("common: &common {max_workers: 1}\nrunners: {where: local, where: ray}\n")
+    assert cli.run(["train", "--config", "run.yaml", "--name", "new"]) == 2
+    assert "run.yaml has the key where twice, in lines 2 and 2" in capsys.readouterr().err
 
 
 def test_resuming_takes_no_file(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

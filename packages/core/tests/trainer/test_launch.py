@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from leyden.core.algorithm.registry import make_algorithm
@@ -199,9 +200,21 @@ def test_a_run_of_a_python_object_is_resumed_only_with_an_object(tmp_path: Path)
     ],
 )
 def test_a_run_does_not_begin_with_a_uri_that_no_store_has(store: str, says: str) -> None:
-    config = RunConfig(name="r", policy="p", agent="a.py:a", reward="r.py:r", store=store)
+    config = RunConfig(name="r", policy="p", agent="a:a", reward="r:r", store=store)
     with pytest.raises(UsageError, match=says):
         validated(config, ["x"])
+
+
+def test_a_run_does_not_begin_without_the_files_of_its_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.py").touch()
+    config = RunConfig(name="r", policy="p", agent="a.py:a", reward="code/rew.py:score")
+    with pytest.raises(
+        UsageError, match=rf"^code/rew\.py does not exist, counted from the current folder {tmp_path}: "
+    ):
+        validated(config, ["x"])
+    away = msgspec.structs.replace(config, runners=RunnerPlacement(where="remote"))
+    assert validated(away, ["x"]).reward == "code/rew.py:score"
 
 
 def test_without_steps_a_run_needs_held_out_tasks_and_no_algorithm() -> None:

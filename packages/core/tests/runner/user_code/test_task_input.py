@@ -53,5 +53,8 @@ def test_an_agent_that_takes_a_text_says_so() -> None:
         TaskError, match=r"keys q; the agent takes a text under the key question, .* or problem, or mess"
     ):
         text_for({"q": 1})
+    for value, says in ((None, "null"), (5, "of type int, not a text"), (["a"], "of type list, not a text")):
+        with pytest.raises(TaskError, match=f"keys id, question, of which question is {says}; the agent takes a text"):
+            text_for({"id": 1, "question": value})
     with pytest.raises(TaskError, match=r"the result of --input has the keys q; .* or messages$"):
         text_for(MadeInput({"q": 1}))

@@ -187,8 +187,9 @@ def _check_settings(read: ExperimentFile) -> None:
 def _check_run(place: str, settings: Mapping[str, Any]) -> None:
     try:
         make_algorithm(settings.get("algorithm", USUAL), settings.get("algorithm_config") or {})
-        if settings.get("policy") or settings.get("endpoint"):
-            run_config(settings, place)
+        if not (settings.get("policy") or settings.get("endpoint")):
+            raise UsageError("there is no policy and no endpoint; give one in settings, or in the file that run names")
+        run_config(settings, place)
     except UsageError as error:
         text = str(error)
         raise UsageError(text if text.startswith(place) else f"{place}: {text}") from None

@@ -239,7 +239,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     loader: Any = type("Loader", (yaml.SafeLoader,), {})
     loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
     try:
-        found: Any = yaml.load(path.read_text(encoding="utf-8"), loader)
+        text = path.read_text(encoding="utf-8")
+        _check_keys(yaml.compose(text, loader), path)
+        found: Any = yaml.load(text, loader)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except yaml.YAMLError as error:
@@ -250,6 +252,30 @@ def read_yaml(path: Path) -> dict[str, Any]:
         kind = "a list" if isinstance(found, list) else "a single value"
         raise UsageError(f"{path} must hold keys and values, not {kind}")
     return cast("dict[str, Any]", found)
+
+
+def _check_keys(node: Any, path: Path) -> None:
+    """Raise UsageError if a mapping of the file has a key twice, of which PyYAML would take the last."""
+    import yaml
+
+    waiting, seen = [node], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if not isinstance(one, yaml.CollectionNode) or id(one) in seen:  # an alias is the node of its anchor
+            continue
+        seen.add(id(one))
+        if not isinstance(one, yaml.MappingNode):
+            waiting += one.value
+            continue
+        lines: dict[tuple[str, str], int] = {}
+        for key, value in one.value:
+            waiting.append(value)
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            name, line = (key.tag, key.value), key.start_mark.line + 1
+            if name in lines:
+                raise UsageError(f"{path} has the key {key.value} twice, in lines {lines[name]} and {line}; remove one")
+            lines[name] = line
 
 
 def read_attribute_match(pairs: list[str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -44,6 +44,8 @@ YAML_WORDS = {
 }
 """msgspec's names of types, in the words of a run file's reader."""
 _TYPES = re.compile(r"Expected `([a-z |]+)`, got `([a-z]+)`")
+_A_KEY = "`key` in "
+"""How msgspec begins the place of a mapping's key."""
 VERLS = ("actor_rollout_ref", "critic", "data", "trainer")
 """Sections of VERL's own configuration."""
 
@@ -101,8 +103,21 @@ def converted(path: Path | str | None, value: Any, kind: Any, name: str = "") ->
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at ")
-        place = (name + where.strip("`").removeprefix("$")).removeprefix(".")
-        raise UsageError(f"{'a setting' if path is None else path}: {place}: {_in_yaml_words(what)}") from None
+        is_key = where.startswith(_A_KEY)
+        place = (name + where.removeprefix(_A_KEY).strip("`").removeprefix("$")).removeprefix(".")
+        text = f"{_in_yaml_words(what)}{_choices(kind, place.removeprefix(f'{name}.') if name else place)}"
+        text = f"a key {text}; put it in quotes" if is_key else text
+        raise UsageError(f"{'a setting' if path is None else path}: {place}: {text}") from None
+
+
+def _choices(kind: Any, place: str) -> str:
+    """Return the values that the field at `place` allows, such as `measure.sampling`; empty if it allows any."""
+    for part in place.split("."):
+        if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+            return ""
+        kind = get_type_hints(kind).get(part)
+    allowed = [value for value in get_args(kind) if isinstance(value, str)] if get_origin(kind) is Literal else []
+    return f"; it must be {' or '.join(allowed)}" if allowed else ""
 
 
 def _in_yaml_words(text: str) -> str:

@@ -107,7 +107,8 @@ def _outcome(experiment: Experiment, arms: Sequence[ArmResult], numbers: _Number
     if not means:
         return "no arm has been evaluated after its last step."
     best = max(means, key=lambda name: means[name])
-    highest = f"{best} ended highest, with {numbers.one(means[best])}{' %' if numbers.is_share else ''}."
+    first = [name for name, mean in means.items() if mean == means[best]]
+    highest = f"{' and '.join(first)} ended highest, with {numbers.one(means[best])}{' %' if numbers.is_share else ''}."
     expected = experiment.expected.arm
     rivals = [name for name in means if name != (expected or best)]
     if not rivals or (expected is not None and expected not in means):

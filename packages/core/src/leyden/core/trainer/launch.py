@@ -82,11 +82,15 @@ def begin(
 def validated(config: RunConfig, tasks: list[Task]) -> RunConfig:
     """Return the configuration with which a run begins, with the settings that the algorithm records.
 
-    Raises UsageError for settings that cannot work.
+    Raises UsageError for settings that cannot work, and for a Python file that is missing.
     """
     prepare_masking(config)
     check_needed(config, tasks)
     check_machine(config)
+    if (missing := _missing_file(config)) is not None:
+        raise UsageError(
+            f"{missing} does not exist" + ("" if missing.is_absolute() else where_it_counts_from(str(missing)))
+        )
     return with_recorded_settings(with_sides(_settled(config)))
 
 
@@ -169,8 +173,8 @@ def resume(
             f"not have: continue the run in its own program with trainer.resume(agent, {folder.path.name!r})"
         )
     check_sources_of_run([*config.policies.values(), *config.frozen.values()])
-    if not has_agent:
-        _check_files(config)
+    if not has_agent and (missing := _missing_file(config)) is not None:
+        raise UsageError(f"{missing} does not exist{where_it_counts_from(str(missing))}")
     _keep_changes(folder, config, different)
     if changes.steps is not None:
         different = msgspec.structs.replace(different, steps=changes.steps)
@@ -219,13 +223,14 @@ def _keep_changes(folder: RunFolder, config: RunConfig, different: RunConfig) ->
             save_config(different, folder.config_file)
 
 
-def _check_files(config: RunConfig) -> None:
-    """Raise UsageError unless the Python files of a run's agent are on this machine, where its workers run."""
+def _missing_file(config: RunConfig) -> Path | None:
+    """Return the first Python file of a run's agent that is not on this machine, where its workers run."""
     references = (config.agent, config.reward, config.input, *config.hooks)
     for reference in references if config.runners.where == "local" else ():
         path = reference.rpartition(":")[0] if isinstance(reference, str) else ""
         if path.endswith(".py") and not Path(path).exists():
-            raise UsageError(f"{path} does not exist{where_it_counts_from(path)}")
+            return Path(path)
+    return None
 
 
 def _settled(config: RunConfig) -> RunConfig:

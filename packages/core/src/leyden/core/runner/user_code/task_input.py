@@ -84,7 +84,8 @@ def _fitting(task: Task, keys: Sequence[str], required: AbstractSet[str], ready:
 
 def misfit(task: Task, requirement: str) -> TaskError:
     """Return the error with what was found, the `requirement` and what to do."""
-    return TaskError(f"{_described(task)}; {requirement}{_hint(task)}")
+    other = _no_text(task) if TEXT in requirement else ""
+    return TaskError(f"{_described(task)}{other}; {requirement}{_hint(task)}")
 
 
 def _described(task: Task) -> str:
@@ -92,6 +93,15 @@ def _described(task: Task) -> str:
         has = "the result of --input has" if isinstance(task, MadeInput) else "the task has"
         return f"{has} the keys {', '.join(map(str, row_of(task))) or '(none)'}"
     return f"the task is a {type(task).__name__}"
+
+
+def _no_text(task: Task) -> str:
+    """Return what is under the first of `TEXT_KEYS` in place of a text; empty if there is no such key."""
+    row = row_of(task)
+    key = next((key for key in TEXT_KEYS if key in row), None)
+    if key is None or text_of(task) is not None:
+        return ""
+    return f", of which {key} is {'null' if row[key] is None else f'of type {type(row[key]).__name__}, not a text'}"
 
 
 def _hint(task: Task) -> str:
