@@ -205,7 +205,10 @@ def test_a_command_in_the_file_is_run_as_on_the_command_line(
         ("algorithm_config: {learning_rat: 1}", "did you mean learning_rate?; it has learning_rate, schedule, "),
         ("prompt_edits: prompts.yaml", "run.yaml: prompt_edits: must be a mapping, not text"),
         ("prompt_edits: {x: {}}", "run.yaml: prompt_edits.x must hold a list `components`"),
-        ("prompt_edits: {x: {components: [{name: a, role: system, text: b, new: c}]}}", "unknown field `new`"),
+        (
+            "prompt_edits: {x: {components: [{name: a, role: system, text: b, new: c}]}}",
+            "no setting prompt_edits.x.components[0].new",
+        ),
         ("env: [MY_KEY]", "--env has no effect without a command"),
     ],
 )
@@ -256,6 +259,24 @@ def test_a_key_that_is_given_twice_is_refused(files: Path, capsys: pytest.Captur
     Path("run.yaml").write_text("common: &common {max_workers: 1}\nrunners: {where: local, where: ray}\n")
     assert cli.run(["train", "--config", "run.yaml", "--name", "new"]) == 2
     assert "run.yaml has the key where twice, in lines 2 and 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("routes: [{agnt: judge, to: provider}]", "there is no setting routes[0].agnt; did you mean routes[0].agent?"),
+        ("held_out: [{name: v, source: val.jsonl, limit: 2}]", "there is no setting held_out[0].limit"),
+        ("held_out: [{name: a/b, source: val.jsonl}]", "held-out set 'a/b': a name must not be empty, contain /"),
+        ("isolation: maybe", "isolation: invalid enum value 'maybe'; it must be auto or process or shared"),
+        ("algorithm_config: {learning_rate: fast}", "learning_rate: must be a number, not text"),
+    ],
+)
+def test_a_wrong_setting_within_another_is_refused(
+    files: Path, capsys: pytest.CaptureFixture[str], setting: str, says: str
+) -> None:
+    Path("run.yaml").write_text(f"policy: p\nagent: module:agent\ntasks: train.jsonl\n{setting}\n")
+    assert cli.run(["train", "--config", "run.yaml", "--name", "new", "--validate"]) == 2
+    assert says in capsys.readouterr().err
 
 
 def test_resuming_takes_no_file(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

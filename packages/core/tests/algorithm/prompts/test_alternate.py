@@ -282,7 +282,7 @@ async def test_a_run_that_stops_early_takes_no_further_turn(tmp_path: Path) -> N
         ({"prompts": {"algorithm": "lightning_rl"}}, "prompts: lightning_rl trains no prompts"),
         ({"prompts": {"config": {"minibatches": 3}}}, "prompts: configuration of algorithm 'gepa'"),
         ({"learning_rate": 1e-3}, "learning_rate has no effect"),
-        ({"begin": "both"}, "Invalid enum value 'both'"),
+        ({"begin": "both"}, "begin: invalid enum value 'both'; it must be "),
     ],
 )
 def test_what_cannot_take_turns_is_refused(options: dict[str, Any], says: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import yaml
 
 SETTING = re.compile(r"^the run file: (?:there is no setting )?([A-Za-z_][\w.\[\]-]*)")
-OF_ALGORITHM = re.compile(r"^configuration of algorithm .*?(?:field `([\w.]+)`| - at `\$\.([\w.\[\]]+)`)")
+OF_ALGORITHM = re.compile(r"^configuration of algorithm .*?(?:field `([\w.]+)`|'(?:: \w+)*: ([\w.\[\]]+): )")
 FIRST_WORD = re.compile(r"^(?:unknown |--)?([a-z][\w-]+)")
 SHORTEST = 5
 """Characters that a value needs so that it is looked for in a message."""

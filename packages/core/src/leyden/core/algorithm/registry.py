@@ -10,11 +10,10 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, cast
 
-import msgspec
-
 from leyden.core.algorithm.base import Algorithm
 from leyden.core.algorithm.learner import Learner
 from leyden.core.data.scheme import nested
+from leyden.core.data.settings import SettingError, converted
 from leyden.core.errors import UsageError, did_you_mean
 from leyden.core.runner.user_code.loading import load_object
 
@@ -31,7 +30,7 @@ ALGORITHMS = {
 }
 """Built-in algorithms as import strings, because some of these modules import this one."""
 GROUP = "leyden.algorithm"
-_UNKNOWN = re.compile(r"Object contains unknown field `(.+)`")
+_UNKNOWN = re.compile(r"object contains unknown field `(.+)`")
 
 
 def make_algorithm(name: str, config: Mapping[str, Any]) -> Algorithm:
@@ -43,8 +42,8 @@ def make_algorithm(name: str, config: Mapping[str, Any]) -> Algorithm:
     """
     kind: Any = algorithm_class(name)
     try:
-        return kind(msgspec.convert(nested(config), kind.Config))
-    except msgspec.ValidationError as error:
+        return kind(converted(nested(config), kind.Config))
+    except SettingError as error:
         advice = _known_options(str(error), option_names(kind))
         raise UsageError(f"configuration of algorithm {name!r}: {error}{advice}") from None
 

@@ -1,14 +1,15 @@
 """Run file: reads the settings of a run from YAML, with the fields of `RunConfig`, as in a run's own `config.yaml`."""
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import msgspec
 
 from leyden.core.algorithm.registry import algorithm_class, option_names
 from leyden.core.cli.options import read_yaml
+from leyden.core.data import settings
+from leyden.core.data.settings import SettingError, inner_settings
 from leyden.core.errors import UsageError, did_you_mean
 from leyden.core.masking import MASK
 from leyden.core.trainer.config import RunConfig
@@ -33,19 +34,6 @@ WRITTEN_AS = {
     "allow_host": "allow_hosts in runners, a list",
 }
 """Options of the command line whose field has another name: what to write in a run file instead."""
-YAML_WORDS = {
-    "object": "a mapping",
-    "array": "a list",
-    "str": "text",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "null": "nothing",
-}
-"""msgspec's names of types, in the words of a run file's reader."""
-_TYPES = re.compile(r"Expected `([a-z |]+)`, got `([a-z]+)`")
-_A_KEY = "`key` in "
-"""How msgspec begins the place of a mapping's key."""
 VERLS = ("actor_rollout_ref", "critic", "data", "trainer")
 """Sections of VERL's own configuration."""
 
@@ -100,48 +88,26 @@ def run_config(fields: Mapping[str, Any], path: Path | str | None) -> RunConfig:
 def converted(path: Path | str | None, value: Any, kind: Any, name: str = "") -> Any:
     """Return `value` as a `kind`. Raises UsageError, with one line, that names the place in the file `path`."""
     try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        what, _, where = str(error).partition(" - at ")
-        is_key = where.startswith(_A_KEY)
-        place = (name + where.removeprefix(_A_KEY).strip("`").removeprefix("$")).removeprefix(".")
-        text = f"{_in_yaml_words(what)}{_choices(kind, place.removeprefix(f'{name}.') if name else place)}"
-        text = f"a key {text}; put it in quotes" if is_key else text
-        raise UsageError(f"{'a setting' if path is None else path}: {place}: {text}") from None
-
-
-def _choices(kind: Any, place: str) -> str:
-    """Return the values that the field at `place` allows, such as `measure.sampling`; empty if it allows any."""
-    for part in place.split("."):
-        if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
-            return ""
-        kind = get_type_hints(kind).get(part)
-    allowed = [value for value in get_args(kind) if isinstance(value, str)] if get_origin(kind) is Literal else []
-    return f"; it must be {' or '.join(allowed)}" if allowed else ""
-
-
-def _in_yaml_words(text: str) -> str:
-    """Return a message of msgspec about a value's type in the words of YAML's readers."""
-    if (found := _TYPES.fullmatch(text)) is None:
-        return f"{text[:1].lower()}{text[1:]}"
-    expected, given = found.groups()
-    words = [YAML_WORDS.get(kind, kind) for kind in expected.split(" | ") if kind != "null"]
-    return f"must be {' or '.join(words)}, not {YAML_WORDS.get(given, given)}"
+        return settings.converted(value, kind)
+    except SettingError as error:
+        place = name + (f".{error.place}" if name and error.place and error.place[0] != "[" else error.place)
+        raise UsageError(f"{'a setting' if path is None else path}: {place}: {error.text}") from None
 
 
 def check_names(path: Path | str, found: Mapping[str, Any], kind: type[msgspec.Struct], within: str = "") -> None:
     """Raise UsageError for a setting that `kind` does not have."""
     types = get_type_hints(kind)
     for name, value in found.items():
+        if name == kind.__struct_config__.tag_field:
+            continue
         if name not in kind.__struct_fields__:
             if name in VERLS and kind is RunConfig:
                 raise UsageError(f"{path}: {name} belongs to VERL's configuration, which needs --backend verl")
             advice = _place_of(str(name), found) if kind is RunConfig else ""
             advice = advice or did_you_mean(str(name).replace("-", "_"), kind.__struct_fields__, within)
             raise UsageError(f"{path}: there is no setting {within}{name}{advice}")
-        inner = types[name]
-        if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
-            check_names(path, cast("dict[str, Any]", value), inner, f"{within}{name}.")
+        for place, inner_found, inner in inner_settings(f"{within}{name}", value, types[name]):
+            check_names(path, inner_found, inner, f"{place}.")
 
 
 def _place_of(name: str, found: Mapping[str, Any]) -> str:

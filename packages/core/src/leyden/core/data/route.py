@@ -23,7 +23,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Sends model calls that match all patterns to `to`. Patterns are globs; `*` matches everything."""
 
     host: str = "*"
-    """Host of the URL that the agent calls, in lower case."""
+    """Host of the URL that the agent calls; case does not matter."""
     path: str = "*"
     """Path of that URL, for example `/v1/chat/completions`."""
     model: str = "*"
@@ -38,7 +38,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     def fits(self, *, host: str, path: str, model: str | None, agent: str, node: str = "") -> bool:
         """Whether a call matches; a `model` of None is unknown, and matches every pattern."""
         return (
-            fnmatchcase(host, self.host)
+            fnmatchcase(host.lower(), self.host.lower())
             and fnmatchcase(path, self.path)
             and fnmatchcase(agent, self.agent)
             and fnmatchcase(node, self.node)

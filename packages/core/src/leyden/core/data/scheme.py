@@ -49,7 +49,9 @@ class Schemes(Generic[T]):
         options = dict(cast("Mapping[str, Any]", settings)) if isinstance(settings, Mapping) else {}
         name = options.pop("name", None)
         if not isinstance(name, str):
-            raise UsageError(f"{self.what} must be a name, or a mapping with a `name`, not {settings!r}")
+            raise UsageError(
+                f"{self.what} must be a name, or a mapping with a `name`, not {settings!r}; give its name, too"
+            )
         kind = self._find(name)
         known = [field.name for field in fields(kind) if field.init] if is_dataclass(kind) else []
         if unknown := sorted(set(options) - set(known)):

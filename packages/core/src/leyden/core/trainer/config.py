@@ -309,6 +309,11 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 raise UsageError(f"no route reaches policy {name!r}: give --route agent=...,to={name}, or leave it out")
 
     def _check_evaluation(self) -> None:
+        for held_out in self.held_out:
+            if not held_out.name or {"/", "\\", "\0"} & set(held_out.name) or held_out.name.startswith("."):
+                raise UsageError(
+                    f"held-out set {held_out.name!r}: a name must not be empty, contain / or \\, or begin with a dot"
+                )
         if self.eval_every and not self.held_out:
             raise UsageError("--eval-every has no effect without held-out tasks; give some with --val")
         if self.patience is None:
