@@ -57,6 +57,11 @@ def steeper(settings: Settings) -> list[float]:
         (["--search", "group_size=1..4:int"], "--search group_size=1: group-size must be at least 2, not 1"),
         (["--search", "credit=uniform,unifrom"], "--search credit=unifrom: unknown credit assignment 'unifrom'"),
         (["--search", "workers=a,b"], "--search workers=a: workers: must be a whole number, not text"),
+        (
+            ["--search", "tasks=train.jsonl,nope.jsonl"],
+            "--search tasks=nope.jsonl: task file nope.jsonl does not exist",
+        ),
+        (["--search", "policy=./nope,./no"], "--search policy=./nope: there is no policy folder ./nope"),
         (["--measure", "vall"], "--measure: there is no held-out set 'vall'; did you mean val?"),
         (["--seeds", "0,0"], "--seeds: give at least one whole number"),
         (["--seeds", "x"], "--seeds takes whole numbers separated by commas, not 'x'"),

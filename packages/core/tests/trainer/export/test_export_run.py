@@ -308,7 +308,7 @@ async def test_memory_does_not_grow_with_the_store(tmp_path: Path, monkeypatch: 
             "unknown table 'rewards'; use some of rollouts, spans, transitions",
         ),
         (["STORE", "--to", "."], "already exists"),
-        (["EMPTY", "--to", "out"], "nothing to export"),
+        (["EMPTY", "--to", "out"], "there are no rollouts in"),
     ],
 )
 async def test_bad_input_is_one_line(

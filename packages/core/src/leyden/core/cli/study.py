@@ -11,6 +11,7 @@ from leyden.core.cli.run_file import read_run_file, run_config
 from leyden.core.data.rollout import Task
 from leyden.core.errors import UsageError, did_you_mean
 from leyden.core.experiments.settings import Settings
+from leyden.core.policy.source import check_source
 from leyden.core.trainer.config import NAME, EvaluationSet
 from leyden.core.trainer.rollouts.tasks import load_tasks
 from leyden.core.tuning.optuna_library import check_installed
@@ -155,8 +156,20 @@ def _check_values(plan: StudyPlan, space: Space, tasks: list[Task]) -> None:
     for key, domain in space.items():
         for value in domain.examples():
             _check(plan, {key: value}, tasks)
+            _check_files(key, value)
     for values in example_combinations(space, MOST_CHECKED):
         _check(plan, values, tasks)
+
+
+def _check_files(key: str, value: Value) -> None:
+    """Raise UsageError for tasks or a policy of the search that are not there."""
+    try:
+        if key == "tasks":
+            load_tasks(str(value))
+        if key == "policy":
+            check_source(str(value))
+    except UsageError as error:
+        raise UsageError(f"--search {key}={value_text(value)}: {error}") from None
 
 
 def _check(plan: StudyPlan, values: Mapping[str, Value], tasks: list[Task]) -> None:
@@ -165,8 +178,9 @@ def _check(plan: StudyPlan, values: Mapping[str, Value], tasks: list[Task]) -> N
         _check_run(plan.settings(values), label, tasks)
     except UsageError as error:
         text = str(error)
-        is_whole = "whole number" in text or "Expected `int`" in text
-        needs_int = is_whole and any(isinstance(one, Range) and not one.whole for one in plan.space.values())
+        needs_int = "whole number" in text and any(
+            isinstance(one, Range) and not one.whole for one in plan.space.values()
+        )
         hint = "; end the range in :int" if needs_int else ""
         raise UsageError(f"{text if text.startswith(label) else f'{label}: {text}'}{hint}") from None
 

@@ -190,7 +190,7 @@ TABLE = (
         INTERRUPTED,
         "rollout",
         "the run was stopped or killed before it ended",
-        "resume the run: it continues from its last checkpoint",
+        "resume the run: it continues from its last checkpoint; start it again if it ended before its first step",
     ),
     Reason(
         NOT_RECORDED_WHY,

@@ -123,7 +123,10 @@ async def _count(store: LightningStore, source: str) -> int:
     """Return the number of rollouts; raises UsageError if there is none."""
     total = (await store.query_rollouts(limit=0)).complete().total
     if not total:
-        raise UsageError(f"there are no rollouts in {source}, so there is nothing to export")
+        records = " or ".join(f"--what {table}" for table in RECORDS)
+        raise UsageError(
+            f"there are no rollouts in {source}; without any, only its records can be exported ({records})"
+        )
     return total
 
 
