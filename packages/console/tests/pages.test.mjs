@@ -8,6 +8,7 @@ const { RolloutColumns } = await import(`${STATIC}/columns.js`);
 const { secondsLeft, trend } = await import(`${STATIC}/convergence.js`);
 const { indent, lineRange, newLine, outdent } = await import(`${STATIC}/editing.js`);
 const { lineDiff } = await import(`${STATIC}/elements/diff.js`);
+const { coloursOf } = await import(`${STATIC}/elements/shares.js`);
 const format = await import(`${STATIC}/format.js`);
 const { isMasked, measures, sum } = await import(`${STATIC}/measures.js`);
 const { oneAtATime } = await import(`${STATIC}/one_at_a_time.js`);
@@ -298,4 +299,12 @@ test("work that is requested while it runs is done once more afterwards", async 
   await assert.rejects(first, /failed/);
   run();
   assert.equal(begun, 3);
+});
+
+test("a phase has the same colour on every page, whatever the order of the phases", () => {
+  const names = ["evaluate", "rollouts", "export", "other", "reflection"];
+  const byName = (list) => Object.fromEntries(coloursOf(list).map((colour, index) => [list[index], colour]));
+  assert.deepEqual(byName(names), byName([...names].reverse()));
+  assert.equal(new Set(coloursOf(names)).size, names.length);
+  assert.equal(coloursOf(["update"])[0], coloursOf(["rollouts", "update"])[1]);
 });

@@ -96,7 +96,7 @@ class RunView:
             "config": plain(config),
             "report": report,
             "versions": versions,
-            "phases": (report or {}).get("seconds_by_phase", {}),
+            "phases": msgspec.to_builtins(bottlenecks.phases(report)),
             "commands": msgspec.to_builtins(list(self.run.commands())),
             "several_policies": list(policy) if isinstance(policy, dict) else [],
             "pages": list(self.run.pages(config)),
@@ -150,8 +150,8 @@ class RunView:
 
     async def bottlenecks(self) -> bottlenecks.Bottlenecks:
         """Return where the seconds went."""
-        metrics, report = await self.run.metrics(), await self.run.report() or {}
-        phases = bottlenecks.shares(report.get("seconds_by_phase", {}))
+        metrics, config = await self.run.metrics(), await self.run.config()
+        phases = bottlenecks.phases(await self.run.report())
         seconds = bottlenecks.step_seconds(metrics.lines)
         sample = await self._sample()
         parts = bottlenecks.inside(sample)
@@ -160,11 +160,11 @@ class RunView:
             steps=seconds,
             inside=parts,
             sampled=len(sample),
-            findings=bottlenecks.findings_of(phases, seconds, parts, metrics.lines),
+            findings=bottlenecks.findings_of(phases, seconds, parts, metrics.lines, bottlenecks.loop_of(config)),
         )
 
-    async def _sample(self) -> list[tuple[float | None, Sequence[Span]]]:
-        """Return duration and spans of some of the newest training rollouts."""
+    async def _sample(self) -> list[tuple[Rollout, Sequence[Span]]]:
+        """Return some of the newest training rollouts with their spans."""
         store = await self.run.store()
         if store is None:
             return []
@@ -173,13 +173,7 @@ class RunView:
             rollout_id_contains="train-", sort_by="start_time", sort_order="desc", limit=PAGE
         )
         trained = [one for one in page if one.mode == "train" and one.status == "succeeded"][: bottlenecks.SAMPLE]
-        return [
-            (
-                None if rollout.end_time is None else rollout.end_time - rollout.start_time,
-                (await store.query_spans(rollout.rollout_id, "latest")).items,
-            )
-            for rollout in trained
-        ]
+        return [(rollout, (await store.query_spans(rollout.rollout_id, "latest")).items) for rollout in trained]
 
     async def prompts(self) -> dict[str, Any]:
         """Return the candidates of a search for prompts, and the texts of the versions."""

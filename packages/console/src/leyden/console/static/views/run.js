@@ -347,7 +347,7 @@ class RunPage {
   }
 
   #below() {
-    const phases = Object.entries(this.run.phases).map(([name, seconds]) => ({ name, seconds, share: null }));
+    const { phases } = this.run;
     const time = panel(
       "Where the time went",
       phases.length ? shares("Seconds of each phase", phases) : inTheFolder(this.run, "This is"),

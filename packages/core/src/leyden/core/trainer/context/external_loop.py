@@ -72,6 +72,8 @@ class ExternalLoopRun(ExternalLoopContext):
         self._measured: dict[int, dict[str, dict[int, Collected]]] = {}
         """Collected held-out rollouts by version, held-out set and row."""
         self._empty_step_guard = EmptyStepGuard()
+        self._idle_before = collector.idle.seconds
+        """Seconds in which no rollout was in flight, up to the end of the last step."""
 
     def open(self, app: ASGIApp) -> RunEndpoint:
         """Serve `app` beside the gateway and return its URL and token."""
@@ -173,7 +175,8 @@ class ExternalLoopRun(ExternalLoopContext):
         found = [trajectory for group in collected.groups for trajectory in group.trajectories]
         is_measurable = any(one.transitions for one in found) and any(one.reward is not None for one in found)
         known = collected_numbers(collected.groups, tuple(self.config.policies)) if is_measurable else {}
-        speed = pace(collected.seconds, collected.tokens, trainer_idle=0.0, engine_idle=self.collector.idle.seconds)
+        idle_before, self._idle_before = self._idle_before, self.collector.idle.seconds
+        speed = pace(collected.seconds, collected.tokens, engine_idle=self._idle_before - idle_before)
         self.journal.log(step, {**known, **trained, **metrics}, speed)
         self.journal.selection.record(step)
         if kept:

@@ -257,14 +257,17 @@ def _add(counts: dict[str, N], more: Mapping[str, N] | Counter[str]) -> None:
         counts[reason] = counts.get(reason, type(count)()) + count  # pyright: ignore[reportArgumentType]
 
 
-def pace(seconds: float, tokens: int, *, trainer_idle: float, engine_idle: float) -> dict[str, float]:
-    """Return the metrics of a step's rollouts, which took `seconds` and generated `tokens`; empty without rollouts."""
+def pace(seconds: float, tokens: int, *, engine_idle: float, trainer_idle: float | None = None) -> dict[str, float]:
+    """Return the metrics of a step's rollouts, which took `seconds` and generated `tokens`; empty without rollouts.
+
+    `trainer_idle` is None if the trainer's waiting is not measured.
+    """
     if not seconds:
         return {}
     return {
         "tokens_per_second": tokens / max(seconds, 1e-9),
         "seconds_rollouts": seconds,
-        "seconds_trainer_idle": trainer_idle,
+        **({} if trainer_idle is None else {"seconds_trainer_idle": trainer_idle}),
         "seconds_engine_idle": engine_idle,
     }
 
