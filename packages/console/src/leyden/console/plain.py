@@ -1,4 +1,4 @@
-"""Values of agents and errors as what JSON and a page can hold: plain data, and one line of text."""
+"""Values as what JSON and a page can hold: plain data, one line of text, and counts with their noun."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,3 +31,8 @@ def plain(value: Any, depth: int = 0) -> Any:
 def one_line(error: Exception) -> str:
     """Return an error's message as one line with secrets masked; its type if it has none."""
     return mask_text(" ".join(str(error).split())) or type(error).__name__
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return `1 rollout`, `2 rollouts`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -93,6 +93,10 @@ class RolloutIndex:
     generation: str = field(default_factory=lambda: token_hex(4))
     """Changes when cursors of earlier answers no longer hold."""
     rows: dict[str, Row] = field(default_factory=dict[str, Row])
+    active: float | None = None
+    """Newest time at which a rollout, an attempt or a span began or ended."""
+    is_read: bool = False
+    """Whether the last look has read all that the store had."""
     _order: list[str] = field(default_factory=list[str])
     """Ids in the order in which their rows were first complete or changed; ids may be in it more than once."""
     _open: set[str] = field(default_factory=set[str])
@@ -123,9 +127,9 @@ class RolloutIndex:
             if store is not None:
                 await self._read_new(store)
                 await self._read_open(store)
-            self.problem = ""
+            self.problem, self.is_read = "", True
         except (LeydenError, OSError, ValueError) as error:  # ValueError: a damaged file of the run
-            self.problem = one_line(error)
+            self.problem, self.is_read = one_line(error), False
             log.debug("rollouts of %s: %s", self.run.place, error)
 
     async def _read_new(self, store: LightningStore) -> None:
@@ -173,6 +177,7 @@ class RolloutIndex:
         spans: Sequence[Span] = ()
         if isinstance(rollout, AttemptedRollout):
             spans = (await store.query_spans(rollout.rollout_id)).items
+        self.active = max(filter(None, (self.active, *_times(rollout, spans))), default=None)
         row = with_outcome(row_of(rollout, spans, is_gone=self._is_gone), self._learning)
         known = self.rows.get(row.id)
         if known != row:
@@ -187,6 +192,7 @@ class RolloutIndex:
     def _forget(self) -> None:
         """Begin again: the store holds fewer rollouts than before, so it is another one."""
         self.generation = token_hex(4)
+        self.active, self.is_read = None, False
         self.rows.clear()
         self._order.clear()
         self._open.clear()
@@ -232,6 +238,13 @@ def row_of(rollout: Rollout, spans: Sequence[Span], *, is_gone: bool = False) ->
         agents=", ".join(list(agents)[:NAMES]),
         truncated=sum("length" in _finish(span) for span in calls),
     )
+
+
+def _times(rollout: Rollout, spans: Sequence[Span]) -> list[float | None]:
+    """Return when a rollout, its last attempt and its spans began and ended."""
+    attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else rollout
+    own = [rollout.start_time, rollout.end_time, attempt.start_time, attempt.end_time]
+    return own + [moment for span in spans for moment in (span.start_time, span.end_time)]
 
 
 def _error(rollout: Rollout) -> str:

@@ -146,7 +146,7 @@ class RunView:
         """Return signs of life, alerts and signals."""
         self.follow()
         item, metrics = await self.run.item(self.key), await self.run.metrics()
-        return health.health_of(item, metrics.lines, list(self.index.rows.values()))
+        return health.health_of(item, metrics.lines, self.index)
 
     async def bottlenecks(self) -> bottlenecks.Bottlenecks:
         """Return where the seconds went."""

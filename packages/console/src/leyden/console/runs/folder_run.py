@@ -17,7 +17,7 @@ from leyden.core.store.base import LightningStore
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile, prompt_texts
-from leyden.core.trainer.run_state import is_process_gone, state_and_reason
+from leyden.core.trainer.run_state import RunState, is_process_gone, state_and_reason
 from leyden.core.trainer.why.trained_or_reason import RunFacts
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -82,6 +82,7 @@ class FolderRun(Run):
             alerts=[] if report is None else report.alerts,
             began=began,
             updated=_time(folder.metrics_file) or began,
+            ended=_ended(folder, state),
             seconds=None if report is None else report.seconds,
             error=reason,
         )
@@ -219,6 +220,17 @@ def _agent(agent: str | list[str] | None) -> str | None:
     if isinstance(agent, list):
         return mask_text(" ".join(map(str, agent)))
     return agent
+
+
+def _ended(folder: RunFolder, state: RunState) -> float | None:
+    """Return when the end of a run was recorded; None if none was."""
+    files: dict[RunState, Path] = {
+        "finished": folder.report_file,
+        "failed": folder.session_error_file,
+        "stopped": folder.session_stop_file,
+        "ended before its first step": folder.failed_file,
+    }
+    return _time(files[state]) if state in files else None
 
 
 def _time(path: Path) -> float | None:

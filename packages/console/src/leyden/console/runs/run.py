@@ -53,6 +53,8 @@ class RunItem(msgspec.Struct, frozen=True, kw_only=True):
     alerts: list[RaisedAlert] = []
     began: float | None = None
     updated: float | None = None
+    ended: float | None = None
+    """When the run, or its last session, recorded its end."""
     seconds: float | None = None
     error: str | None = None
     """Why it ended early."""

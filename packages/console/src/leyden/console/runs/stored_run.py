@@ -269,6 +269,7 @@ class StoredRun(Run):
             held_out=list(held_out),
             began=record.start_time,
             updated=record.update_time,
+            ended=record.end_time,
             seconds=None if record.end_time is None else record.end_time - record.start_time,
         )
 
