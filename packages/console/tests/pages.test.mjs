@@ -5,7 +5,7 @@ import test from "node:test";
 
 const STATIC = "../src/leyden/console/static";
 const { RolloutColumns } = await import(`${STATIC}/columns.js`);
-const { secondsLeft, trend } = await import(`${STATIC}/convergence.js`);
+const { trend } = await import(`${STATIC}/convergence.js`);
 const { indent, lineRange, newLine, outdent } = await import(`${STATIC}/editing.js`);
 const { lineDiff } = await import(`${STATIC}/elements/diff.js`);
 const { coloursOf } = await import(`${STATIC}/elements/shares.js`);
@@ -228,7 +228,6 @@ test("a line that rises is told from noise", () => {
     "unclear",
   );
   assert.equal(trend([1, 2], [0, 1]).verdict, "unknown");
-  assert.equal(secondsLeft([1, 2, 3], 10), 20);
 });
 
 test("lanes count parallel calls once, and the rest as the agent's", () => {

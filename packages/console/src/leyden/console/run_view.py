@@ -126,6 +126,7 @@ class RunView:
             "state": item.state,
             "error": item.error,
             "step": item.step,
+            "ends": await self.run.expected_end(),
             "rollouts": self.index.total,
             "rows": self.index.changes,
             "problem": self.index.problem,

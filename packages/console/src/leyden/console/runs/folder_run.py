@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from leyden.console.expected_end import Plan, expected_end
 from leyden.console.runs.folder_facts import FolderFacts, changed, end_files
 from leyden.console.runs.metrics_file import Line, MetricsFile, MetricsLines
 from leyden.console.runs.run import Command, HeldOut, Run, RunItem, Version, held_out_of
@@ -16,6 +17,7 @@ from leyden.core.policy.update.token_record import PolicyTokens
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
+from leyden.core.trainer.run_folder.run_lock import LOCK
 from leyden.core.trainer.run_folder.versions import ModelVersion, VersionFile, prompt_texts
 from leyden.core.trainer.run_state import RunState, is_process_gone, state_and_reason
 from leyden.core.trainer.why.trained_or_reason import RunFacts
@@ -36,6 +38,7 @@ class FolderRun(Run):
         self._config: tuple[float, dict[str, Any]] | None = None
         self._item: tuple[tuple[float, ...], RunItem] | None = None
         self._facts = FolderFacts(self._folder)
+        self._expected_end: tuple[tuple[float, ...], float | None] | None = None
 
     @property
     def path(self) -> Path | None:
@@ -137,6 +140,26 @@ class FolderRun(Run):
     async def metrics(self) -> MetricsLines:
         """Return the lines of `metrics.jsonl`."""
         return self._metrics.lines()
+
+    async def expected_end(self) -> float | None:
+        """Return when a running run will end, from the versions of its current session."""
+        folder, versions = self._folder, VersionFile(self._folder.path)
+        if not folder.is_in_use():
+            return None
+        stamp = (*map(changed, (folder.config_file, folder.metrics_file, versions.path, folder.path / LOCK)),)
+        if self._expected_end is None or self._expected_end[0] != stamp:
+            config, lines = self._read_config(), self._metrics.lines().lines
+            plan = Plan(
+                steps=config.get("steps") or 0,
+                eval_every=config.get("eval_every") or 0,
+                has_held_out=bool(config.get("held_out")),
+            )
+            began = _time(folder.path / LOCK) or 0.0
+            created = {one.version: one.created for one in versions.read().values() if one.created >= began}
+            seconds = {int(line["step"]): float(line["seconds"]) for line in lines if "seconds" in line}
+            evaluated = {int(line["step"]) for line in lines if "held_out" in line}
+            self._expected_end = (stamp, expected_end(plan, created, seconds, evaluated))
+        return self._expected_end[1]
 
     async def store(self) -> LightningStore | None:
         """Return the run's store. Its clock stands still: to look at a run must not end what is under way in it."""

@@ -123,6 +123,10 @@ class Run(ABC):
     async def facts(self) -> RunFacts:
         """Return what decides whether a rollout was trained."""
 
+    async def expected_end(self) -> float | None:
+        """Return when a running run will end; None if that cannot be known."""
+        return None
+
     def commands(self) -> Sequence[Command]:
         """Return commands that fit the run."""
         return ()

@@ -94,9 +94,9 @@ async function request(url, options) {
  * because a browser allows few of them to one server and each tab would hold one.
  * @param {string} key of the run
  * @param {AbortSignal} signal
- * @param {(change: {lines: number, generation: string, state: string, step: number, rollouts: number | null,
- *     rows: number, problem: string}) => void} onChange `rows` counts the changes of rows of rollouts, and `problem` is
- *     why they cannot be read now
+ * @param {(change: {lines: number, generation: string, state: string, step: number, ends: number | null,
+ *     rollouts: number | null, rows: number, problem: string}) => void} onChange `ends` is when the run will end, `rows`
+ *     counts the changes of rows of rollouts, and `problem` is why they cannot be read now
  * @param {(message: string) => void} onProblem the server cannot read the run now
  */
 export function watchRun(key, signal, onChange, onProblem) {

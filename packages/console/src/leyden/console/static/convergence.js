@@ -45,16 +45,3 @@ function verdictOf(slope, error, small) {
   if (Math.abs(slope) > 2 * error) return slope > 0 ? "rising" : "falling";
   return Math.abs(slope) + 2 * error <= small ? "flat" : "unclear";
 }
-
-/**
- * Seconds until the planned end, from the median of the last ten steps; null if unknown.
- * @param {(number | null)[]} seconds of each step
- * @param {number} left steps that are left
- */
-export function secondsLeft(seconds, left) {
-  const last = (seconds ?? [])
-    .filter((value) => value !== null)
-    .slice(-10)
-    .sort((a, b) => a - b);
-  return last.length && left > 0 ? last[Math.floor(last.length / 2)] * left : null;
-}

@@ -4,7 +4,7 @@
  */
 
 import { actionsAllowed, get } from "../api.js";
-import { secondsLeft, trend } from "../convergence.js";
+import { trend } from "../convergence.js";
 import { element, fill, setText } from "../dom.js";
 import { action } from "../elements/action.js";
 import { Curve } from "../elements/curve.js";
@@ -50,6 +50,8 @@ class RunPage {
     this.#drawEnd();
     this.actions = element("div.stack");
     this.state = run.state;
+    /** @type {number | null} when the run will end, in seconds since 1970; null if that is not known */
+    this.ends = null;
     this.rollouts = element("span", {}, run.rollouts ? number(run.rollouts) : "–");
     this.grid = element("div.charts", {}, element("p.note", { "aria-busy": "true" }, "Loading…"));
     this.stepPanel = element("section.panel", { "aria-label": "The chosen step", hidden: true });
@@ -86,7 +88,10 @@ class RunPage {
       this.#actions(this.actions);
       this.#drawEnd();
     }
-    this.state = change.state;
+    const ends = change.ends ?? null;
+    const isOther = ends !== this.ends || change.state !== this.state;
+    Object.assign(this, { state: change.state, ends });
+    if (isOther) setText(this.trend, this.#trendText());
     if (change.rollouts) setText(this.rollouts, number(change.rollouts));
     if (change.lines !== this.data.lines || change.generation !== this.data.generation) this.update();
   }
@@ -287,8 +292,8 @@ class RunPage {
 
   #trendText() {
     const { verdict, slope, error, level, steps } = trend(this.data.steps, this.data.series.reward ?? []);
-    const left = secondsLeft(this.data.series.seconds ?? [], (this.run.steps ?? 0) - (this.data.steps.at(-1) ?? 0));
-    const time = this.run.state === "running" && left ? ` About ${duration(left)} are left.` : "";
+    const left = this.ends === null ? 0 : this.ends - Date.now() / 1000;
+    const time = this.state === "running" && left > 0 ? ` About ${duration(left)} are left.` : "";
     if (verdict === "unknown") return `Too few steps to tell whether the reward converges.${time}`;
     const rate = `${signed(slope * 10)} ± ${number(2 * error * 10)} per 10 steps over the last ${steps} steps`;
     const words = {
