@@ -13,6 +13,7 @@ const format = await import(`${STATIC}/format.js`);
 const { isMasked, measures, sum } = await import(`${STATIC}/measures.js`);
 const { oneAtATime } = await import(`${STATIC}/one_at_a_time.js`);
 const { aroundZero, lowToHigh } = await import(`${STATIC}/quantiles.js`);
+const { missing } = await import(`${STATIC}/views/run_frame.js`);
 const router = await import(`${STATIC}/router.js`);
 const { smooth, StepSeries } = await import(`${STATIC}/series.js`);
 const spans = await import(`${STATIC}/spans.js`);
@@ -306,4 +307,9 @@ test("a phase has the same colour on every page, whatever the order of the phase
   assert.deepEqual(byName(names), byName([...names].reverse()));
   assert.equal(new Set(coloursOf(names)).size, names.length);
   assert.equal(coloursOf(["update"])[0], coloursOf(["rollouts", "update"])[1]);
+});
+
+test("what a run that has ended lacks does not come any more", () => {
+  assert.equal(missing({ state: "running" }, "Not known"), "Not known yet.");
+  for (const state of ["failed", "stopped", "finished"]) assert.equal(missing({ state }, "Not known"), "Not known.");
 });

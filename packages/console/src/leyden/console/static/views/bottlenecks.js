@@ -10,7 +10,7 @@ import { load, panel } from "../elements/page.js";
 import { shares } from "../elements/shares.js";
 import { counted, duration, visible } from "../format.js";
 import { go, link } from "../router.js";
-import { inTheFolder, nothingYet, offerRefresh, runFrame } from "./run_frame.js";
+import { inTheFolder, missing, nothingOf, offerRefresh, runFrame } from "./run_frame.js";
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
@@ -32,7 +32,7 @@ function draw(page, run, target, answer) {
   const { phases, steps, inside, findings, sampled } = answer;
   if (!phases.length && !steps.steps.length)
     return target.append(
-      nothingYet(run, "This run has measured no time yet.", "It does so with its first step:"),
+      nothingOf(run, "This run has measured no time", "It does so with its first step:"),
     );
   const found = findings.map((one) =>
     element(
@@ -53,7 +53,7 @@ function draw(page, run, target, answer) {
       ),
       panel(
         "Inside a rollout",
-        inside.length ? shares("Seconds inside rollouts", inside) : element("p.note", {}, "Not known yet."),
+        inside.length ? shares("Seconds inside rollouts", inside) : element("p.note", {}, missing(run, "Not known")),
         element("p.note", {}, `From ${counted(sampled, "rollout")}.`),
       ),
     ),

@@ -12,7 +12,7 @@ import { Table } from "../elements/table.js";
 import { counted, duration, moment, number, visible } from "../format.js";
 import { oneAtATime } from "../one_at_a_time.js";
 import { go, link } from "../router.js";
-import { inTheFolder, nothingYet, runFrame } from "./run_frame.js";
+import { inTheFolder, nothingOf, runFrame } from "./run_frame.js";
 
 const NAMES = [
   "text",
@@ -135,7 +135,7 @@ class RolloutsPage {
     if (!data.length)
       fill(
         this.list,
-        nothingYet(this.run, "This run has no rollouts yet.", "A run makes them while it trains:"),
+        nothingOf(this.run, "This run has no rollouts", "A run makes them while it trains:"),
       );
     else if (this.list.firstChild !== table.node) fill(this.list, table.node);
     table.setRows(this.grouped ? this.#sameGroups(groups) : rows);

@@ -240,7 +240,7 @@ class RunPage {
     if (this.run.state === "running") return element("p.note", {}, "The curves begin with the run's first step.");
     if (this.run.folder === null) return empty("The store has no step of this run.");
     const next = this.run.commands[0]?.command;
-    const nothing = "This run has taken no step yet.";
+    const nothing = "This run has taken no step.";
     return next ? empty(`${nothing} To go on with it, or to see what happened:`, next) : empty(nothing);
   }
 

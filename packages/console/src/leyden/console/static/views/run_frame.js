@@ -89,24 +89,34 @@ export function offerRefresh(frame) {
 }
 
 /**
- * What a page says when the run has nothing to show yet.
+ * A sentence on what is missing, which may still come as long as the run goes on.
  * @param {any} run
- * @param {string} text what there is none of
+ * @param {string} text without its full stop
+ */
+export function missing(run, text) {
+  return run.state === "running" ? `${text} yet.` : `${text}.`;
+}
+
+/**
+ * What a page says when the run has nothing to show.
+ * @param {any} run
+ * @param {string} text what there is none of, without a full stop
  * @param {string} how how a run comes to it; said with the command that goes on with the run, if one can
  */
-export function nothingYet(run, text, how) {
+export function nothingOf(run, text, how) {
   const resume = run.commands.find((one) => one.command.includes(" --resume "))?.command;
-  return resume ? empty(`${text} ${how}`, resume) : empty(text);
+  const said = missing(run, text);
+  return resume ? empty(`${said} ${how}`, resume) : empty(said);
 }
 
 /**
  * A line in the place of what only the folder of a run has.
  * @param {any} run
  * @param {string} what
- * @param {string} [unknown] the line if the folder is here
  */
-export function inTheFolder(run, what, unknown = "Not known yet.") {
-  const text = run.folder === null ? `${what} in the run's folder, which is not on this machine.` : unknown;
+export function inTheFolder(run, what) {
+  const here = missing(run, "Not known");
+  const text = run.folder === null ? `${what} in the run's folder, which is not on this machine.` : here;
   return element("p.note", {}, text);
 }
 

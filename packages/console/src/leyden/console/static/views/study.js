@@ -153,7 +153,7 @@ class StudyPage {
 
   #trialTable() {
     const { study, order, picked } = this;
-    if (!study.tried.length) return [element("p.note", {}, "No trial has begun yet.")];
+    if (!study.tried.length) return [element("p.note", {}, "No trial has begun.")];
     const trials = order === "score" ? [...study.tried].sort((a, b) => (b.score ?? -Infinity) - (a.score ?? -Infinity)) : study.tried;
     const head = [">Trial", ">Score", ...study.space.map((one) => `>${visible(one.key)}`), "State", "Runs", "Notes"];
     const table = smallTable("Trials", head, trials.map((trial) => this.#trialRow(trial)));

@@ -9,13 +9,13 @@ import { action } from "../elements/action.js";
 import { badge, command, empty, facts, panel, smallTable } from "../elements/page.js";
 import { Tree } from "../elements/tree.js";
 import { moment, number, percent, result, shellWord, visible } from "../format.js";
-import { inCommands, nothingYet, offerRefresh, runFrame } from "./run_frame.js";
+import { inCommands, nothingOf, offerRefresh, runFrame } from "./run_frame.js";
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
   const frame = runFrame(page, "versions", [["Versions", null]], (run, body) => {
     if (!run.versions.length)
-      return body.append(nothingYet(run, "This run has no version yet.", "Each step of a run makes one:"));
+      return body.append(nothingOf(run, "This run has no version", "Each step of a run makes one:"));
     draw(page, run, body);
   });
   offerRefresh(frame);

@@ -9,7 +9,7 @@ import { element, fill } from "../../dom.js";
 import { AnswerView } from "../../elements/answer.js";
 import { choice, command, empty, fold, load, longText, panel, problem } from "../../elements/page.js";
 import { number, shellWord } from "../../format.js";
-import { nothingYet, runFrame } from "../run_frame.js";
+import { nothingOf, runFrame } from "../run_frame.js";
 
 const INTERRUPTED = "The answer broke off before its end.";
 
@@ -22,7 +22,7 @@ export async function show(page) {
       );
     const versions = run.versions.filter((one) => one.has_weights || one.version === 0).reverse();
     if (!versions.length)
-      return body.append(nothingYet(run, "This run has no version yet.", "Each step of a run makes one:"));
+      return body.append(nothingOf(run, "This run has no version", "Each step of a run makes one:"));
     const kept = versions.find((one) => one.kept) ?? versions[0];
     const where = run.folder.slice(0, -run.folder.split("/").pop().length - 1) || "/";
     const folder = run.folder.split("/").pop();
