@@ -15,7 +15,8 @@ const { oneAtATime } = await import(`${STATIC}/one_at_a_time.js`);
 const { aroundZero, lowToHigh } = await import(`${STATIC}/quantiles.js`);
 const { missing } = await import(`${STATIC}/views/run_frame.js`);
 const router = await import(`${STATIC}/router.js`);
-const { smooth, StepSeries } = await import(`${STATIC}/series.js`);
+const { rangeText } = await import(`${STATIC}/elements/histogram.js`);
+const { extent, lastOf, smooth, StepSeries } = await import(`${STATIC}/series.js`);
 const spans = await import(`${STATIC}/spans.js`);
 
 const column = (...rows) => {
@@ -312,4 +313,30 @@ test("a phase has the same colour on every page, whatever the order of the phase
 test("what a run that has ended lacks does not come any more", () => {
   assert.equal(missing({ state: "running" }, "Not known"), "Not known yet.");
   for (const state of ["failed", "stopped", "finished"]) assert.equal(missing({ state }, "Not known"), "Not known.");
+});
+
+test("a step without a reason for which something was left out has a zero", () => {
+  const series = new StepSeries();
+  const of = (steps, columns) => ({ generation: "a", lines: 0, steps, series: columns, held_out: [], alerts: [], groups: [] });
+  series.add(of([1, 2], { reward: [0.5, null], "rollouts_left_out/no reward": [3, null] }));
+  series.add(of([3], { "calls_left_out/too long": [2] }));
+  assert.deepEqual(series.series, {
+    reward: [0.5, null, null],
+    "rollouts_left_out/no reward": [3, 0, 0],
+    "calls_left_out/too long": [0, 0, 2],
+  });
+});
+
+test("a chart of one step has that step alone, and a legend the last value of each series", () => {
+  assert.deepEqual(extent([0]), [-0.5, 0.5]);
+  assert.deepEqual(extent([1, 4]), [1, 4]);
+  assert.equal(lastOf([1, 2.077, null, null]), 2.077);
+  assert.equal(lastOf([0, null]), 0);
+  assert.equal(lastOf([null]), null);
+});
+
+test("a histogram says how many rollouts have no reward", () => {
+  assert.equal(rangeText([Infinity, -Infinity], "reward", 0, 0, 264), "no rollout has a reward");
+  assert.equal(rangeText([-0.5, 2], "reward", 61, 61, 264), "−0.5 to 2; 61 shown; 203 without a reward");
+  assert.equal(rangeText([1, 1], "reward", 4, 2, 2), "all 1; 2 shown");
 });

@@ -16,7 +16,7 @@ def test_the_pages_modules_compute_what_they_show() -> None:
     done = subprocess.run([NODE, "--test", TESTS], capture_output=True, text=True, timeout=120, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "pass 20" in done.stdout
+    assert "pass 24" in done.stdout
 
 
 def test_the_conversation_of_the_chat_page_is_kept_and_sent() -> None:

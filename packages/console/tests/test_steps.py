@@ -12,14 +12,14 @@ LINES = [
 ]
 
 
-def test_every_step_has_a_number_or_none_in_each_column() -> None:
+def test_every_step_has_a_number_in_each_column_or_none_where_it_is_not_known() -> None:
     found = steps_of(MetricsLines(LINES, "g"))
 
     assert found.steps == [1, 2]
     assert found.series == {
         "reward": [0.5, 0.75],
         "planner/entropy": [1.0, None],
-        "calls_left_out/not selected": [None, 3.0],
+        "calls_left_out/not selected": [0.0, 3.0],
     }
     assert [(one.step, one.kind, one.success, one.side) for one in found.held_out] == [
         (0, "own", 0.25, None),

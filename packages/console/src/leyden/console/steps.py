@@ -32,6 +32,8 @@ OTHERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Optimizer steps", ("optimizer_steps", "optimizer_steps_masked")),
 )
 """Metrics that belong on one curve, but are seldom needed. All others have a curve each, beside these."""
+LEFT_OUT = ("rollouts_left_out/", "calls_left_out/")
+"""Beginnings of metrics that count what a step has left out for a reason; a step names only those that it had."""
 
 
 class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +88,7 @@ def steps_of(metrics: MetricsLines, after: int = 0, generation: str | None = Non
         generation=metrics.generation,
         lines=len(metrics.lines),
         steps=[int(line["step"]) for line in steps],
-        series={name: [_number(line.get(name)) for line in steps] for name in names},
+        series={name: [_number(line.get(name, _without(name))) for line in steps] for name in names},
         held_out=[one for line in lines if "held_out" in line for one in _evaluated(line)],
         alerts=[
             StepAlert(step=int(line["step"]), name=str(line["alert"]), message=str(line.get("message", "")))
@@ -100,7 +102,7 @@ def steps_of(metrics: MetricsLines, after: int = 0, generation: str | None = Non
 def grouped(names: Iterable[str]) -> list[Group]:
     """Return which of the series belong on one curve; those of several policies are told apart by their prefix."""
     known = list(names)
-    left_out = [name for name in known if name.startswith(("rollouts_left_out/", "calls_left_out/"))]
+    left_out = [name for name in known if name.startswith(LEFT_OUT)]
     found = [
         *(Group(title=title, series=_members(known, members)) for title, members in GROUPS),
         Group(title="Left out", series=left_out),
@@ -123,6 +125,11 @@ def _evaluated(line: Line) -> Sequence[Evaluated]:
             Evaluated(step=step, set=name, kind=kind, success=_number(own), side=side) for side, own in sides.items()
         ]
     return [Evaluated(step=step, set=name, kind=kind, success=_number(success))]
+
+
+def _without(name: str) -> int | None:
+    """Return the value of a metric in a step that does not have it; None if that is not known."""
+    return 0 if name.startswith(LEFT_OUT) else None
 
 
 def _number(value: Any) -> float | None:

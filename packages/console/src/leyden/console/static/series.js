@@ -34,7 +34,8 @@ export class StepSeries {
     if (answer.generation !== this.generation) Object.assign(this, new StepSeries(), { generation: answer.generation });
     const known = this.shape();
     for (const [index, step] of answer.steps.entries()) this.#put(this.#row(step), answer.series, index);
-    for (const column of Object.values(this.series)) while (column.length < this.steps.length) column.push(null);
+    for (const [name, column] of Object.entries(this.series))
+      while (column.length < this.steps.length) column.push(without(name));
     this.lines = answer.lines;
     this.held_out = this.held_out.concat(answer.held_out);
     this.alerts = this.alerts.concat(answer.alerts);
@@ -84,14 +85,14 @@ export class StepSeries {
     if (found >= 0) return found;
     const place = this.steps.findIndex((one) => one > step);
     this.steps.splice(place, 0, step);
-    for (const column of Object.values(this.series)) column.splice(place, 0, null);
+    for (const [name, column] of Object.entries(this.series)) column.splice(place, 0, without(name));
     return place;
   }
 
   #put(row, series, index) {
     for (const [name, values] of Object.entries(series)) {
       const column = (this.series[name] ??= []);
-      while (column.length < this.steps.length) column.push(null);
+      while (column.length < this.steps.length) column.push(without(name));
       if (values[index] !== null) column[row] = values[index];
     }
   }
@@ -111,6 +112,30 @@ export function smooth(values, weight) {
     mass = weight * mass + (1 - weight);
     return sum / mass;
   });
+}
+
+/**
+ * The steps from the first to the last as a range, which is never empty.
+ * @param {number[]} steps ascending
+ * @returns {[number, number]}
+ */
+export function extent(steps) {
+  if (steps.length === 0) return [0, 1];
+  const [first, last] = [steps[0], steps[steps.length - 1]];
+  return first === last ? [first - 0.5, last + 0.5] : [first, last];
+}
+
+/**
+ * The last value that is known; null without any.
+ * @param {(number | null)[]} values
+ */
+export function lastOf(values) {
+  return values.findLast((value) => value !== null && value !== undefined) ?? null;
+}
+
+/** The value of a series in a step without it: a step names only the reasons for which it has left something out. */
+function without(name) {
+  return /^(rollouts|calls)_left_out\//.test(name) ? 0 : null;
 }
 
 function heldOutName(one) {

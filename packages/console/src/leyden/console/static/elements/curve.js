@@ -5,7 +5,7 @@
 
 import { element, setText, svg } from "../dom.js";
 import { number } from "../format.js";
-import { smooth } from "../series.js";
+import { extent, lastOf, smooth } from "../series.js";
 import { colour, onTheme } from "../theme.js";
 import uPlot from "../vendor/uplot/uPlot.esm.js";
 
@@ -163,7 +163,7 @@ export class Curve {
       const index = this.plot.cursor.idx;
       if (index !== null && index !== undefined && onPick) onPick(this.steps[index]);
     });
-    if (this.zoomed) this.setZoom(this.zoomed);
+    this.setZoom(this.zoomed);
     this.#showValues(null);
   }
 
@@ -213,11 +213,13 @@ export class Curve {
     onZoom?.([Math.floor(from), Math.ceil(to)]);
   }
 
-  /** The legend shows the values below the cursor, else those of the last step. */
+  /** The legend shows the values below the cursor, else the last one of each series. */
   #showValues(index) {
-    const at = index ?? this.steps.length - 1;
-    for (const [position, key] of this.keys.entries())
-      setText(key.value, at >= 0 ? this.format(this.values[position][at] ?? null) : "");
+    for (const [position, key] of this.keys.entries()) {
+      const values = this.values[position];
+      const value = index === null || index === undefined ? lastOf(values) : (values[index] ?? null);
+      setText(key.value, this.steps.length ? this.format(value) : "");
+    }
   }
 
   #drawMarks(plot) {
@@ -274,12 +276,6 @@ function drawLine(plot, step, stroke, dash) {
 
 function seriesColour(index) {
   return colour(`--series-${index % COLOURS}`);
-}
-
-function extent(steps) {
-  if (steps.length === 0) return [0, 1];
-  const [first, last] = [steps[0], steps[steps.length - 1]];
-  return first === last ? [first - 1, last + 1] : [first, last];
 }
 
 function yRange(_, low, high) {

@@ -56,7 +56,7 @@ export class Histogram {
    * @param {ArrayLike<number>} rows those that pass the filter
    */
   setData(values, rows) {
-    [this.from, this.to] = bounds(values);
+    [this.from, this.to] = widened(bounds(values));
     const all = this.#count(values, null);
     const kept = this.#count(values, rows);
     const highest = Math.max(1, ...all);
@@ -64,8 +64,8 @@ export class Histogram {
       setHeight(this.back[index], all[index] / highest);
       setHeight(this.front[index], kept[index] / highest);
     }
-    const shown = kept.reduce((sum, count) => sum + count, 0);
-    this.text.textContent = `${number(this.from)} to ${number(this.to)}; ${number(shown)} shown`;
+    const sum = (counts) => counts.reduce((total, count) => total + count, 0);
+    this.text.textContent = rangeText(bounds(values), this.label.toLowerCase(), sum(all), sum(kept), rows.length);
     this.picture.setAttribute("aria-label", `${this.label}: ${this.text.textContent}`);
     this.#drawRange();
   }
@@ -146,6 +146,7 @@ function setHeight(rect, share) {
   rect.setAttribute("height", String(height));
 }
 
+/** @returns {[number, number]} */
 function bounds(values) {
   let [low, high] = [Infinity, -Infinity];
   for (const value of values) {
@@ -153,8 +154,29 @@ function bounds(values) {
     if (value < low) low = value;
     if (value > high) high = value;
   }
+  return [low, high];
+}
+
+/** A range that is not empty, for the axis. */
+function widened([low, high]) {
   if (low > high) return [0, 1];
   return low === high ? [low - 0.5, high + 0.5] : [low, high];
+}
+
+/**
+ * What the histogram shows, in words.
+ * @param {[number, number]} range lowest and highest value
+ * @param {string} noun what the values are
+ * @param {number} known number of rows that have a value
+ * @param {number} kept those of them that pass the filter
+ * @param {number} passed number of rows that pass the filter, with a value or without
+ */
+export function rangeText([low, high], noun, known, kept, passed) {
+  if (!known) return `no rollout has a ${noun}`;
+  const range = low === high ? `all ${number(low)}` : `${number(low)} to ${number(high)}`;
+  const others = passed - kept;
+  const without = others ? `; ${number(others)} without a ${noun}` : "";
+  return `${range}; ${number(kept)} shown${without}`;
 }
 
 function labelled(label, field) {
