@@ -340,3 +340,8 @@ test("a histogram says how many rollouts have no reward", () => {
   assert.equal(rangeText([-0.5, 2], "reward", 61, 61, 264), "−0.5 to 2; 61 shown; 203 without a reward");
   assert.equal(rangeText([1, 1], "reward", 4, 2, 2), "all 1; 2 shown");
 });
+
+test("the tree shows a reward as other places do", () => {
+  const reward = { value: -0.4697736668370316 };
+  assert.equal(spans.summary({ title: "reward", kind: "reward", reward }), "reward · −0.4698");
+});

@@ -19,7 +19,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, bytes | bytearray):
-        return f"{len(value):,} bytes"
+        return counted(len(value), "byte")
     if isinstance(value, Mapping):
         items = cast("Mapping[object, Any]", value).items()
         return {str(name): plain(own, depth + 1) for name, own in items}

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from leyden.console.actions.jobs import Job, Jobs
 from leyden.console.actions.trial_command import TrialRequest, TrialSource
 from leyden.console.http.answers import as_json, body_of, whole_number
-from leyden.console.plain import one_line, plain
+from leyden.console.plain import counted, one_line, plain
 from leyden.console.rollout_index import Row
 from leyden.console.run_view import RunView
 from leyden.console.runs.catalogue import Catalogue
@@ -159,7 +159,9 @@ class Trials:
         words = source.compare(body, folder, f"sqlite:///{file}", self._found(key))
         labels = {name: source.label(variant) for name, variant in body.variants.items()}
         subject = {"run": key, **labels, "tasks": body.tasks, "repeats": str(body.repeats)}
-        job = jobs.start(TRY, f"{key}: two variants on {len(tasks)} tasks", words, folder=folder, subject=subject)
+        job = jobs.start(
+            TRY, f"{key}: two variants on {counted(len(tasks), 'task')}", words, folder=folder, subject=subject
+        )
         known = {trial_key(one.id) for one in jobs.listing()}
         for forgotten in set(self._catalogue.unlisted) - known:
             await self._catalogue.remove(forgotten)

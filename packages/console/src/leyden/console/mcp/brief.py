@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from leyden.console.plain import counted
 from leyden.console.rollout_detail import AttemptView, SpanView
 
 CURVES = 40
@@ -20,7 +21,7 @@ def brief(value: Any, characters: int, items: int = ITEMS) -> Any:
     """
     if isinstance(value, str):
         left = len(value) - characters
-        return value if left <= 0 else f"{value[:characters]}… ({left:,} more characters)"
+        return value if left <= 0 else f"{value[:characters]}… ({counted(left, 'more character')})"
     if isinstance(value, float):
         return float(f"{value:.4g}") if abs(value) < 100_000 else round(value, 1)
     if isinstance(value, Mapping):
@@ -66,7 +67,7 @@ def rollout_text(found: Mapping[str, Any], characters: int, most: int) -> str:
     for attempt in found["attempts"]:
         lines += _attempt(attempt, characters)
     text = "\n".join(lines)
-    return text if len(text) <= most else f"{text[:most]}\n… ({len(text) - most:,} more characters)"
+    return text if len(text) <= most else f"{text[:most]}\n… ({counted(len(text) - most, 'more character')})"
 
 
 def _attempt(attempt: AttemptView, characters: int) -> list[str]:
@@ -91,7 +92,7 @@ def _span(span: SpanView, characters: int) -> list[str]:
     lines = [f"[{span.kind}] {span.title} · span {span.id}{seconds}"]
     if (call := span.model) is not None:
         became = ", ".join(call.steps) if call.trained else f"not trained: {call.reason}"
-        lines.append(f"    {call.prompt_tokens} + {call.response_tokens} tokens · {call.finish} · {became}")
+        lines.append(f"    {call.prompt_tokens} + {counted(call.response_tokens, 'token')} · {call.finish} · {became}")
         lines.append(f"    answer: {_line(call.answer, characters)}")
         lines += [f"    calls {one.name}({_line(one.arguments, characters)})" for one in call.tool_calls]
     if (tool := span.tool) is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from leyden.console.plain import one_line
+from leyden.console.plain import counted, one_line
 from leyden.console.runs.folder_facts import FolderFacts
 from leyden.console.runs.folder_run import policies_line
 from leyden.console.runs.metrics_file import Line, MetricsLines
@@ -103,8 +103,9 @@ class StoreFolder:
         if done or self._problem or (self._is_complete and waited < OLD):
             return self._problem
         if self._unread and not self._is_complete:
-            return f"steps and rewards of {self._unread:,} runs have not been read after {waited:.0f} seconds"
-        return f"no complete answer for {waited:.0f} seconds"
+            unread = counted(self._unread, "run")
+            return f"steps and rewards of {unread} have not been read after {waited:.0f} s"
+        return f"no complete answer for {waited:.0f} s"
 
     async def _read(self) -> None:
         try:

@@ -3,7 +3,7 @@
  * @module
  */
 
-import { duration, visible } from "./format.js";
+import { duration, number, visible } from "./format.js";
 import { element } from "./dom.js";
 
 /** Kinds in which an agent's time is counted; the rest of it is spent in the agent's own code, or waiting. */
@@ -132,9 +132,13 @@ function label(span) {
   ];
 }
 
-function summary(span) {
+/**
+ * A span on one line, as the tree shows it.
+ * @param {any} span
+ */
+export function summary(span) {
   const called = (span.model?.tool_calls ?? []).map((call) => `→ ${call.name}(${call.arguments})`).join(" ");
-  const text = span.model?.answer || called || span.text || (span.reward && String(span.reward.value)) || "";
+  const text = span.model?.answer || called || span.text || (span.reward && number(span.reward.value)) || "";
   return `${span.title}${text && text !== span.title ? ` · ${text.slice(0, 160).replace(/\s+/g, " ")}` : ""}`;
 }
 

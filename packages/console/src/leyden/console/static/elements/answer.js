@@ -72,7 +72,7 @@ export class AnswerView {
 /** @param {import("../conversation.js").Answer} answer */
 function numbers({ end }) {
   if (!end) return "";
-  const rate = end.seconds > 0 && end.tokens ? `${number(Math.round(end.tokens / end.seconds))} tokens a second` : "";
+  const rate = end.seconds > 0 && end.tokens ? `${counted(Math.round(end.tokens / end.seconds), "token")} a second` : "";
   return [
     counted(end.tokens, "token"),
     `prompt ${counted(end.prompt_tokens, "token")}`,
@@ -104,7 +104,7 @@ function strip(answer, signal) {
     { "aria-live": "polite" },
     "Log-probabilities are those at temperature 1 and top-p 1, whatever the settings were.",
     all === withText + 1 && " The token that ends the answer counts, and is not shown: it has no text.",
-    all > withText + 1 && ` ${number(all - withText)} tokens, among them the one that ends the answer, are not shown.`,
+    all > withText + 1 && ` ${counted(all - withText, "token")}, among them the one that ends the answer, are not shown.`,
     " Choose a token to see its own.",
   );
   const shown = new TokenStrip(

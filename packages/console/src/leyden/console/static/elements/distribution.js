@@ -4,7 +4,7 @@
  */
 
 import { element, svg } from "../dom.js";
-import { number, signed } from "../format.js";
+import { counted, number, signed } from "../format.js";
 import { fold, smallTable } from "./page.js";
 
 const HEIGHT = 100;
@@ -26,7 +26,7 @@ export function distribution(label, found) {
       viewBox: `0 0 ${found.before.length} ${HEIGHT}`,
       preserveAspectRatio: "none",
       role: "img",
-      "aria-label": `${label} of ${number(found.rollouts)} rollouts before and after; the counts are in the table below`,
+      "aria-label": `${label} of ${counted(found.rollouts, "rollout")} before and after; the counts are in the table below`,
     },
     bars,
   );

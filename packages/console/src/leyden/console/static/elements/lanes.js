@@ -4,6 +4,7 @@
  */
 
 import { element, svg } from "../dom.js";
+import { counted } from "../format.js";
 
 /**
  * @typedef {object} Bar
@@ -38,7 +39,7 @@ export class Lanes {
           element("span", {}, lane.name),
           svg(
             "svg",
-            { role: "img", "aria-label": `${lane.name}: ${lane.bars.length} times, ${lane.total}` },
+            { role: "img", "aria-label": `${lane.name}: ${counted(lane.bars.length, "time")}, ${lane.total}` },
             lane.bars.map((bar) => this.#bar(bar, onSelect)),
             this.heads[index],
           ),

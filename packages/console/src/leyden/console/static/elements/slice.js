@@ -4,7 +4,7 @@
  */
 
 import { element, svg } from "../dom.js";
-import { number, visible } from "../format.js";
+import { counted, number, visible } from "../format.js";
 
 const WIDTH = 320;
 const HEIGHT = 200;
@@ -39,7 +39,7 @@ export function slice(key, trials, { format, best, onPick }) {
   const y = (score) => TOP + ROOM + (1 - (score - low) / (high - low)) * (HEIGHT - TOP - BOTTOM - 2 * ROOM);
   const points = shown.map((trial) => point(trial, place(key, trial), y(trial.score), { key, format, best, onPick }));
   const name = visible(key.key);
-  const label = `Scores by ${name}: ${shown.length} trials. The table of trials has the values.`;
+  const label = `Scores by ${name}: ${counted(shown.length, "trial")}. The table of trials has the values.`;
   const picture = svg(
     "svg.slice",
     { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label },

@@ -4,7 +4,7 @@
  */
 
 import { element } from "../dom.js";
-import { duration, moment, number, plain, visible } from "../format.js";
+import { counted, duration, moment, number, plain, visible } from "../format.js";
 import { badge, facts, fold, longText } from "./page.js";
 
 /**
@@ -36,7 +36,7 @@ export function spanDetails(span, href, mark) {
 }
 
 function modelDetails(model, href, mark) {
-  const versions = model.versions.map(([version, tokens]) => `${version} (${number(tokens)} tokens)`).join(", ");
+  const versions = model.versions.map(([version, tokens]) => `${version} (${counted(tokens, "token")})`).join(", ");
   const trained = model.trained
     ? `trained in ${model.steps.join(", ")}`
     : `not trained${model.reason ? `: ${model.reason}` : ""}`;
@@ -52,8 +52,8 @@ function modelDetails(model, href, mark) {
       ["Policy", visible(model.policy ?? "–")],
       ["Version", versions || "–"],
       ["Asked for", visible(model.model ?? "–")],
-      ["Prompt", `${number(model.prompt_tokens)} tokens`],
-      ["Response", `${number(model.response_tokens)} tokens`],
+      ["Prompt", counted(model.prompt_tokens, "token")],
+      ["Response", counted(model.response_tokens, "token")],
       ["Ended by", visible(model.finish ?? "–")],
       ["Latency", duration(model.latency)],
       ["Messages", number(model.messages)],

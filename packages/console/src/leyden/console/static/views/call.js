@@ -9,7 +9,7 @@ import { messageList } from "../elements/messages.js";
 import { badge, choice, facts, fold, load, longText, panel } from "../elements/page.js";
 import { spanDetails } from "../elements/span.js";
 import { TokenStrip } from "../elements/tokens.js";
-import { exact, number, plain, signed, tokenText, visible } from "../format.js";
+import { counted, exact, number, plain, signed, tokenText, visible } from "../format.js";
 import { isMasked, measures, scaleOf, sum } from "../measures.js";
 import { link } from "../router.js";
 import { runFrame } from "./run_frame.js";
@@ -64,7 +64,7 @@ class CallPage {
       this.#colour();
     });
     const response = panel(
-      `Response, ${number(call.response.ids.length)} tokens`,
+      `Response, ${counted(call.response.ids.length, "token")}`,
       call.vocabulary && element("p.note", {}, visible(call.vocabulary)),
       element("div.bar", {}, this.#updates(), colour, this.legend),
       this.strip.node,
@@ -205,7 +205,7 @@ class CallPage {
       leftOut,
       panel("Messages", messageList(call.messages)),
       panel("Answer", messageList(call.answer)),
-      call.prompt.ids.length > 0 && fold(`Prompt, ${number(call.prompt.ids.length)} tokens`, prompt),
+      call.prompt.ids.length > 0 && fold(`Prompt, ${counted(call.prompt.ids.length, "token")}`, prompt),
       call.tools.length > 0 &&
         fold(`Tools (${number(call.tools.length)})`, (body) =>
           body.append(longText(plain(call.tools), { name: "tools" })),

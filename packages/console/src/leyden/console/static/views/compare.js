@@ -8,7 +8,7 @@ import { element, fill, svg } from "../dom.js";
 import { Curve } from "../elements/curve.js";
 import { choice, empty, load, panel, problem, smallTable, stateBadge } from "../elements/page.js";
 import { Table } from "../elements/table.js";
-import { brief, number, points, result, signed, visible } from "../format.js";
+import { brief, counted, number, points, result, signed, visible } from "../format.js";
 import { go, link } from "../router.js";
 import { SMOOTHING, StepSeries } from "../series.js";
 
@@ -191,7 +191,7 @@ function resultTables({ runs, sets }) {
       number(row.common),
     ]);
     return [
-      element("h3", {}, `${visible(set.name)}, ${number(set.tasks)} tasks`),
+      element("h3", {}, `${visible(set.name)}, ${counted(set.tasks, "task")}`),
       smallTable(
         `Differences on ${set.name}`,
         ["Difference", ">Mean", ">95 % interval", "Around zero", "Reading", ">Common tasks"],

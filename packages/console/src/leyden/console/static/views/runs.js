@@ -7,7 +7,7 @@ import { get } from "../api.js";
 import { element, fill } from "../dom.js";
 import { choice, empty, load, STATES } from "../elements/page.js";
 import { Table } from "../elements/table.js";
-import { duration, moment, number, result, visible } from "../format.js";
+import { counted, duration, moment, number, result, visible } from "../format.js";
 import { go, link } from "../router.js";
 
 /** Seconds after which the list is requested again while the page is in sight. */
@@ -73,8 +73,8 @@ function draw(page, body, answer) {
     table.setRows(kept);
     count.textContent =
       kept.length === runs.length
-        ? `${number(runs.length)} runs`
-        : `${number(kept.length)} of ${number(runs.length)} runs`;
+        ? counted(runs.length, "run")
+        : `${number(kept.length)} of ${counted(runs.length, "run")}`;
   };
   const filterBar = element("div.bar", { role: "search" }, fields(filters, runs, apply), compare);
   const drawProblems = (list) =>
@@ -201,7 +201,7 @@ function runColumns(chosen, check) {
     },
     {
       key: "alerts",
-      title: "Alarms",
+      title: "Alerts",
       width: 83,
       text: (run) =>
         raised(run)

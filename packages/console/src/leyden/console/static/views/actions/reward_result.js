@@ -81,7 +81,7 @@ function messages(key, title, list) {
   if (!list.length) return null;
   const rows = list.map((one) => [
     number(one.count),
-    visible(one.text) + (one.messages > 1 ? ` (${number(one.messages)} messages that begin alike)` : ""),
+    visible(one.text) + (one.messages > 1 ? ` (${counted(one.messages, "message")} that begin alike)` : ""),
     rolloutLink(key, one.example),
   ]);
   return element("div.stack", {}, element("h3", {}, title), smallTable(title, [">Count", "Reason", "Example"], rows));
