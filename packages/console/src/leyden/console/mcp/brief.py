@@ -92,7 +92,7 @@ def _span(span: SpanView, characters: int) -> list[str]:
     lines = [f"[{span.kind}] {span.title} · span {span.id}{seconds}"]
     if (call := span.model) is not None:
         became = ", ".join(call.steps) if call.trained else f"not trained: {call.reason}"
-        lines.append(f"    {call.prompt_tokens} + {counted(call.response_tokens, 'token')} · {call.finish} · {became}")
+        lines.append(f"    {call.prompt_tokens} + {call.response_tokens} tokens · {call.finish} · {became}")
         lines.append(f"    answer: {_line(call.answer, characters)}")
         lines += [f"    calls {one.name}({_line(one.arguments, characters)})" for one in call.tool_calls]
     if (tool := span.tool) is not None:
