@@ -102,7 +102,7 @@ async def test_a_damaged_run_fails_and_the_others_go_on(tmp_path: Path) -> None:
         file = RunFolder(supervisor.runs / "damaged").metrics_file
         file.write_text("no metrics\n")
         await until(supervisor, "calm", "finished")
-        with pytest.raises(RunError, match=r"metrics\.jsonl cannot be read"):
+        with pytest.raises(RunError, match=r"metrics\.jsonl, line 1 cannot be read"):
             supervisor.status("damaged")
         file.unlink()
         status = supervisor.status("damaged")

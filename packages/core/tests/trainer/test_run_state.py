@@ -111,3 +111,13 @@ def test_a_finished_run_that_went_on_and_was_killed_is_not_finished(folder: RunF
     with pytest.raises(KeyboardInterrupt):
         session(folder, KeyboardInterrupt())
     assert state_and_reason(folder) == ("stopped", "requested by Ctrl-C")
+
+
+def test_a_damaged_record_of_an_end_hides_no_state(folder: RunFolder) -> None:
+    folder.session_error_file.write_text("{broken")
+    assert state_and_reason(folder) == ("failed", f"{folder.session_error_file} cannot be read")
+
+    folder.report_file.write_text("{broken")
+    state, reason = state_and_reason(folder)
+    assert state == "finished"
+    assert (reason or "").startswith(f"{folder.report_file} cannot be read: ")

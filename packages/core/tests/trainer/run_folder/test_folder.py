@@ -128,3 +128,13 @@ def test_the_last_metrics_of_a_long_file_are_whole(tmp_path: Path) -> None:
 
     assert found == list(range(1000 - len(found), 1000))
     assert 5 <= len(found) <= 8
+
+
+def test_a_damaged_line_is_named_by_its_file_and_number(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.metrics_file.write_bytes(b'{"step": 1}\n\n{broken\n{"step": 2}\n{"st')
+    with pytest.raises(RunError, match=r"metrics\.jsonl, line 3 cannot be read: "):
+        folder.metrics()
+    folder.learned_file.write_bytes(b"\xff\n")
+    with pytest.raises(RunError, match=r"learned\.jsonl, line 1 cannot be read: "):
+        folder.learned()

@@ -83,3 +83,10 @@ def test_reasons_of_sides_are_joined() -> None:
     assert joined([("", "uncredited")]) == "uncredited"
     assert joined([("left", "refused"), ("right", "refused")]) == "refused"
     assert joined([("left", "uncredited"), ("right", "in no pair")]) == "left: uncredited; right: in no pair"
+
+
+def test_a_damaged_line_of_the_metrics_hides_nothing_that_was_learned(folder: RunFolder) -> None:
+    folder.metrics_file.write_bytes(b'{"step": 1}\n{broken\n')
+    folder.append_learned(1, [Account(trained=["a"])])
+    found = Learning.of(folder)
+    assert (found.steps, found.is_recorded) == ({"a": [LearnedStep(1)]}, True)

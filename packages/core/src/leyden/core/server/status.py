@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from leyden.core.errors import RunError
 from leyden.core.server.records import Outcome, RunRecord
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.versions import VersionFile
@@ -61,10 +60,7 @@ def steps_taken(folder: RunFolder) -> int:
 
 def _last_step(folder: RunFolder) -> tuple[int, float | None]:
     """Return the number of steps that a run has taken, and the mean reward of the last one that has one."""
-    try:
-        lines = folder.metrics()  # a step may have a second line, with its evaluation
-    except msgspec.MsgspecError as error:
-        raise RunError(f"{folder.metrics_file} cannot be read: {error}") from None
+    lines = folder.metrics()  # a step may have a second line, with its evaluation
     rewards = [float(line["reward"]) for line in lines if line.get("reward") is not None]
     return max((int(line.get("step", 0)) for line in lines), default=0), rewards[-1] if rewards else None
 

@@ -4,6 +4,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Literal
 
+from leyden.core.errors import RunError
 from leyden.core.trainer.event_loop import Terminated
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.run_lock import last_holder
@@ -59,8 +60,11 @@ def state_and_reason(folder: RunFolder, *, in_use: bool | None = None) -> tuple[
         return "running", None
     if (failure := folder.failure()) is not None:
         return "ended before its first step", failure
-    if (report := folder.report()) is not None and _last_step(folder) <= report.steps:
-        return "finished", report.stopped_early  # else a later session has gone on since, and has written no report
+    try:
+        if (report := folder.report()) is not None and _last_step(folder) <= report.steps:
+            return "finished", report.stopped_early  # else a later session has gone on since, and has written no report
+    except RunError as error:  # the report is damaged, and a run writes it when it has finished
+        return "finished", str(error)
     if (stop := folder.session_stop()) is not None:
         return "stopped", stop
     if (error := folder.session_error()) is not None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -29,6 +29,7 @@ from leyden.core.trainer.run_folder.sharing.store_location import StoreLocation,
 from leyden.core.trainer.run_folder.token_records import TokenRecords
 
 Metrics = dict[str, Any]
+Line = TypeVar("Line")
 LEARNED = "learned.jsonl"
 SESSION_STOP = "session_stop.json"
 RUNS = "runs"
@@ -261,8 +262,11 @@ class RunFolder:
         _append(self.metrics_file, [msgspec.json.encode(metrics)])
 
     def metrics(self) -> list[Metrics]:
-        """Return all complete lines of `metrics.jsonl`; a line cut off by a crash is left out."""
-        return [msgspec.json.decode(line) for line in _whole_lines(self.metrics_file)]
+        """Return all complete lines of `metrics.jsonl`; a line cut off by a crash is left out.
+
+        Raises RunError for any other line that cannot be read.
+        """
+        return read_lines(self.metrics_file, dict[str, Any])
 
     def last_metrics(self, size: int = 1 << 16) -> list[Metrics]:
         """Return the complete lines in the last `size` bytes of `metrics.jsonl`, without damaged ones."""
@@ -281,8 +285,8 @@ class RunFolder:
             _append(self.learned_file, [msgspec.json.encode(LearnedLine(step=step, account=one)) for one in accounts])
 
     def learned(self) -> list["LearnedLine"]:
-        """Return all complete lines of `learned.jsonl`."""
-        return [msgspec.json.decode(line, type=LearnedLine) for line in _whole_lines(self.learned_file)]
+        """Return all complete lines of `learned.jsonl`. Raises RunError for one that cannot be read."""
+        return read_lines(self.learned_file, LearnedLine)
 
     def rewind_metrics(self, step: int, *, evaluations: bool = True) -> None:
         """Remove what was recorded of the steps after `step`: they will be repeated.
@@ -307,7 +311,7 @@ class RunFolder:
             return msgspec.json.decode(self.report_file.read_bytes(), type=RunReport)
         except FileNotFoundError:
             return None
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise RunError(f"{self.report_file} cannot be read: {error}") from None
 
     def write_report(self, report: RunReport) -> None:
@@ -326,8 +330,13 @@ def _write_error(path: Path, error: Exception) -> None:
 
 
 def _error_in(path: Path) -> str | None:
-    """Return the message in a file that `_write_error` wrote; None without the file."""
-    return str(msgspec.json.decode(path.read_bytes())["message"]) if path.exists() else None
+    """Return the message in a file that `_write_error` wrote, or that it cannot be read; None without the file."""
+    try:
+        return str(msgspec.json.decode(path.read_bytes(), type=dict[str, Any])["message"])
+    except FileNotFoundError:
+        return None
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError):
+        return f"{path} cannot be read"
 
 
 def _readable(value: Any) -> bytes:
@@ -364,6 +373,15 @@ def decoded_metrics(raw: bytes) -> Metrics | None:
     return line if isinstance(line.get("step"), int) else None
 
 
-def _whole_lines(path: Path) -> list[bytes]:
-    """Return the complete lines of a file that may still grow; a line cut off by a crash is left out."""
-    return [line for line in path.read_bytes().split(b"\n")[:-1] if line] if path.exists() else []
+def read_lines(path: Path, kind: type[Line]) -> list[Line]:
+    """Return the complete JSON lines of a file that may still grow; a line cut off by a crash is left out.
+
+    Returns nothing without the file. Raises RunError for any other line that cannot be read.
+    """
+    found: list[Line] = []
+    for number, raw in enumerate(path.read_bytes().split(b"\n")[:-1] if path.exists() else (), 1):
+        try:
+            found += [msgspec.json.decode(raw, type=kind)] if raw else []
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise RunError(f"{path}, line {number} cannot be read: {error}") from None
+    return found

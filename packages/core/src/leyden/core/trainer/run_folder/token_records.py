@@ -4,6 +4,7 @@ import logging
 import shutil
 from pathlib import Path
 
+from leyden.core.errors import RunError
 from leyden.core.policy.checkpoints.atomic import replace_file
 from leyden.core.policy.update.token_record import PolicyTokens, TokenRecord, decode, encode
 
@@ -33,7 +34,10 @@ class TokenRecords:
             data = self.path(step).read_bytes()
         except FileNotFoundError:
             return None
-        return decode(data)
+        try:
+            return decode(data)
+        except RunError as error:
+            raise RunError(f"{self.path(step)}: {error}") from None
 
     def after(self, step: int) -> list[Path]:
         """Return the files of the steps after `step`, in order."""

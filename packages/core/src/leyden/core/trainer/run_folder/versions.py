@@ -136,7 +136,7 @@ class VersionFile:
         for number, line in enumerate(self.path.read_bytes().split(b"\n")[:-1], 1):
             try:
                 version = msgspec.json.decode(line, type=ModelVersion)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise RunError(f"{self.path}, line {number} cannot be read: {error}") from None
             found[version.version] = self._with_weights(version)
         return dict(sorted(found.items()))

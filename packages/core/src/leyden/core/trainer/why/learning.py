@@ -1,5 +1,6 @@
 """Learning record: which rollouts and calls the steps of a run learned from, read from its folder."""
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -89,7 +90,8 @@ def joined(reasons: Iterable[tuple[str, str]]) -> str | None:
 
 def _has_all_steps(folder: RunFolder, learned: Iterable[LearnedLine]) -> bool:
     """Whether each step in the metrics has a line in `learned`; steps of an older version have none."""
-    taken = {line["step"] for line in folder.metrics() if "held_out" not in line and "alert" not in line}
+    lines = folder.last_metrics(size=sys.maxsize)  # all of them, without those that are damaged
+    taken = {line["step"] for line in lines if "held_out" not in line and "alert" not in line}
     return taken <= {line.step for line in learned}
 
 
