@@ -39,4 +39,16 @@ def test_a_damaged_line_hides_no_other(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n{"ste\x00\n[1]\n{"step": "x"}\n{}\n\xff\n{"step": 2}\n')
 
-    assert [line["step"] for line in MetricsFile(path).lines().lines] == [1, 2]
+    found = MetricsFile(path).lines()
+
+    assert [line["step"] for line in found.lines] == [1, 2]
+    assert found.damage == f"{path}, line 2 cannot be read: it is no JSON object with a step"
+
+
+def test_two_readers_have_generations_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    file = MetricsFile(path)
+    assert file.lines().generation == file.lines().generation, "without a file, nothing changes"
+
+    path.write_bytes(b'{"step": 1}\n')
+    assert file.lines().generation != MetricsFile(path).lines().generation

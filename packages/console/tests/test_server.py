@@ -120,7 +120,50 @@ def test_a_damaged_file_of_a_run_is_named(folder: RunFolder, console: TestClient
         time.sleep(0.05)
 
     assert problem is not None
-    assert "step" in problem
+    assert problem.startswith(f"{folder.learned_file}, line 3 cannot be read: ")
+    assert len(rows(console)) == 5, "the rollouts are in the store"
+
+
+PAGES = ("", "/steps", "/rollouts", "/health", "/why", "/bottlenecks", "/prompts")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "needs_it"),
+    [
+        ("report.json", "{broken", {"/why", "/bottlenecks"}),
+        ("versions.jsonl", "{broken\n", {"/prompts"}),
+        ("metrics.jsonl", '{broken\n{"step": 1, "seconds": "abc", "reward": "x", "groups": "y"}\n', set[str]()),
+    ],
+)
+def test_a_damaged_file_hides_only_what_is_in_it(
+    folder: RunFolder, console: TestClient, file: str, text: str, needs_it: set[str]
+) -> None:
+    path = folder.path / file
+    path.write_text(text)
+    named = f"{path}, line 1 cannot be read: " if file.endswith(".jsonl") else f"{path} cannot be read: "
+
+    answers = {page: console.get(f"/api/runs/small{page}") for page in PAGES}
+
+    assert {page for page, answer in answers.items() if answer.status_code != 200} == needs_it
+    assert all(named in answers[page].json()["error"] for page in needs_it)
+    run = answers[""].json()
+    assert [one for one in [*run["problems"], run["error"]] if one and named in one], "and it is named once"
+    assert len(run["problems"]) + (run["error"] is not None) == 1
+    assert run["state"] == "finished"
+    assert get(console, "runs")["problems"] == []
+
+
+def test_a_value_that_is_no_number_is_left_out(folder: RunFolder, console: TestClient) -> None:
+    with folder.metrics_file.open("a") as file:
+        file.write('{"step": 3, "seconds": "abc", "reward": "x", "groups": "y"}\n')
+
+    with folder.locked():
+        progress = get(console, "runs/small/health")["liveness"][1]
+    steps = get(console, "runs/small/steps")
+
+    assert "a step usually takes 2 s" in progress["message"]
+    assert (steps["steps"], steps["series"]["seconds"]) == ([1, 2, 3], [2.0, 2.0, None])
+    assert get(console, "runs/small")["reward"] is None
 
 
 def test_a_rollout_is_a_tree_with_its_group(console: TestClient) -> None:
@@ -194,7 +237,13 @@ def test_a_steps_calls_add_up_to_its_loss(console: TestClient) -> None:
 
     assert found["sum"] == pytest.approx(found["loss"], abs=1e-6)
     assert [call["rollout"] for call in found["calls"]] == [f"{GROUP}-0", f"{GROUP}-1"]
-    assert get(console, "runs/small/step/9")["recorded"] is False
+    assert get(console, "runs/small/step/9", 404)["error"] == "the run has no step 9: its last one is 2"
+
+
+def test_a_step_without_a_record_of_its_tokens_is_still_a_step(folder: RunFolder, console: TestClient) -> None:
+    folder.token_records.path(2).unlink()
+
+    assert get(console, "runs/small/step/2")["recorded"] is False
 
 
 def test_the_reasons_are_counted_as_leyden_why_counts_them(console: TestClient) -> None:
@@ -227,6 +276,9 @@ def test_runs_are_compared_task_by_task(folder: RunFolder, console: TestClient) 
         (f"runs/small/rollouts/{GROUP}-0/calls/nothing", 404, "no span"),
         ("runs/small/rollouts?after=-1", 422, "whole number"),
         ("runs/small/steps?after=1e9", 422, "whole number"),
+        ("runs/small/step/abc", 422, "step must be a whole number, got 'abc'"),
+        ("jobs/99", 404, "start it with --allow-actions"),
+        ("jobs/99/events", 404, "start it with --allow-actions"),
         ("compare?runs=small", 422, "2 to 8"),
         ("compare?runs=" + ",".join(map(str, range(9))), 422, "2 to 8"),
         ("nothing", 404, "no page"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from leyden.console.runs.metrics_file import Line
+from leyden.console.runs.metrics_file import Line, number
 from leyden.core.data import semconv
 from leyden.core.data.rollout import AttemptedRollout, Rollout
 from leyden.core.data.span import Span
@@ -73,7 +73,7 @@ def step_seconds(lines: Sequence[Line]) -> StepSeconds:
     """Return the seconds of each step."""
     steps = [line for line in lines if "seconds" in line and "held_out" not in line]
     series: dict[str, list[float | None]] = {
-        name.removeprefix("seconds_"): [_number(line.get(name)) for line in steps] for name in SERIES
+        name.removeprefix("seconds_"): [number(line.get(name)) for line in steps] for name in SERIES
     }
     # rollouts of an overlapping loop go on during the rest of the step, so their own time says nothing about it
     waited = [
@@ -232,9 +232,5 @@ def _share_of_steps(seconds: StepSeconds, name: str) -> float:
 
 def _share_without_spread(lines: Sequence[Line]) -> float | None:
     known = [line for line in lines if "groups" in line and "groups_with_spread" in line]
-    groups = sum(float(line["groups"]) for line in known)
-    return 1 - sum(float(line["groups_with_spread"]) for line in known) / groups if groups else None
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    groups = sum(number(line["groups"]) or 0.0 for line in known)
+    return 1 - sum(number(line["groups_with_spread"]) or 0.0 for line in known) / groups if groups else None

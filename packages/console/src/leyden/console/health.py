@@ -12,7 +12,7 @@ import msgspec
 
 from leyden.console.plain import counted
 from leyden.console.rollout_index import RolloutIndex, Row
-from leyden.console.runs.metrics_file import Line
+from leyden.console.runs.metrics_file import Line, number
 from leyden.console.runs.run import RunItem
 from leyden.core.data.rollout import FINISHED_ROLLOUT
 from leyden.core.trainer.run_folder.report import RaisedAlert
@@ -85,7 +85,7 @@ def _progress(item: RunItem, steps: Sequence[Line], index: RolloutIndex, now: fl
     if item.state != "running":
         taken = f"{counted(item.step, 'step')} {'was' if item.step == 1 else 'were'} taken"
         return Sign(name=name, level="ok", message=taken)
-    seconds = [float(line["seconds"]) for line in steps if "seconds" in line]
+    seconds = _numbers(steps, "seconds")
     open_tasks = sum(bool(row.set) and row.status not in FINISHED_ROLLOUT for row in index.rows.values())
     evaluation = f"; an evaluation has {counted(open_tasks, 'rollout')} to go" if open_tasks else ""
     if not seconds or item.updated is None:
@@ -157,7 +157,7 @@ def _zero_variance(steps: Sequence[Line]) -> Signal | None:
 
 
 def _trend(steps: Sequence[Line], name: str, key: str, unit: str) -> Signal | None:
-    values = [float(line[key]) for line in steps if isinstance(line.get(key), int | float)]
+    values = _numbers(steps, key)
     if not values:
         return None
     text = f"{values[-1]:.3g} {unit}"
@@ -210,5 +210,9 @@ def _ids(rows: Sequence[Row]) -> Signal | None:
 
 
 def _sum(steps: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    values = [float(line[key]) for line in steps if isinstance(line.get(key), int | float)]
+    values = _numbers(steps, key)
     return sum(values) if values else None
+
+
+def _numbers(steps: Sequence[Mapping[str, Any]], key: str) -> list[float]:
+    return [value for line in steps if (value := number(line.get(key))) is not None]

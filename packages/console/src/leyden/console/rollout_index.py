@@ -20,7 +20,7 @@ from leyden.core.data import reasons, semconv
 from leyden.core.data.failure import failure_of
 from leyden.core.data.rollout import FINISHED_ROLLOUT, AttemptedRollout, Rollout
 from leyden.core.data.span import Span
-from leyden.core.errors import LeydenError
+from leyden.core.errors import LeydenError, RunError
 from leyden.core.masking import mask_text
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.rollouts.interrupted import ABANDONED, is_tried_again
@@ -113,8 +113,11 @@ class RolloutIndex:
         return len(self._order)
 
     async def follow(self) -> None:
-        """Read new rollouts, and again those that have not ended; errors are noted, and tried again."""
-        while True:
+        """Read new rollouts, and again those that have not ended, until the run is gone.
+
+        Errors are noted, and tried again.
+        """
+        while self.run.is_still_there:
             await self.look()
             await asyncio.sleep(PAUSE)
 
@@ -123,11 +126,11 @@ class RolloutIndex:
         try:
             self._is_gone = self.run.is_process_gone  # before the store, in which that process may still write
             store = await self.run.store()
-            await self._read_outcomes()
+            problem = await self._read_outcomes()
             if store is not None:
                 await self._read_new(store)
                 await self._read_open(store)
-            self.problem, self.is_read = "", True
+            self.problem, self.is_read = problem, True
         except (LeydenError, OSError, ValueError) as error:  # ValueError: a damaged file of the run
             self.problem, self.is_read = one_line(error), False
             log.debug("rollouts of %s: %s", self.run.place, error)
@@ -161,17 +164,21 @@ class RolloutIndex:
     def _has_changed(self, known: Row, rollout: Rollout) -> bool:
         return (known.status, known.error) != (shown_status(rollout.status, is_gone=self._is_gone), _error(rollout))
 
-    async def _read_outcomes(self) -> None:
-        """Note what the run's steps have learned from since the last look."""
-        learning = (await self.run.facts()).learning
+    async def _read_outcomes(self) -> str:
+        """Note what the run's steps have learned from since the last look; return why that cannot be read, or ""."""
+        try:
+            learning = (await self.run.facts()).learning
+        except RunError as error:  # a damaged file of the run's folder: the rollouts are in its store
+            return one_line(error)
         if learning is self._learning:
-            return
+            return ""
         self._learning = learning
         for name, row in self.rows.items():
             new = with_outcome(row, learning)
             if new != row:
                 self.rows[name] = new
                 self._order.append(name)
+        return ""
 
     async def _read(self, store: LightningStore, rollout: Rollout) -> None:
         spans: Sequence[Span] = ()

@@ -2,16 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from leyden.console import bottlenecks, health
 from leyden.console.call_detail import TrainedTokens, messages_of, prompt_of, response_of, step_totals, trained_in
-from leyden.console.plain import plain
+from leyden.console.plain import one_line, plain
 from leyden.console.prompts import prompts_view
 from leyden.console.rollout_detail import attempts_of, joined, outcome_of, rollout_view, span_view
 from leyden.console.rollout_index import (
@@ -45,6 +45,8 @@ from leyden.core.trainer.why.summary import Summary, summarise
 from leyden.core.trainer.why.trained_or_reason import RolloutExplanation, RunFacts, explain
 from leyden.core.trajectory.calls import is_recorded_call
 
+Found = TypeVar("Found")
+
 log = logging.getLogger(__name__)
 
 
@@ -75,7 +77,8 @@ class RunView:
     async def detail(self) -> dict[str, Any]:
         """Return the run with its configuration, report, versions and phases."""
         item = await self.run.item(self.key)
-        report = await self.run.report()
+        problems: list[str] = []
+        report = await _noting(problems, self.run.report(), None)
         config = await self.run.config()
         policy: str | dict[str, str] | None = config.get("policy")
         versions = [
@@ -89,8 +92,9 @@ class RunView:
                 "kept": one.kept,
                 "why": one.why,
             }
-            for one in await self.run.versions()
+            for one in await _noting(problems, self.run.versions(), ())
         ]
+        problems.append((await self.run.metrics()).damage)
         return {
             **msgspec.to_builtins(item),
             "config": plain(config),
@@ -102,6 +106,7 @@ class RunView:
             "pages": list(self.run.pages(config)),
             "rollouts": self.index.total,
             "others": self.run.others,
+            "problems": [one for one in problems if one not in ("", item.error)],
         }
 
     async def steps(self, after: int, generation: str | None) -> Steps:
@@ -109,8 +114,12 @@ class RunView:
         return steps_of(await self.run.metrics(), after, generation)
 
     async def step(self, number: int) -> dict[str, Any]:
-        """Return what a step was trained on."""
+        """Return what a step was trained on. Raises RunError if the run has not taken it."""
         record = await asyncio.to_thread(self.run.token_record, number)
+        taken = steps_of(await self.run.metrics()).steps
+        if record is None and number not in taken:
+            last = f"its last one is {taken[-1]}" if taken else "it has taken none"
+            raise RunError(f"the run has no step {number}: {last}")
         return {
             "step": number,
             "recorded": record is not None,
@@ -125,6 +134,7 @@ class RunView:
             "generation": metrics.generation,
             "state": item.state,
             "error": item.error,
+            "began": item.began,
             "step": item.step,
             "ends": await self.run.expected_end(),
             "rollouts": self.index.total,
@@ -298,6 +308,15 @@ class RunView:
         return known
 
 
+async def _noting(problems: list[str], read: Awaitable[Found], otherwise: Found) -> Found:
+    """Return what was read. If its file is damaged, note that and return `otherwise`: it must hide nothing else."""
+    try:
+        return await read
+    except RunError as error:
+        problems.append(one_line(error))
+        return otherwise
+
+
 def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
     """Return rows as columns."""
     return {name: [getattr(row, name) for row in rows] for name in COLUMNS}
@@ -315,9 +334,10 @@ class RunViews:
         run = await self.catalogue.run(key)
         known = self._views.get(key)
         if known is None or known.run is not run:
-            if known is not None:
-                await known.close()
-            known = self._views[key] = RunView(key, run)
+            replaced, known = known, RunView(key, run)
+            self._views[key] = known
+            if replaced is not None:
+                await replaced.close()
         return known
 
     async def close(self) -> None:

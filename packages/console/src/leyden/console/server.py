@@ -25,7 +25,7 @@ from leyden.console.actions.trials import Trials
 from leyden.console.actions.tuning import TuningRequests
 from leyden.console.compare import MOST, comparison, evaluated
 from leyden.console.http.access import guarded
-from leyden.console.http.answers import as_json, error_answer, whole_number
+from leyden.console.http.answers import as_json, as_whole_number, error_answer, whole_number
 from leyden.console.http.events import Pace, event_stream
 from leyden.console.run_view import RunView, RunViews
 from leyden.console.runs.catalogue import Catalogue
@@ -63,7 +63,7 @@ class Console:
             Route("/api/runs", as_json(self._runs)),
             Route(run, as_json(self._run)),
             Route(f"{run}/steps", as_json(self._steps)),
-            Route(f"{run}/step/{{number:int}}", as_json(self._step)),
+            Route(f"{run}/step/{{number}}", as_json(self._step)),
             Route(f"{run}/events", self._events),
             Route(f"{run}/rollouts", as_json(self._rollouts)),
             Route(f"{run}/why", as_json(self._why)),
@@ -87,7 +87,7 @@ class Console:
     def _actions(self) -> list[BaseRoute]:
         trials = Trials(self.jobs, self.catalogue, self.views.view).routes()
         if self.jobs is None:
-            return trials
+            return [*trials, Route("/api/jobs/{rest:path}", as_json(_no_jobs))]
         return [
             *trials,
             *JobRequests(self.jobs, lambda: self.is_stopping()).routes(),
@@ -128,7 +128,8 @@ class Console:
         return await view.steps(whole_number(request, "after"), request.query_params.get("generation"))
 
     async def _step(self, request: Request) -> Any:
-        return await (await self._of(request)).step(request.path_params["number"])
+        view = await self._of(request)
+        return await view.step(as_whole_number("step", request.path_params["number"]))
 
     async def _rollouts(self, request: Request) -> Any:
         view = await self._of(request)
@@ -186,7 +187,13 @@ class Console:
         except RunError as error:
             return error_answer(404, error)
         view.follow()
-        return event_stream(request, view.change, self.is_stopping, pace=self._pace)
+
+        async def change() -> Any:
+            view = await self._of(request)  # another one, if the run was replaced
+            view.follow()
+            return await view.change()
+
+        return event_stream(request, change, self.is_stopping, pace=self._pace)
 
     async def _of(self, request: Request) -> RunView:
         return await self.views.view(request.path_params["key"])
@@ -208,6 +215,11 @@ def _held_out_rollouts(view: RunView, name: str, version: int | None) -> dict[st
         for row in view.index.rows.values()
         if row.set == name and row.version == version and "-agent-" in row.id
     }
+
+
+async def _no_jobs(request: Request) -> Any:
+    del request
+    raise RunError("this console only reads, so it has no jobs: start it with --allow-actions")
 
 
 async def _unknown(request: Request) -> Any:

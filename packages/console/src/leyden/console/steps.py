@@ -1,12 +1,11 @@
 """Steps of a run as columns: the numbers of every step by name, evaluations and alerts."""
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from leyden.console.runs.metrics_file import Line, MetricsLines
+from leyden.console.runs.metrics_file import Line, MetricsLines, number
 
 RATIO = ("mean", "p01", "p50", "p99", "effective_share")
 """Parts of the distribution of a ratio; its maximum, which hides them on a common axis, has a curve of its own."""
@@ -81,14 +80,14 @@ def steps_of(metrics: MetricsLines, after: int = 0, generation: str | None = Non
     start = after if generation == metrics.generation and 0 <= after <= len(metrics.lines) else 0
     lines = metrics.lines[start:]
     steps = [line for line in lines if "held_out" not in line and "alert" not in line]
-    names = dict.fromkeys(name for line in steps for name, value in line.items() if _number(value) is not None)
+    names = dict.fromkeys(name for line in steps for name, value in line.items() if number(value) is not None)
     names.pop("step", None)
     every = dict.fromkeys(name for line in metrics.lines if "alert" not in line for name in line)
     return Steps(
         generation=metrics.generation,
         lines=len(metrics.lines),
         steps=[int(line["step"]) for line in steps],
-        series={name: [_number(line.get(name, _without(name))) for line in steps] for name in names},
+        series={name: [number(line.get(name, _without(name))) for line in steps] for name in names},
         held_out=[one for line in lines if "held_out" in line for one in _evaluated(line)],
         alerts=[
             StepAlert(step=int(line["step"]), name=str(line["alert"]), message=str(line.get("message", "")))
@@ -122,17 +121,11 @@ def _evaluated(line: Line) -> Sequence[Evaluated]:
     sides: dict[str, Any] = line.get("sides") or {}
     if sides:
         return [
-            Evaluated(step=step, set=name, kind=kind, success=_number(own), side=side) for side, own in sides.items()
+            Evaluated(step=step, set=name, kind=kind, success=number(own), side=side) for side, own in sides.items()
         ]
-    return [Evaluated(step=step, set=name, kind=kind, success=_number(success))]
+    return [Evaluated(step=step, set=name, kind=kind, success=number(success))]
 
 
 def _without(name: str) -> int | None:
     """Return the value of a metric in a step that does not have it; None if that is not known."""
     return 0 if name.startswith(LEFT_OUT) else None
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)

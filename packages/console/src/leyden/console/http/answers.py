@@ -58,7 +58,11 @@ def error_answer(status: int, error: Exception) -> Response:
 
 def whole_number(request: Request, name: str) -> int:
     """Return a number of the query, 0 without it; raises ValueError for anything else."""
-    value = request.query_params.get(name, "0")
+    return as_whole_number(name, request.query_params.get(name, "0"))
+
+
+def as_whole_number(name: str, value: str) -> int:
+    """Return a number that was sent as text; raises ValueError for anything else."""
     if not value.isascii() or not value.isdecimal() or len(value) > 15:
         raise ValueError(f"{name} must be a whole number, got {value[:40]!r}")
     return int(value)

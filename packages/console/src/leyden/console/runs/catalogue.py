@@ -47,6 +47,8 @@ class Catalogue:
         self._runs: dict[str, Run] = {}
         self._keys: dict[str, str] = {}
         """Keys by a run's place: a key is never given to another run while the console works."""
+        self._gone: dict[str, str] = {}
+        """Places of the runs that were there before, by key."""
         self._studies: dict[str, tuple[str, Path]] = {}
         """Key and folder of each study by its place."""
         self._stores = [StoreFolder(uri) for uri in self.uris]
@@ -80,9 +82,12 @@ class Catalogue:
         """Return the run with this key; raises RunError if there is none."""
         if key in self._unlisted:
             return self._unlisted[key]
-        if key not in self._runs:
+        known = self._runs.get(key)
+        if known is None or not known.is_still_there:
             await self._look(always=True)
         if key not in self._runs:
+            if key in self._gone:
+                raise RunError(f"the run was moved or deleted: {self._gone[key]}")
             unread = [f"{one.where}: {one.error}" for one in self._problems]
             raise RunError("; ".join([f"there is no run {key!r} here", *unread]))
         return self._runs[key]
@@ -132,7 +137,10 @@ class Catalogue:
                 self._problems.append(Problem(where=mask_text(source.uri), error=reason))
 
     async def _put(self, found: Mapping[str, tuple[str, Path | Run]], known: Collection[str]) -> None:
-        """Add the runs that were found, and remove those of the known places that were not."""
+        """Add the runs that were found, and remove those of the known places that were not.
+
+        A run that has taken the place of another gets the key of that.
+        """
         taken = set(self._keys.values())
         for place, (name, run) in found.items():
             if place not in self._keys:
@@ -140,9 +148,15 @@ class Catalogue:
                 taken.add(key)
                 self._keys[place] = key
                 self._runs[key] = run if isinstance(run, Run) else FolderRun(run)
+            elif isinstance(run, Path) and not (replaced := self._runs[self._keys[place]]).is_still_there:
+                self._runs[self._keys[place]] = FolderRun(run)
+                await replaced.close()
         for place in known:
             if place not in found:
-                await self._runs.pop(self._keys.pop(place)).close()
+                key = self._keys.pop(place)
+                gone = self._runs.pop(key)
+                self._gone[key] = gone.place
+                await gone.close()
 
     def _paths(self) -> Iterator[tuple[Path, str]]:
         """Yield the folder of each run and its name for links; of a trial, the study's name is a part of it."""

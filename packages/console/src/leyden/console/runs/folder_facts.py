@@ -12,13 +12,13 @@ class FolderFacts:
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        self._known: tuple[tuple[float, ...], RunFacts] | None = None
+        self._known: tuple[tuple[object, ...], RunFacts] | None = None
 
     def read(self) -> RunFacts:
         """Return the facts."""
         folder = self._folder
         files = (folder.learned_file, folder.metrics_file, *end_files(folder))
-        stamp = (float(folder.is_in_use()), *map(changed, files))
+        stamp = (folder.is_in_use(), *map(changed, files))
         if self._known is None or self._known[0] != stamp:
             self._known = (stamp, run_facts_of(folder))
         return self._known[1]
@@ -29,10 +29,10 @@ def end_files(folder: RunFolder) -> tuple[Path, ...]:
     return (folder.report_file, folder.failed_file, folder.session_error_file, folder.session_stop_file)
 
 
-def changed(path: Path) -> float:
-    """Return a number that differs when the file has changed; 0 without a file."""
+def changed(path: Path) -> tuple[int, int, int] | None:
+    """Return what differs when the file has changed, or another has taken its place; None without a file."""
     try:
         status = path.stat()
     except OSError:
-        return 0.0
-    return status.st_mtime_ns + status.st_size / (1 << 40)
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -1,6 +1,7 @@
 """`FolderRun`: a run that is read from its folder, wherever that was copied to."""
 
 import asyncio
+from contextlib import suppress
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import yaml
 
 from leyden.console.expected_end import Plan, expected_end
 from leyden.console.runs.folder_facts import FolderFacts, changed, end_files
-from leyden.console.runs.metrics_file import Line, MetricsFile, MetricsLines
+from leyden.console.runs.metrics_file import Line, MetricsFile, MetricsLines, number
 from leyden.console.runs.run import Command, HeldOut, Run, RunItem, Version, held_out_of
 from leyden.core.errors import RunError
 from leyden.core.masking import mask_text
@@ -35,10 +36,12 @@ class FolderRun(Run):
         self.place = str(path)
         self._metrics = MetricsFile(self._folder.metrics_file)
         self._store: LightningStore | None = None
-        self._config: tuple[float, dict[str, Any]] | None = None
-        self._item: tuple[tuple[float, ...], RunItem] | None = None
+        self._config: tuple[object, dict[str, Any]] | None = None
+        self._item: tuple[tuple[object, ...], RunItem] | None = None
         self._facts = FolderFacts(self._folder)
-        self._expected_end: tuple[tuple[float, ...], float | None] | None = None
+        self._expected_end: tuple[tuple[object, ...], float | None] | None = None
+        self._identity = _identity(path)
+        self._store_inode: int | None = None
 
     @property
     def path(self) -> Path | None:
@@ -50,18 +53,25 @@ class FolderRun(Run):
         """Whether the process that trained the run last was one of this machine, and is gone, or recorded its end."""
         return is_process_gone(self._folder)
 
+    @property
+    def is_still_there(self) -> bool:
+        """Whether the folder is the one that was opened, and its store is the one that was opened."""
+        if self._store is not None and _inode(self._folder.store_file) != self._store_inode:
+            return False
+        return self._identity is not None and _identity(self._folder.path) == self._identity
+
     async def item(self, key: str) -> RunItem:
         """Return the run as one line. The files are read only if they have changed."""
         folder = self._folder
         in_use = folder.is_in_use()
-        stamp = (float(in_use), *map(changed, (folder.config_file, folder.metrics_file, *end_files(folder))))
+        stamp = (in_use, *map(changed, (folder.config_file, folder.metrics_file, *end_files(folder))))
         if self._item is None or self._item[0] != stamp:
             self._item = (stamp, self._read_item(key, in_use=in_use))
             await asyncio.sleep(0)  # of a thousand runs: other requests go first
         return self._item[1]
 
     def _read_item(self, key: str, *, in_use: bool) -> RunItem:
-        folder, config, report = self._folder, self._read_settings(_LISTED), self._folder.report()
+        folder, config, report = self._folder, self._read_settings(_LISTED), self._report_if_readable()
         lines = folder.last_metrics()
         steps = [line for line in lines if "reward" in line and "alert" not in line]
         last: Mapping[str, Any] = steps[-1] if steps else {}
@@ -80,7 +90,7 @@ class FolderRun(Run):
             agent=_agent(config.get("agent")),
             step=int(last.get("step", 0)),
             steps=config.get("steps"),
-            reward=last.get("reward"),
+            reward=number(last.get("reward")),
             held_out=self._held_out(report, lines),
             alerts=[] if report is None else report.alerts,
             began=began,
@@ -128,9 +138,14 @@ class FolderRun(Run):
         report = self._folder.report()
         return None if report is None else report.written()
 
+    def _report_if_readable(self) -> RunReport | None:
+        with suppress(RunError):  # what needs no report is shown without it
+            return self._folder.report()
+        return None
+
     async def versions(self) -> Sequence[Version]:
         """Return the versions in `versions.jsonl`."""
-        report = self._folder.report()
+        report = self._report_if_readable()
         kept = None if report is None else report.kept
         return [
             _version(one, why=kept.why if kept is not None and kept.version == one.version else None)
@@ -156,7 +171,7 @@ class FolderRun(Run):
             )
             began = _time(folder.path / LOCK) or 0.0
             created = {one.version: one.created for one in versions.read().values() if one.created >= began}
-            seconds = {int(line["step"]): float(line["seconds"]) for line in lines if "seconds" in line}
+            seconds = {int(line["step"]): own for line in lines if (own := number(line.get("seconds"))) is not None}
             evaluated = {int(line["step"]) for line in lines if "held_out" in line}
             self._expected_end = (stamp, expected_end(plan, created, seconds, evaluated))
         return self._expected_end[1]
@@ -164,6 +179,7 @@ class FolderRun(Run):
     async def store(self) -> LightningStore | None:
         """Return the run's store. Its clock stands still: to look at a run must not end what is under way in it."""
         if self._store is None and (location := self._folder.store_location).exists:
+            self._store_inode = _inode(self._folder.store_file)
             self._store = await location.open(clock=lambda: 0.0)
         return self._store
 
@@ -254,6 +270,23 @@ def _ended(folder: RunFolder, state: RunState) -> float | None:
         "ended before its first step": folder.failed_file,
     }
     return _time(files[state]) if state in files else None
+
+
+def _identity(path: Path) -> tuple[str, int] | None:
+    """Return what differs for another run's folder at the same path; None without a folder.
+
+    It is the time at which the run got its id. A run of an older version has none: then it is the folder's inode.
+    """
+    written = changed(path / "run_id")
+    if written is not None:
+        return "run_id", written[0]
+    inode = _inode(path)
+    return None if inode is None else ("folder", inode)
+
+
+def _inode(path: Path) -> int | None:
+    found = changed(path)
+    return None if found is None else found[2]
 
 
 def _time(path: Path) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from leyden.console.runs.metrics_file import Line, MetricsLines
+from leyden.console.runs.metrics_file import Line, MetricsLines, number
 from leyden.core.policy.update.token_record import PolicyTokens
 from leyden.core.store.base import LightningStore
 from leyden.core.trainer.run_folder.report import RaisedAlert
@@ -160,6 +160,11 @@ class Run(ABC):
         return False
 
     @property
+    def is_still_there(self) -> bool:
+        """Whether the run is where it was opened; False if it was moved or deleted, or another has taken its place."""
+        return True
+
+    @property
     def others(self) -> int:
         """Number of other runs in the run's store, whose rollouts cannot be distinguished from its own."""
         return 0
@@ -174,7 +179,7 @@ def held_out_of(lines: Iterable[Line]) -> list[HeldOut]:
     found: dict[str, list[float | None]] = {}
     for line in lines:
         if "success" in line and "held_out" in line:
-            found.setdefault(line["held_out"], []).append(line["success"])
+            found.setdefault(str(line["held_out"]), []).append(number(line["success"]))
     return [
         HeldOut(name=name, before=values[0], after=values[-1] if len(values) > 1 else None)
         for name, values in found.items()
