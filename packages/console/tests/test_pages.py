@@ -22,6 +22,16 @@ def test_the_pages_modules_compute_what_they_show() -> None:
 
 
 @pytest.mark.integration
+def test_a_page_that_follows_a_run_says_when_the_server_is_away() -> None:
+    tests = TESTS.with_name("events.test.mjs")
+
+    done = subprocess.run([NODE, "--test", tests], capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "pass 3" in done.stdout
+
+
+@pytest.mark.integration
 def test_the_conversation_of_the_chat_page_is_kept_and_sent() -> None:
     tests = TESTS.with_name("conversation.test.mjs")
 

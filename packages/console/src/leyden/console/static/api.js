@@ -3,6 +3,9 @@
  * @module
  */
 
+/** Milliseconds after which events that were answered with an error are requested again. */
+const AGAIN = 5000;
+
 /** The server answered with an error, or did not answer. The message is one sentence for the reader. */
 export class ApiError extends Error {
   /**
@@ -94,10 +97,11 @@ async function request(url, options) {
  * because a browser allows few of them to one server and each tab would hold one.
  * @param {string} key of the run
  * @param {AbortSignal} signal
- * @param {(change: {lines: number, generation: string, state: string, step: number, ends: number | null,
- *     rollouts: number | null, rows: number, problem: string}) => void} onChange `ends` is when the run will end, `rows`
- *     counts the changes of rows of rollouts, and `problem` is why they cannot be read now
- * @param {(message: string) => void} onProblem the server cannot read the run now
+ * @param {(change: {lines: number, generation: string, state: string, began: number | null, step: number,
+ *     ends: number | null, rollouts: number | null, rows: number, problem: string}) => void} onChange `ends` is when the
+ *     run will end, `rows` counts the changes of rows of rollouts, and `problem` is why they cannot be read now
+ * @param {(message: string) => void} onProblem the server cannot read the run now, or does not answer; the next change
+ *     ends that
  */
 export function watchRun(key, signal, onChange, onProblem) {
   watch(["runs", key, "events"], signal, onChange, onProblem);
@@ -133,6 +137,23 @@ export function watchStudy(key, signal, onChange, onProblem) {
 function watch(path, signal, onChange, onProblem) {
   /** @type {EventSource | null} */
   let source = null;
+  let said = "";
+  const say = (message) => {
+    if (message === said) return; // the page draws it as an alert, which a screen reader reads each time
+    said = message;
+    onProblem(message);
+  };
+  /** The events do not say why they broke off; a request of what they are about does. */
+  const failed = async (broken) => {
+    const why = await get(path.slice(0, -1), { signal }).then(
+      () => "",
+      (error) => error.message,
+    );
+    if (signal.aborted || source !== broken || broken.readyState === EventSource.OPEN) return;
+    if (why) say(why);
+    // a browser connects again by itself, but not after an answer with an error, such as to an old token
+    if (broken.readyState === EventSource.CLOSED) setTimeout(() => source === broken && (close(), adjust()), AGAIN);
+  };
   const close = () => {
     source?.close();
     source = null;
@@ -140,9 +161,14 @@ function watch(path, signal, onChange, onProblem) {
   const adjust = () => {
     if (document.hidden || signal.aborted) return close();
     if (source) return;
-    source = new EventSource(address(path, {}), { withCredentials: true });
-    source.addEventListener("change", (event) => onChange(JSON.parse(event.data)));
-    source.addEventListener("problem", (event) => onProblem(JSON.parse(event.data).error));
+    const opened = new EventSource(address(path, {}), { withCredentials: true });
+    source = opened;
+    opened.addEventListener("change", (event) => {
+      said = "";
+      onChange(JSON.parse(event.data));
+    });
+    opened.addEventListener("problem", (event) => say(JSON.parse(event.data).error));
+    opened.addEventListener("error", () => failed(opened));
   };
   document.addEventListener("visibilitychange", adjust, { signal });
   signal.addEventListener("abort", close, { once: true });

@@ -3,7 +3,7 @@
  * @module
  */
 
-import { actionsAllowed } from "./api.js";
+import { actionsAllowed, get } from "./api.js";
 import { element, fill, setText } from "./dom.js";
 import { problem } from "./elements/page.js";
 import { startKeys } from "./keys.js";
@@ -70,15 +70,34 @@ async function route() {
     title("No such page");
     return fill(main, element("h1", {}, "No such page"), problem("There is no such page.", null));
   }
+  let view;
   try {
-    const view = await found.load();
-    if (signal.aborted) return;
+    view = await found.load();
+  } catch (error) {
+    return notLoaded(error, signal);
+  }
+  if (signal.aborted) return;
+  try {
     await view.show({ main, parameters: found.parameters, query, signal, remember, title, say });
   } catch (error) {
     if (signal.aborted) return;
     console.error(error);
     fill(main, problem(`This page failed: ${error.message}`, route));
   }
+}
+
+/**
+ * Says why the module of a view was not loaded. A browser does not request such a module again, so that only loading
+ * the whole page helps; that is done when the server answers, since without it the window would be empty.
+ */
+async function notLoaded(error, signal) {
+  const why = await get(["console"], { signal }).then(
+    () => `This page was not loaded: ${error.message}`,
+    (reason) => reason.message,
+  );
+  if (signal.aborted) return;
+  const retry = () => get(["console"], { signal }).then(() => location.reload(), () => notLoaded(error, signal));
+  fill(main, problem(why, retry));
 }
 
 /** The list of jobs has a link only if there can be some. */

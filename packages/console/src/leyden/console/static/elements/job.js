@@ -34,6 +34,7 @@ export function jobPanel(job, signal, { onEnd = () => {}, onChange = () => {} } 
     setText(output, visible(now.output.join("\n")));
   };
   const change = async (now) => {
+    fill(trouble);
     draw(now);
     onChange(now);
     if (now.ended === null) return;

@@ -49,6 +49,38 @@ export async function load(target, signal, request, draw) {
 }
 
 /**
+ * Requests something again and again while the page is in sight. While that fails, the returned node says why.
+ * @template Data
+ * @param {AbortSignal} signal ends it
+ * @param {number} seconds between two requests
+ * @param {() => Promise<Data>} request
+ * @param {(data: Data) => void} draw
+ * @returns {HTMLElement}
+ */
+export function refreshed(signal, seconds, request, draw) {
+  const trouble = element("div.trouble");
+  let said = "";
+  const say = (message) => {
+    if (message !== said) fill(trouble, message && problem(message, null));
+    said = message;
+  };
+  const look = async () => {
+    if (document.hidden) return;
+    try {
+      const data = await request();
+      if (signal.aborted) return;
+      say("");
+      draw(data);
+    } catch (error) {
+      if (!signal.aborted) say(error.message);
+    }
+  };
+  const timer = setInterval(look, seconds * 1000);
+  signal.addEventListener("abort", () => clearInterval(timer), { once: true });
+  return trouble;
+}
+
+/**
  * One line that says what went wrong.
  * @param {string} message
  * @param {(() => void) | null} retry

@@ -39,8 +39,11 @@ export async function show(page) {
   });
 }
 
+/** Status of errors that the frame of all pages of a run shows: no answer, another token, and a run that is gone. */
+const SHOWN_ABOVE = [0, 403, 404];
+
 function fail(page, target, error, forget) {
-  if (page.signal.aborted) return;
+  if (page.signal.aborted || SHOWN_ABOVE.includes(error.status)) return;
   forget();
   fill(target, problem(error.message, null));
 }

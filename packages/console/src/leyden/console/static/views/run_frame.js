@@ -21,6 +21,9 @@ const PAGES = [
   ["bottlenecks", "Bottlenecks"],
 ];
 
+/** Pages that show what the answer about a run has, so that they say which of its files is damaged. */
+const FROM_DETAIL = ["", "versions", "chat", "try"];
+
 /** Pages that have something, of the runs that were looked at: the tabs are there before the run's data are. */
 const known = new Map();
 
@@ -54,8 +57,13 @@ export function runFrame(page, current, crumbs, draw) {
       known.set(key, run.pages);
       drawTabs(tabs, key, current);
       drawHeading(heading, run, crumbs);
+      if (FROM_DETAIL.includes(current)) body.append(...run.problems.map((one) => problem(one, null)));
       draw(run, body);
       const onChange = (change) => {
+        if (change.began !== run.began) {
+          page.say("Another run has taken the place of this one.");
+          return window.dispatchEvent(new HashChangeEvent("hashchange"));
+        }
         fill(trouble);
         if (change.state !== run.state) page.say(`The run is now: ${change.state}.`);
         if (change.state !== run.state || change.step !== run.step) {

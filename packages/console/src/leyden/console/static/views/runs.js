@@ -5,7 +5,7 @@
 
 import { get } from "../api.js";
 import { element, fill } from "../dom.js";
-import { choice, empty, load, STATES } from "../elements/page.js";
+import { choice, empty, load, refreshed, STATES } from "../elements/page.js";
 import { Table } from "../elements/table.js";
 import { counted, duration, moment, number, result, visible } from "../format.js";
 import { go, link } from "../router.js";
@@ -83,6 +83,15 @@ function draw(page, body, answer) {
       list.map((one) => element("p.notice.warn", {}, visible(`${one.where}: ${one.error}`))),
     );
   drawProblems(answer.problems);
+  const request = () => get(["runs"], { signal: page.signal });
+  body.append(
+    refreshed(page.signal, EVERY, request, (next) => {
+      if (!runs.length && next.runs.length) return location.reload();
+      runs = keepHandles(runs, next.runs);
+      drawProblems(next.problems);
+      apply();
+    }),
+  );
   if (runs.length) body.append(problems, filterBar, count, table.node);
   else
     body.append(
@@ -93,22 +102,6 @@ function draw(page, body, answer) {
       ),
     );
   apply();
-  refresh(page, (next) => {
-    if (!runs.length && next.runs.length) return location.reload();
-    runs = keepHandles(runs, next.runs);
-    drawProblems(next.problems);
-    apply();
-  });
-}
-
-/** Requests the list again and again; a request that fails is left out, and the next one is made in time. */
-function refresh(page, onAnswer) {
-  const timer = setInterval(async () => {
-    if (document.hidden) return;
-    const answer = await get(["runs"], { signal: page.signal }).catch(() => null);
-    if (answer && !page.signal.aborted) onAnswer(answer);
-  }, EVERY * 1000);
-  page.signal.addEventListener("abort", () => clearInterval(timer), { once: true });
 }
 
 /** The same objects for the same runs, so that the table keeps its selection. */

@@ -5,12 +5,12 @@
 
 import { get } from "../api.js";
 import { element, fill } from "../dom.js";
-import { empty, load, smallTable, stateBadge } from "../elements/page.js";
+import { empty, load, refreshed, smallTable, stateBadge } from "../elements/page.js";
 import { moment, number, points, result, signed, visible } from "../format.js";
 import { link } from "../router.js";
 
-/** Milliseconds after which the list is requested again while the page is in sight. */
-const REFRESH = 5000;
+/** Seconds after which the list is requested again while the page is in sight. */
+const EVERY = 5;
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
@@ -19,13 +19,10 @@ export async function show(page) {
   const about = "A study tries settings of a run, and compares them with its own on held-out tasks.";
   page.main.append(element("div.heading", {}, element("h1", {}, "Studies")), element("p.note", {}, about), target);
   const request = () => get(["studies"], { signal: page.signal });
-  load(target, page.signal, request, (answer) => draw(target, answer));
-  const timer = setInterval(async () => {
-    if (document.hidden) return;
-    const answer = await request().catch(() => null);
-    if (answer && !page.signal.aborted) draw(target, answer);
-  }, REFRESH);
-  page.signal.addEventListener("abort", () => clearInterval(timer), { once: true });
+  load(target, page.signal, request, (answer) => {
+    target.before(refreshed(page.signal, EVERY, request, (next) => draw(target, next)));
+    draw(target, answer);
+  });
 }
 
 function draw(target, { studies, problems }) {

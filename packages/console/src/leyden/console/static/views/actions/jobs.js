@@ -6,11 +6,12 @@
 import { actionsAllowed, get } from "../../api.js";
 import { element, fill } from "../../dom.js";
 import { progressText } from "../../elements/job.js";
-import { empty, load, smallTable, stateBadge } from "../../elements/page.js";
+import { empty, load, refreshed, smallTable, stateBadge } from "../../elements/page.js";
 import { moment, visible } from "../../format.js";
 import { link } from "../../router.js";
 
-const REFRESH = 2000;
+/** Seconds after which the list is requested again while the page is in sight. */
+const EVERY = 2;
 
 /** @param {import("../../app.js").Page} page */
 export async function show(page) {
@@ -20,13 +21,10 @@ export async function show(page) {
   if (!(await actionsAllowed()))
     return fill(target, empty("This console only reads. Pages can start commands if it is started so:", "leyden console --allow-actions"));
   const request = () => get(["jobs"], { signal: page.signal });
-  load(target, page.signal, request, (jobs) => draw(target, jobs));
-  const timer = setInterval(async () => {
-    if (document.hidden) return;
-    const jobs = await request().catch(() => null);
-    if (jobs && !page.signal.aborted) draw(target, jobs);
-  }, REFRESH);
-  page.signal.addEventListener("abort", () => clearInterval(timer), { once: true });
+  load(target, page.signal, request, (jobs) => {
+    target.before(refreshed(page.signal, EVERY, request, (next) => draw(target, next)));
+    draw(target, jobs);
+  });
 }
 
 function draw(target, jobs) {
