@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from browser_page import new_page
 from console_runs import made_run
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from leyden.core.errors import RunError
 from leyden.core.trainer.config import RunConfig
@@ -47,7 +47,7 @@ def served_at(port: int, *arguments: str) -> Generator[str]:
             process.wait(20)
 
 
-def trouble(page: Page) -> Any:
+def trouble(page: Page) -> Locator:
     """What the page says is wrong."""
     return page.locator("main .problem")
 
