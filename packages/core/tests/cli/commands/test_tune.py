@@ -83,6 +83,17 @@ def test_what_cannot_work_is_one_line_and_nothing_is_begun(
     assert not Path("runs").exists()
 
 
+def test_a_search_is_validated_and_nothing_is_begun(tune: Tune, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tune("--name", "s", "--validate") == 0
+    assert capsys.readouterr().out == "study s can begin: its search and its settings are valid\n"
+    assert not Path("runs").exists()
+
+    assert tune("--name", "s", "--trials", "1") == 0
+    assert tune("--name", "s", "--validate") == 0
+    assert tune("--name", "s", "--seeds", "7", "--validate") == 2
+    assert "was begun with other settings" in capsys.readouterr().err
+
+
 def test_combinations_that_a_run_refuses_are_named_together(tune: Tune, capsys: pytest.CaptureFixture[str]) -> None:
     assert tune("--search", "loop=sync,async", "--search", "deterministic=false,true") == 2
     assert "--search loop=async --search deterministic=true: a deterministic run cannot" in capsys.readouterr().err

@@ -150,6 +150,11 @@ def test_variants_that_cannot_be_compared_are_refused() -> None:
     template = {"prompt": PromptTemplate(template="x")}
     with pytest.raises(UsageError, match="variant A has the prompt template 'prompt', and variant B has not"):
         check_variants(template, CHANGED)
+    empty = PromptEdits(components=(msgspec.structs.replace(EDITS.components[0], new_text=" "),))
+    with pytest.raises(UsageError, match=r"variant B: the text of the prompt '.+' is empty; write one"):
+        check_variants({}, {"prompts": empty})
+    with pytest.raises(UsageError, match="variant A: the text of the prompt 'prompt' is empty"):
+        check_variants({"prompt": PromptTemplate(template="")}, template)
     check_variants(template, {"prompt": PromptTemplate(template="y")})
     check_variants({}, CHANGED)
     check_variants({}, {}, same_policy=False)

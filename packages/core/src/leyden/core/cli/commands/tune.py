@@ -64,6 +64,9 @@ def tune(
         str | None,
         typer.Option(help="Seeds of that, as 7,8,9. [default: three that the study has not used]"),
     ] = None,
+    validate: Annotated[
+        bool, typer.Option("--validate", help="Only validate the search and its settings; start nothing.")
+    ] = False,
     only_report: Annotated[bool, typer.Option("--only-report", help="Run nothing; show what there is.")] = False,
     runs: RunsOption = RUNS,
     quiet: QuietOption = False,
@@ -72,6 +75,7 @@ def tune(
     """Search for settings that end higher on held-out tasks: each trial is a run. The same command goes on."""
     from leyden.core.cli.progress import progress
     from leyden.core.cli.study import StudyOptions, read_study
+    from leyden.core.tuning.plan import STUDY_FILE
     from leyden.core.tuning.storage import StudyStorage
 
     study = read_study(
@@ -92,6 +96,12 @@ def tune(
         )
     )
     plan = study.plan
+    if validate:
+        if (plan.folder / STUDY_FILE).exists():
+            plan.check_unchanged()
+        if not quiet:
+            sys.stdout.write(f"study {plan.name} can begin: its search and its settings are valid\n")
+        return
     if only_report and not plan.folder.exists():
         raise UsageError(f"there is no study {plan.name} in {runs} yet; run the same command without --only-report")
     plan.check_unchanged()

@@ -135,10 +135,14 @@ class PromptTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_variants(a: Prompts, b: Prompts, *, same_policy: bool = True) -> None:
-    """Raise UsageError if one variant lacks a prompt template of the other, or if nothing differs between them.
+    """Raise UsageError if a variant lacks a prompt template of the other or has an empty text, or if nothing differs.
 
     `same_policy` says whether the same model answers both.
     """
+    for variant, prompts in (("A", a), ("B", b)):
+        templates = {name: template.template for name, template in prompts_of(prompts).items()}
+        for name, text in (*_new_texts(prompts).items(), *templates.items()):
+            check_text(f"variant {variant}", name, text)
     for giver, has, lacking, lacks in (("A", a, "B", b), ("B", b, "A", a)):
         missing = ", ".join(prompts_of(has).keys() - prompts_of(lacks).keys())
         if missing:
@@ -150,6 +154,14 @@ def check_variants(a: Prompts, b: Prompts, *, same_policy: bool = True) -> None:
         raise UsageError(
             "both variants send the same texts, so there is nothing to compare: give variant A or B (--a, --b) another "
             "prompt file, in which a component has a `new_text`, or another policy (--policy-a, --policy-b)"
+        )
+
+
+def check_text(variant: str, name: str, text: str) -> None:
+    """Raise UsageError if the text that a variant sends as the prompt `name` is empty."""
+    if not text.strip():
+        raise UsageError(
+            f"{variant}: the text of the prompt {name!r} is empty; write one, or leave the prompt as it is"
         )
 
 
@@ -317,7 +329,11 @@ def _tokens(call: Span) -> tuple[int, int] | None:
 
 def _changed(resources: Prompts) -> list[str]:
     """Return the names of the components that a variant replaces."""
-    return [component.name for edits in edits_of(resources).values() for component in edits.changed]
+    return list(_new_texts(resources))
+
+
+def _new_texts(resources: Prompts) -> dict[str, str]:
+    return {one.name: one.current for edits in edits_of(resources).values() for one in edits.changed}
 
 
 def _texts(resources: Prompts) -> Any:
