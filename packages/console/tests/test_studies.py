@@ -210,23 +210,32 @@ def request(**changes: Any) -> dict[str, Any]:
     return {**body, **changes}
 
 
-def test_a_search_is_started_as_a_job_with_the_command_that_does_the_same(acting: TestClient, study: StudyPlan) -> None:
-    """The example run's agent is no file, so the command ends with one line that says so."""
-    answer = acting.post("/api/tuning", json=request(steps=1, confirm="other file.jsonl"))
-    job = answer.json()
+def test_a_search_is_started_as_a_job_with_the_command_that_does_the_same(study: StudyPlan) -> None:
     runs = study.folder.parent
-    assert job["command"] == (
-        f"leyden tune --config {runs}/small/config.yaml --search learning_rate=1e-4..1e-3 --name found --trials 3 "
-        f"--seeds 0,1 --steps 1 --confirm 'other file.jsonl' --runs {runs}"
-    )
-    assert (job["kind"], job["detached"], job["subject"]) == ("tune", True, {"run": "small", "study": "found"})
-    for _ in range(400):
-        job = acting.get(f"/api/jobs/{job['id']}").json()
-        if job["ended"] is not None:
-            break
-        time.sleep(0.1)
-    assert (job["state"], job["exit_code"]) == ("failed", 2)
-    assert job["output"][-1].startswith("leyden: ")
+    accepting = Jobs([sys.executable, "-c", "pass"])
+    with TestClient(Console(Catalogue([runs]), accepting).application()) as client:
+        job = client.post("/api/tuning", json=request(steps=1, confirm="other file.jsonl")).json()
+        assert job["command"] == (
+            f"leyden tune --config {runs}/small/config.yaml --search learning_rate=1e-4..1e-3 --name found --trials 3 "
+            f"--seeds 0,1 --steps 1 --confirm 'other file.jsonl' --runs {runs}"
+        )
+        subject = {"run": "small", "study": "found", "folder": f"{runs}/found"}
+        assert (job["kind"], job["detached"], job["subject"]) == ("tune", True, subject)
+        for _ in range(400):
+            if client.get(f"/api/jobs/{job['id']}").json()["state"] == "finished":
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail("the search does not end")
+
+
+def test_a_search_that_the_command_refuses_is_not_started(acting: TestClient, study: StudyPlan) -> None:
+    answer = acting.post("/api/tuning", json=request(search=["learning_rate=abc..def"]))
+    error = answer.json()["error"]
+    assert answer.status_code == 422
+    assert error.startswith("--search learning_rate=abc..def: 'abc' is not a finite number; write KEY=LOW..HIGH")
+    assert acting.get("/api/jobs").json() == []
+    assert not (study.folder.parent / "found").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The action that starts `leyden tune` for a run, as a job that goes on when the console ends."""
 
+from pathlib import Path
+
 import msgspec
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
@@ -38,11 +40,15 @@ class TuningRequests:
         found = await self._suggestions.of(wanted.run)
         if not found.config:
             raise ValueError(found.problem or "no search can be made from this run")
+        words = arguments(wanted, found.config, found.runs)
+        refusal = await self._jobs.refusal([*words, "--validate", "--quiet"])
+        if refusal is not None:
+            raise ValueError(refusal)
         return self._jobs.start(
             "tune",
             f"Search for settings: {wanted.name}",
-            arguments(wanted, found.config, found.runs),
-            subject={"run": wanted.run, "study": wanted.name},
+            words,
+            subject={"run": wanted.run, "study": wanted.name, "folder": str(Path(found.runs) / wanted.name)},
             detached=True,
         )
 

@@ -15,6 +15,8 @@ import { runFrame } from "../run_frame.js";
 const CHOSEN = ["learning_rate", "credit", "epochs"];
 const TRIALS = "12";
 const SEEDS = "0,1,2";
+/** Milliseconds between two looks for a study that has been started. */
+const LOOK_AGAIN = 1000;
 
 /** @param {import("../../app.js").Page} page */
 export async function show(page) {
@@ -181,12 +183,29 @@ function offerStart(page, form, target) {
     button.disabled = false;
   });
   const showJob = (job) => {
-    const study = element("a", { href: link(["studies", job.subject.study]) }, `Open the study ${visible(job.subject.study)}`);
-    fill(shown, element("p", {}, study), jobPanel(job, page.signal));
+    const study = element("p", { hidden: true });
+    const ended = new AbortController();
+    fill(shown, study, jobPanel(job, page.signal, { onEnd: () => ended.abort() }));
+    showStudy(page, job, study, ended.signal);
   };
   target.append(element("div.bar", {}, button, note), trouble, shown);
   get(["jobs"], { signal: page.signal })
     .then((jobs) => jobs.find((job) => job.kind === "tune" && job.subject.run === page.parameters.key))
     .then((job) => job && !shown.hasChildNodes() && showJob(job))
     .catch(() => null);
+}
+
+/** Shows a link to the study of a search as soon as it is there; looks for it until the search has ended. */
+async function showStudy(page, job, target, ended) {
+  for (let isLast = false; !isLast && !page.signal.aborted; ) {
+    isLast = ended.aborted;
+    const found = await get(["studies"], { signal: page.signal }).catch(() => null);
+    const study = found?.studies.find((one) => one.folder === job.subject.folder);
+    if (study) {
+      fill(target, element("a", { href: link(["studies", study.key]) }, `Open the study ${visible(study.name)}`));
+      target.hidden = false;
+      return;
+    }
+    await new Promise((resolve) => setTimeout(resolve, LOOK_AGAIN));
+  }
 }
