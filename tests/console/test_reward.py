@@ -115,6 +115,20 @@ def test_a_reward_is_edited_scored_and_saved(browser: Browser, serve: Any, tmp_p
     assert problems == []
 
 
+def test_the_time_of_a_job_that_reports_nothing_goes_on(browser: Browser, serve: Any, tmp_path: Path) -> None:
+    rescored_run(tmp_path)
+    address = serve("--runs", "runs", "--allow-actions", folder=tmp_path)
+    page, problems = opened(browser, address, "#/runs/mine/reward")
+    editor(page).fill("import time\ntime.sleep(600)\ndef score(task, result):\n    return 1\n")
+    page.get_by_role("button", name="Score the rollouts").click()
+    job = page.get_by_role("region", name="Job: ")
+    expect(job.get_by_role("status")).to_contain_text("running")
+    expect(job.get_by_text(re.compile(r"^([3-9]|\d\d)\.\d s$"))).to_be_visible(timeout=15_000)
+    job.get_by_role("button", name="Stop").click()
+    expect(job.get_by_role("status")).to_contain_text("stopped", timeout=30_000)
+    assert problems == []
+
+
 def test_keys_indent_and_let_the_reader_leave(browser: Browser, serve: Any, tmp_path: Path) -> None:
     rescored_run(tmp_path)
     address = serve("--runs", "runs", "--allow-actions", folder=tmp_path)

@@ -62,6 +62,14 @@ async def test_a_job_that_fails_keeps_its_reason(jobs: Jobs) -> None:
     assert (ended.state, ended.exit_code, ended.output) == ("failed", 1, ["leyden: no such run"])
 
 
+async def test_a_file_of_a_job_has_the_name_that_pages_know(jobs: Jobs) -> None:
+    program = "import sys; sys.exit('leyden: /tmp/job-1/reward.py has no score')"
+    job = start(jobs, program)
+    jobs.show_as(job.id, {"/tmp/job-1/reward.py": "the edited text"})
+
+    assert (await jobs.ended(job.id)).output == ["leyden: the edited text has no score"]
+
+
 @pytest.mark.parametrize("code", [130, 143])
 async def test_a_training_that_another_command_stops_has_not_failed(jobs: Jobs, code: int) -> None:
     ended = await jobs.ended(start(jobs, f"import sys; sys.exit({code})").id)

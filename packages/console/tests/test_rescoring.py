@@ -181,7 +181,7 @@ def test_a_reward_that_cannot_be_loaded_fails_the_job_in_one_line(acting: TestCl
     job = ended(acting, post(acting, "rescore", {"reward": "rewards/own.py:absent", "text": EDITED}))
 
     assert (job["state"], job["exit_code"]) == ("failed", 2)
-    assert "has no 'absent'" in job["output"][-1]
+    assert job["output"] == ["leyden: the edited text has no 'absent'"]
     assert "has no new rewards: it is rescore, failed" in get(acting, f"jobs/{job['id']}/rescored", 409)["error"]
 
 

@@ -77,6 +77,8 @@ class _Work(msgspec.Struct, kw_only=True):
     words: list[str]
     folder: Path
     environment: dict[str, str]
+    shown: dict[str, str] = {}
+    """What pages show in the place of texts of its output."""
     at_once: bool = False
     """Whether it waits for no other job."""
     stop_is_wanted: bool = False
@@ -147,6 +149,10 @@ class Jobs:
         self._works[job.id] = work
         work.task = asyncio.create_task(self._run(work), name=f"job {job.id}")
         return job
+
+    def show_as(self, job_id: str, texts: Mapping[str, str]) -> None:
+        """Show texts of a job's output, such as the path of a file of its own, as other texts."""
+        self._work(job_id).shown |= texts
 
     async def refusal(self, arguments: Sequence[str]) -> str | None:
         """Run `leyden ARGUMENTS`, which is short and no job; return the line with which it fails, None if it does not.
@@ -265,7 +271,7 @@ class Jobs:
                 start_new_session=True,
             )
         job.began, job.state = time.time(), "running"
-        output = _Output(said)
+        output = _Output(said, work.shown)
         while process.poll() is None:
             await asyncio.sleep(POLL_SECONDS)
             output.read_into(job)
@@ -284,8 +290,8 @@ class Jobs:
 class _Output:
     """What a process prints for a person: lines, among them those of its progress."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._at, self._rest = path, 0, b""
+    def __init__(self, path: Path, shown: Mapping[str, str]) -> None:
+        self._path, self._shown, self._at, self._rest = path, shown, 0, b""
 
     def read_into(self, job: Job) -> bool:
         """Read what is new; returns whether something was."""
@@ -300,9 +306,14 @@ class _Output:
 
     def add(self, job: Job, lines: Sequence[bytes]) -> None:
         """Append lines to the job's output."""
-        texts = [mask_text(line.decode("utf-8", "replace").rstrip()[:CHARACTERS]) for line in lines]
+        texts = [self._text(line.decode("utf-8", "replace").rstrip()) for line in lines]
         if texts:
             job.output = [*job.output, *texts][-LINES:]
+
+    def _text(self, line: str) -> str:
+        for text, other in self._shown.items():
+            line = line.replace(text, other)
+        return mask_text(line[:CHARACTERS])
 
 
 def _is_progress(job: Job, line: bytes) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
-from leyden.console.actions.edited_reward import TEXT, encoded, write_edited
+from leyden.console.actions.edited_reward import NAME, TEXT, encoded, write_edited
 from leyden.console.actions.jobs import Job, Jobs
 from leyden.console.actions.rescored import MOST_ROLLOUTS, Result, Rows, order_of
 from leyden.console.http.answers import as_json, body_of, whole_number
@@ -100,7 +100,11 @@ class RewardRequests:
         out = job_folder / RESULT
         arguments = [*_rescore(folder), "--reward", reward, *options, "--out", str(out), "--quiet"]
         title = f"Reward {_name(place)}{' (edited)' if given.text is not None else ''} on {folder.name}"
-        return jobs.start(KIND, title, arguments, folder=job_folder, subject=subject)
+        job = jobs.start(KIND, title, arguments, folder=job_folder, subject=subject)
+        if given.text is not None:
+            file = Path(reward.rpartition(":")[0])
+            jobs.show_as(job.id, {str(one): f"the {NAME}" for one in (file, file.resolve())})
+        return job
 
     async def _summary(self, request: Request) -> dict[str, Any]:
         job, result = await self._result(request)

@@ -8,6 +8,9 @@ import { element, fill, setText } from "../dom.js";
 import { duration, number, visible } from "../format.js";
 import { command, problem, stateBadge } from "./page.js";
 
+/** Milliseconds between two looks at the clock. */
+const SECOND = 1000;
+
 /**
  * Shows a job until it has ended.
  * @param {any} job as the server answered when it was started
@@ -18,6 +21,7 @@ import { command, problem, stateBadge } from "./page.js";
 export function jobPanel(job, signal, { onEnd = () => {}, onChange = () => {} } = {}) {
   const bar = element("progress", { "aria-label": "Finished part", max: "1" });
   const state = element("span.bar", { role: "status" });
+  const time = element("span.note");
   const output = element("pre.text", { tabindex: "0", role: "group", "aria-label": "Output", hidden: true });
   const trouble = element("div");
   const stop = element("button", { type: "button" }, "Stop");
@@ -25,8 +29,16 @@ export function jobPanel(job, signal, { onEnd = () => {}, onChange = () => {} } 
     stop.disabled = true;
     await post(["jobs", job.id, "stop"], {}).catch((error) => fill(trouble, problem(error.message, null)));
   });
+  let shown = job;
+  const drawTime = () => setText(time, elapsed(shown));
+  // a job that reports nothing new sends no event
+  const clock = setInterval(drawTime, SECOND);
+  signal.addEventListener("abort", () => clearInterval(clock), { once: true });
   const draw = (now) => {
-    fill(state, stateBadge(now.state), element("span.note", {}, progressText(now)));
+    shown = now;
+    if (now.ended !== null) clearInterval(clock);
+    fill(state, stateBadge(now.state), element("span.note", {}, joined([work(now), exit(now)])));
+    drawTime();
     bar.hidden = now.total === null || now.ended !== null;
     if (now.total) bar.value = now.done / now.total;
     stop.hidden = now.ended !== null;
@@ -50,7 +62,7 @@ export function jobPanel(job, signal, { onEnd = () => {}, onChange = () => {} } 
     "section.panel.stack",
     { "aria-label": `Job: ${job.title}` },
     command(job.command),
-    element("div.bar", {}, state, bar, stop),
+    element("div.bar", {}, state, time, bar, stop),
     trouble,
     output,
   );
@@ -58,10 +70,23 @@ export function jobPanel(job, signal, { onEnd = () => {}, onChange = () => {} } 
 
 /** @param {any} job */
 export function progressText(job) {
-  const parts = [];
+  return joined([work(job), elapsed(job), exit(job)]);
+}
+
+function work(job) {
   const phase = job.phase && `${visible(job.phase)}: `;
-  if (job.total !== null && (job.ended === null || !phase)) parts.push(`${phase}${number(job.done)} of ${number(job.total)}`);
-  if (job.began !== null) parts.push(duration((job.ended ?? Date.now() / 1000) - job.began));
-  if (job.state === "failed" && job.exit_code !== null) parts.push(`exit code ${job.exit_code}`);
-  return parts.join(" · ");
+  const isShown = job.total !== null && (job.ended === null || !phase);
+  return isShown ? `${phase}${number(job.done)} of ${number(job.total)}` : "";
+}
+
+function elapsed(job) {
+  return job.began === null ? "" : duration((job.ended ?? Date.now() / 1000) - job.began);
+}
+
+function exit(job) {
+  return job.state === "failed" && job.exit_code !== null ? `exit code ${job.exit_code}` : "";
+}
+
+function joined(parts) {
+  return parts.filter(Boolean).join(" · ");
 }
