@@ -41,6 +41,10 @@ def test_two_prompts_are_compared_and_watched(browser: Browser, serve: Any, smal
     page.get_by_role("button", name="Compare").click()
 
     expect(page.get_by_role("heading", level=1)).to_have_text(re.compile("Trial"))
+    unfold = page.locator("summary", has_text="Texts of both variants")
+    unfold.click()
+    expect(page.locator(".diff .added")).to_have_text(f"+ {TEXT}")
+    unfold.click()
     watched = "() => /running|\\d calls?/.test(document.querySelector('table.virtual')?.textContent ?? '')"
     page.wait_for_function(watched, timeout=WAIT)
     expect(page.locator("table.virtual tbody tr:not([hidden])").filter(has_text="question")).to_have_count(tasks)

@@ -12,7 +12,7 @@ from console_runs import made_run
 from starlette.testclient import TestClient
 
 from leyden.console.actions.jobs import Jobs
-from leyden.console.actions.trial_command import TrialRequest, TrialSource
+from leyden.console.actions.trial_command import TrialRequest, TrialSource, Variant
 from leyden.console.runs.catalogue import Catalogue
 from leyden.console.server import Console
 from leyden.core.data.prompts.edits import PromptComponent, PromptEdits
@@ -116,6 +116,8 @@ def test_a_text_that_no_component_has_is_refused(tmp_path: Path) -> None:
     for texts, says in (({"other": "x"}, "no prompt component 'other'"), ({"system": "{v1}"}, "v1")):
         with pytest.raises(PromptError, match=says):
             words(source, tmp_path, b={"prompts": "edited", "texts": texts})
+    with pytest.raises(UsageError, match="variant B: the text of the prompt 'system' is empty"):
+        words(source, tmp_path, b={"prompts": "edited", "texts": {"system": " \n"}})
 
 
 def test_versions_of_the_policy_answer_as_run_and_number(tmp_path: Path) -> None:
@@ -143,6 +145,12 @@ def test_prompts_of_versions_and_templates_are_named(tmp_path: Path) -> None:
     assert after(found, "--a") == ["tried:0"]
     (given,) = after(found, "--b")
     assert given == f"ask={tmp_path / 'b-ask.txt'}" and (tmp_path / "b-ask.txt").read_text() == "Quickly: {question}"
+    sent = [
+        source.sent(msgspec.convert(one, Variant), None)
+        for one in ({}, edited, {"prompts": "version", "version": 0}, {"prompts": "version", "version": 9})
+    ]
+    own = {"ask": "Answer {question}"}
+    assert sent == [own, {"ask": "Quickly: {question}"}, own, {}]
     with pytest.raises(UsageError, match="variant A: version 9 of this run has no prompts"):
         words(source, tmp_path, a={"prompts": "version", "version": 9})
     assert "--b ask=new.txt" in source.shell_commands("sqlite:///trial.db")["try"]
@@ -243,6 +251,7 @@ def test_prompts_are_found_and_two_variants_compared_while_the_page_watches(trie
         assert answer["problem"] is None
         if cursor == "?after=0":
             assert [task["question"] for task in answer["tasks"]] == ["question 0", "question 1", "question 2"]
+            assert answer["texts"] == {"a": {text["name"]: "Do it."}, "b": {text["name"]: "a a a"}}
         seen |= {one["id"]: one for one in answer["rollouts"]}
         cursor = f"?after={answer['next']}&generation={answer['generation']}"
         if answer["ended"]:

@@ -19,6 +19,7 @@ from leyden.core.trainer.run_folder.folder import RUNS, RunFolder
 from leyden.core.trainer.run_folder.models import Models
 from leyden.core.trainer.run_folder.prompts.files import SUFFIXES
 from leyden.core.trainer.run_folder.versions import VersionFile, prompt_texts
+from leyden.core.trainer.services.prompt_trial import check_text
 
 CONCURRENCY = 8
 """Rollouts at once."""
@@ -194,6 +195,14 @@ class TrialSource:
         by = f", answered by version {variant.policy or 0}" if len(policies) > 1 else ""
         return prompts[variant.prompts] + by
 
+    def sent(self, variant: Variant, found: PromptEdits | None) -> dict[str, str]:
+        """Return the texts that a variant sends, by name, as far as they are known."""
+        if variant.prompts == "version":
+            own = (one.texts for one in self.prompt_versions() if one.version == variant.version)
+            return next(own, dict[str, str]())
+        edited = variant.texts if variant.prompts == "edited" else {}
+        return {one.name: edited.get(one.name, one.text) for one in self.texts(found)}
+
     def _prompts(self, name: str, variant: Variant, folder: Path, found: PromptEdits | None) -> Iterator[str]:
         if variant.prompts == "version":
             if variant.version not in [one.version for one in self.prompt_versions()]:
@@ -201,6 +210,8 @@ class TrialSource:
             yield self._version(variant.version or 0)
             return
         texts = dict(variant.texts) if variant.prompts == "edited" else {}
+        for text_name, text in texts.items():
+            check_text(f"variant {name.upper()}", text_name, text)
         for template, own in self.config.prompts.items():
             yield f"{template}={_written(folder / f'{name}-{template}', own, texts.pop(template, own.template))}"
         edits = self._components(found).with_texts(texts)

@@ -65,10 +65,12 @@ class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
 class TrialRun(StoredRun):
     """The store of a trial as a run. Its file exists as soon as the job records something."""
 
-    def __init__(self, job: Job, file: Path, source: Run, tasks: list[Any]) -> None:
+    def __init__(
+        self, job: Job, file: Path, source: Run, tasks: list[Any], texts: Mapping[str, Mapping[str, str]]
+    ) -> None:
         self._file = StoreFolder(f"sqlite:///{file}")
         super().__init__(self._file, "")
-        self.job, self.file, self.tasks = job, file, tasks
+        self.job, self.file, self.tasks, self.texts = job, file, tasks, texts
         self._tried = source
 
     async def item(self, key: str) -> RunItem:
@@ -156,7 +158,9 @@ class Trials:
         tasks = source.tasks(body.tasks, body.count)
         folder = jobs.new_folder()
         file = folder / STORE
-        words = source.compare(body, folder, f"sqlite:///{file}", self._found(key))
+        found = self._found(key)
+        words = source.compare(body, folder, f"sqlite:///{file}", found)
+        texts = {name: source.sent(variant, found) for name, variant in body.variants.items()}
         labels = {name: source.label(variant) for name, variant in body.variants.items()}
         subject = {"run": key, **labels, "tasks": body.tasks, "repeats": str(body.repeats)}
         job = jobs.start(
@@ -165,11 +169,11 @@ class Trials:
         known = {trial_key(one.id) for one in jobs.listing()}
         for forgotten in set(self._catalogue.unlisted) - known:
             await self._catalogue.remove(forgotten)
-        self._catalogue.add(trial_key(job.id), TrialRun(job, file, run, tasks))
+        self._catalogue.add(trial_key(job.id), TrialRun(job, file, run, tasks, texts))
         return job
 
     async def _trial(self, request: Request) -> dict[str, Any]:
-        """Return the rollouts of a trial that are new or changed since a cursor; at first also the tasks."""
+        """Return the rollouts of a trial that are new or changed since a cursor; at first also tasks and texts."""
         job = self._allowed().job(request.path_params["job"])
         key = trial_key(job.id)
         view = await self._view(key)
@@ -189,6 +193,7 @@ class Trials:
             "ended": job.ended is not None,
             "problem": view.index.problem or None,
             "tasks": [_brief(task) for task in view.run.tasks] if after == 0 else None,
+            "texts": view.run.texts if after == 0 else None,
             "rollouts": [found for row in rows if (found := _trial_row(row)) is not None],
         }
 

@@ -5,6 +5,7 @@
 
 import { element } from "../dom.js";
 import { visible } from "../format.js";
+import { longText } from "./page.js";
 
 /** The largest table of the longest common subsequence; longer texts are shown as removed and added as a whole. */
 const MOST_CELLS = 4_000_000;
@@ -44,6 +45,23 @@ export function diff(before, after) {
     element(`div.${kind}`, {}, signs[kind] + visible(text)),
   );
   return element("div.diff", { tabindex: "0", role: "group", "aria-label": "Difference" }, lines);
+}
+
+/**
+ * Texts by name, each with its difference from the one of the same name in `before`; whole if there is none.
+ * @param {Record<string, string> | null} before
+ * @param {Record<string, string>} after
+ * @returns {Node[]}
+ */
+export function differences(before, after) {
+  const names = [...new Set([...Object.keys(before ?? {}), ...Object.keys(after)])];
+  return names.flatMap((name) => {
+    const [own, next] = [before?.[name], after[name] ?? ""];
+    const title = element("h3", {}, visible(name));
+    if (before === null) return [title, longText(next, { name })];
+    if (own === next) return [title, element("p.note", {}, "unchanged")];
+    return [title, diff(own ?? "", next)];
+  });
 }
 
 function changed(old, next) {

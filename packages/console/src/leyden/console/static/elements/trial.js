@@ -7,8 +7,9 @@ import { get } from "../api.js";
 import { element, fill } from "../dom.js";
 import { brief, counted, duration, number, percent, points, signed, visible } from "../format.js";
 import { parse } from "../router.js";
+import { differences } from "./diff.js";
 import { jobPanel } from "./job.js";
-import { badge, choice, facts, load, panel, problem, smallTable } from "./page.js";
+import { badge, choice, facts, fold, load, panel, problem, smallTable } from "./page.js";
 import { pair } from "./rollout_pair.js";
 import { Table } from "./table.js";
 
@@ -36,6 +37,7 @@ export class Trial {
     const { signal } = page;
     this.result = element("div.stack");
     this.trouble = element("div");
+    this.texts = element("div");
     this.pair = element("div.stack");
     this.table = new Table("Tasks", this.#columns(), { signal, open: (row) => this.#open(row) });
     const titles = VARIANTS.map((name) => [name.toUpperCase(), visible(job.subject[name] ?? "")]);
@@ -44,6 +46,7 @@ export class Trial {
       "div.stack",
       {},
       facts([...titles, ["Tasks", visible(job.subject.tasks ?? "")]]),
+      this.texts,
       jobPanel(job, signal, listeners),
       this.result,
       this.trouble,
@@ -75,6 +78,7 @@ export class Trial {
     this.ended = answer.ended;
     const first = this.tasks.length === 0 && answer.tasks;
     if (answer.tasks) this.tasks = answer.tasks;
+    if (answer.texts && !this.texts.hasChildNodes()) fill(this.texts, textsOf(answer.texts));
     for (const one of answer.rollouts) this.rollouts.set(`${one.variant}-${one.row}-${one.repeat}`, one);
     this.table.setRows(this.tasks.map((_, row) => row));
     const { query } = this.page;
@@ -202,6 +206,18 @@ export class Trial {
     fill(this.result, resultPanel(job.result));
     this.page.say(`The comparison has ended: ${job.result.verdict || job.result.problems.join(" ")}`);
   }
+}
+
+/** The texts of both variants, folded: how those of B differ from those of A, and then each whole. */
+function textsOf({ a, b }) {
+  const [ofA, ofB] = [a, b].map((texts) => Object.keys(texts).length);
+  if (!ofA && !ofB) return null;
+  const whole = (name, texts) =>
+    Object.keys(texts).length > 0 && fold(`All of variant ${name}`, (body) => body.append(...differences(null, texts)));
+  return fold("Texts of both variants", (body) => {
+    const changed = ofA && ofB ? [element("p.note", {}, "What B changes in the texts of A:"), ...differences(a, b)] : [];
+    fill(body, ...changed, whole("A", a), whole("B", b));
+  });
 }
 
 /** @param {any} trial the result of `leyden prompts try --json` */

@@ -5,8 +5,8 @@
 
 import { get } from "../api.js";
 import { element, fill } from "../dom.js";
-import { diff } from "../elements/diff.js";
-import { badge, choice, command, empty, facts, fold, load, longText, panel } from "../elements/page.js";
+import { differences } from "../elements/diff.js";
+import { badge, choice, command, empty, facts, fold, load, panel } from "../elements/page.js";
 import { Tree } from "../elements/tree.js";
 import { number, shellWord, visible } from "../format.js";
 import { inCommands, offerRefresh, runFrame } from "./run_frame.js";
@@ -84,7 +84,7 @@ function label(one, best) {
 function candidateDetails(run, byNumber, one, page) {
   const parents = one.parents.filter((parent) => byNumber.has(String(parent)));
   const content = element("div.stack");
-  const against = (value) => fill(content, texts(one, value === "" ? null : byNumber.get(value)));
+  const against = (value) => fill(content, differences(value === "" ? null : byNumber.get(value).texts, one.texts));
   const chosen = page.query.get("against") ?? String(parents[0] ?? "");
   const options = [
     ["", "nothing: the whole text"],
@@ -114,17 +114,6 @@ function candidateDetails(run, byNumber, one, page) {
   ];
 }
 
-function texts(one, other) {
-  const names = [...new Set([...Object.keys(other?.texts ?? {}), ...Object.keys(one.texts)])];
-  return names.flatMap((name) => {
-    const [before, after] = [other?.texts[name], one.texts[name] ?? ""];
-    const title = element("h3", {}, visible(name));
-    if (other === null || other === undefined) return [title, longText(after, { name })];
-    if (before === after) return [title, element("p.note", {}, "unchanged")];
-    return [title, diff(before ?? "", after)];
-  });
-}
-
 function versionPrompts({ version, texts: own }) {
-  return fold(`Version ${number(version)}`, (body) => body.append(...texts({ texts: own }, null)));
+  return fold(`Version ${number(version)}`, (body) => body.append(...differences(null, own)));
 }
