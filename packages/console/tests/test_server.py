@@ -1,5 +1,6 @@
 """What the server sends about a run."""
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,25 @@ def test_two_runs_of_one_name_have_keys_of_their_own(folder: RunFolder, tmp_path
         assert sorted(run["key"] for run in found) == ["small", "small~2"]
         folders = {get(client, f"runs/{run['key']}")["folder"] for run in found}
         assert folders == {str(folder.path), str(other.path)}
+
+
+def test_runs_of_one_name_are_distinguished_by_their_folders(folder: RunFolder, tmp_path: Path) -> None:
+    other = made_run(tmp_path / "others")
+    renamed = shutil.copytree(folder.path, tmp_path / "runs/renamed")
+    with TestClient(
+        Console(Catalogue([folder.path.parent, other.path.parent, renamed.parent])).application()
+    ) as client:
+        labels = {run["key"]: run["label"] for run in get(client, "runs")["runs"]}
+        assert labels == {
+            "small": f"small ({folder.path})",
+            "small~2": f"small ({other.path})",
+            "renamed": "small (renamed)",
+        }
+        assert [get(client, f"runs/{key}")["label"] for key in labels] == list(labels.values())
+        compared = get(client, "compare?runs=renamed,small~2")
+        assert [run["label"] for run in compared["runs"]] == ["small (renamed)", f"small ({other.path})"]
+    with TestClient(Console(Catalogue([folder.path])).application()) as client:
+        assert get(client, "runs/small")["label"] == "small"
 
 
 def test_a_run_has_its_settings_versions_and_commands(console: TestClient) -> None:

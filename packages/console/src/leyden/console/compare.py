@@ -53,21 +53,22 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[Difference]:
 
 async def comparison(views: Sequence[RunView]) -> dict[str, Any]:
     """Return the settings in which runs differ, and their held-out results task by task."""
+    items = [await view.item() for view in views]
     versions = [await view.run.versions() for view in views]
     shown = [evaluated(own) for own in versions]
-    lacking = [view for view, own in zip(views, shown, strict=True) if own is None]
+    lacking = [item for item, own in zip(items, shown, strict=True) if own is None]
     why = {
-        "no version was evaluated task by task": [view.key for view in lacking if view.run.path is not None],
+        "no version was evaluated task by task": [item.label for item in lacking if item.folder is not None],
         "results task by task are in the run's folder, which is not on this machine": [
-            view.key for view in lacking if view.run.path is None
+            item.label for item in lacking if item.folder is None
         ],
     }
     return {
-        "runs": [await view.run.item(view.key) for view in views],
+        "runs": items,
         "differences": differences([await view.run.config() for view in views]),
         "sets": compared_sets(versions),
         "versions": [None if own is None else own.version for own in shown],
-        "notes": [f"{', '.join(keys)}: {reason}" for reason, keys in why.items() if keys],
+        "notes": [f"{', '.join(labels)}: {reason}" for reason, labels in why.items() if labels],
     }
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ from leyden.console.rollout_index import (
     with_outcome,
 )
 from leyden.console.runs.catalogue import Catalogue
-from leyden.console.runs.run import Run
+from leyden.console.runs.run import Run, RunItem
 from leyden.console.steps import Steps, steps_of
 from leyden.console.vocabulary import Vocabulary, find_vocabulary
 from leyden.core.data import semconv
@@ -53,8 +53,8 @@ log = logging.getLogger(__name__)
 class RunView:
     """One run, with the index of its rollouts, which is read in the background as long as someone looks at it."""
 
-    def __init__(self, key: str, run: Run) -> None:
-        self.key, self.run = key, run
+    def __init__(self, key: str, run: Run, labelled: Callable[[RunItem], RunItem] = lambda item: item) -> None:
+        self.key, self.run, self._labelled = key, run, labelled
         self.index = RolloutIndex(run)
         self._following: asyncio.Task[None] | None = None
         self._vocabularies: dict[str | None, Vocabulary | str] = {}
@@ -74,9 +74,13 @@ class RunView:
 
     # --- The run as a whole
 
+    async def item(self) -> RunItem:
+        """Return the run as one line."""
+        return self._labelled(await self.run.item(self.key))
+
     async def detail(self) -> dict[str, Any]:
         """Return the run with its configuration, report, versions and phases."""
-        item = await self.run.item(self.key)
+        item = await self.item()
         problems: list[str] = []
         report = await _noting(problems, self.run.report(), None)
         config = await self.run.config()
@@ -334,7 +338,7 @@ class RunViews:
         run = await self.catalogue.run(key)
         known = self._views.get(key)
         if known is None or known.run is not run:
-            replaced, known = known, RunView(key, run)
+            replaced, known = known, RunView(key, run, self.catalogue.labelled)
             self._views[key] = known
             if replaced is not None:
                 await replaced.close()

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -45,6 +46,7 @@ class Catalogue:
         self.folders = [one if one.name not in ("", "..") else one.resolve() for one in folders]  # "." has no name
         self.uris = list(dict.fromkeys(uris))
         self._runs: dict[str, Run] = {}
+        self._names: Counter[str] = Counter()
         self._keys: dict[str, str] = {}
         """Keys by a run's place: a key is never given to another run while the console works."""
         self._gone: dict[str, str] = {}
@@ -69,7 +71,7 @@ class Catalogue:
         problems = list(self._problems)
         for key, run in list(self._runs.items()):
             try:
-                items.append(await run.listed(key))
+                items.append(self.labelled(await run.listed(key)))
             except (LeydenError, OSError, msgspec.MsgspecError) as error:
                 problems.append(Problem(where=run.place, error=one_line(error)))
             except Exception as error:  # a file that is damaged in another way
@@ -77,6 +79,15 @@ class Catalogue:
                 problems.append(Problem(where=run.place, error=f"{type(error).__name__}: {one_line(error)}"))
         items.sort(key=lambda item: item.updated or item.began or 0.0, reverse=True)
         return Listing(runs=items, problems=problems)
+
+    def labelled(self, item: RunItem) -> RunItem:
+        """Return a run with its label: its name, and its folder if that has another name, or is one of several."""
+        run, label = self._runs.get(item.key), item.name
+        if run is not None and self._names[run.name] > 1:
+            label += f" ({run.place})"
+        elif run is not None and run.name != item.name:
+            label += f" ({run.name})"
+        return msgspec.structs.replace(item, label=label)
 
     async def run(self, key: str) -> Run:
         """Return the run with this key; raises RunError if there is none."""
@@ -119,6 +130,7 @@ class Catalogue:
                 self._problems = []
                 await self._look_into_folders()
                 await self._look_into_stores()
+                self._names = Counter(run.name for run in self._runs.values())
                 self._looked = time.monotonic()
 
     async def _look_into_folders(self) -> None:
@@ -193,7 +205,7 @@ class Catalogue:
         for folder in folders:
             key = self._keys.get(str(folder.resolve()))
             try:
-                found.append(None if key is None else await self._runs[key].item(key))
+                found.append(None if key is None else self.labelled(await self._runs[key].item(key)))
             except (LeydenError, OSError, msgspec.MsgspecError):
                 found.append(None)
         return found

@@ -33,7 +33,7 @@ class FolderRun(Run):
 
     def __init__(self, path: Path) -> None:
         self._folder = RunFolder(path)
-        self.place = str(path)
+        self.place, self.name = str(path), path.name
         self._metrics = MetricsFile(self._folder.metrics_file)
         self._store: LightningStore | None = None
         self._config: tuple[object, dict[str, Any]] | None = None

@@ -35,6 +35,8 @@ class RunItem(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     name: str
+    label: str = ""
+    """Name by which a reader distinguishes it from the other runs; set by the catalogue."""
     folder: str | None
     source: str
     experiment: str | None = None
@@ -90,6 +92,8 @@ class Run(ABC):
 
     place: str
     """Where the run is kept, for messages."""
+    name: str
+    """Name of its folder, which commands take; of a run in a store, the name that the store has."""
 
     @abstractmethod
     async def item(self, key: str) -> RunItem:

@@ -379,7 +379,7 @@ class RunPage {
     const again = element("a", { href: link(["runs", run.key, "launch"]) }, "New run like this one");
     if (!(await actionsAllowed().catch(() => false))) return;
     const { signal } = page;
-    const stop = `Stop the run ${visible(run.name)}? It ends after its last checkpoint, and can be continued.`;
+    const stop = `Stop the run ${visible(run.label)}? It ends after its last checkpoint, and can be continued.`;
     fill(
       target,
       element(

@@ -47,8 +47,9 @@ export function runFrame(page, current, crumbs, draw) {
   const tabs = element("nav.tabs", { "aria-label": "Pages of the run" });
   drawTabs(tabs, key, current);
   page.main.append(heading, tabs, trouble, news, body);
-  page.title(crumbs.length ? `${crumbs[crumbs.length - 1][0]} · ${key}` : key);
-  drawHeading(heading, { key, name: key }, crumbs);
+  const title = (label) => page.title(crumbs.length ? `${crumbs[crumbs.length - 1][0]} · ${label}` : label);
+  title(key);
+  drawHeading(heading, { key, label: key }, crumbs);
   load(
     body,
     page.signal,
@@ -56,6 +57,7 @@ export function runFrame(page, current, crumbs, draw) {
     (run) => {
       known.set(key, run.pages);
       drawTabs(tabs, key, current);
+      title(visible(run.label));
       drawHeading(heading, run, crumbs);
       if (FROM_DETAIL.includes(current)) body.append(...run.problems.map((one) => problem(one, null)));
       draw(run, body);
@@ -140,9 +142,9 @@ export function inCommands(run) {
 
 function drawHeading(heading, run, crumbs) {
   const trail = [element("a", { href: "#/runs" }, "Runs")];
-  if (crumbs.length) trail.push(" / ", element("a", { href: link(["runs", run.key]) }, visible(run.name)));
+  if (crumbs.length) trail.push(" / ", element("a", { href: link(["runs", run.key]) }, visible(run.label)));
   for (const [text, href] of crumbs) trail.push(" / ", href ? element("a", { href }, visible(text)) : visible(text));
-  const title = crumbs.length ? crumbs[crumbs.length - 1][0] : run.name;
+  const title = crumbs.length ? crumbs[crumbs.length - 1][0] : run.label;
   const steps = run.steps ? `step ${number(run.step)} of ${number(run.steps)}` : `step ${number(run.step)}`;
   const state = run.state
     ? [

@@ -55,7 +55,7 @@ function draw(page, target, prepared) {
       fill(open);
       return { name: name.value.trim(), text: text.value, check: check.checked };
     },
-    onStart: () => showWhenBegun(page, name.value.trim(), open),
+    onStart: () => showWhenBegun(page, `${prepared.runs}/${name.value.trim()}`, open),
     onRefused: (error) => {
       if (error.status !== 422 || error.line === null) return false;
       fill(wrong, problem(`Line ${number(error.line)}: ${error.message}`, null));
@@ -91,13 +91,13 @@ function showLine(text, line) {
   text.scrollTop = Math.max(0, (line - 3) * height);
 }
 
-/** Shows a link to a run in `target` as soon as its folder is there. */
-async function showWhenBegun(page, name, target) {
+/** Shows a link to the run in `folder` as soon as it is there. */
+async function showWhenBegun(page, folder, target) {
   fill(target);
   while (!page.signal.aborted) {
     await new Promise((resolve) => setTimeout(resolve, LOOK_AGAIN));
     const runs = await get(["runs"], { signal: page.signal }).catch(() => null);
-    const run = runs?.runs.find((one) => one.name === name);
-    if (run) return fill(target, element("a", { href: link(["runs", run.key]) }, `Open ${visible(name)}`));
+    const run = runs?.runs.find((one) => one.folder === folder);
+    if (run) return fill(target, element("a", { href: link(["runs", run.key]) }, `Open ${visible(run.label)}`));
   }
 }
