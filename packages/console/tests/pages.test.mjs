@@ -4,13 +4,13 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 const STATIC = "../src/leyden/console/static";
-const { RolloutColumns } = await import(`${STATIC}/columns.js`);
+const { filterOf, RolloutColumns } = await import(`${STATIC}/columns.js`);
 const { trend } = await import(`${STATIC}/convergence.js`);
 const { indent, lineRange, newLine, outdent } = await import(`${STATIC}/editing.js`);
 const { lineDiff } = await import(`${STATIC}/elements/diff.js`);
 const { coloursOf } = await import(`${STATIC}/elements/shares.js`);
 const format = await import(`${STATIC}/format.js`);
-const { isMasked, measures, sum } = await import(`${STATIC}/measures.js`);
+const { isMasked, legendTexts, measures, scaleOf, sum, usualMeasure } = await import(`${STATIC}/measures.js`);
 const { oneAtATime } = await import(`${STATIC}/one_at_a_time.js`);
 const { aroundZero, lowToHigh } = await import(`${STATIC}/quantiles.js`);
 const { missing } = await import(`${STATIC}/views/run_frame.js`);
@@ -65,6 +65,14 @@ test("a text that hides or reorders others can be seen", () => {
   assert.equal(format.visible("a\u0000b\u202ec\u200bd\n"), "a␀b⟨U+202E⟩c⟨U+200B⟩d\n");
   assert.equal(format.tokenText(" the\n"), "·the⏎");
   assert.equal(format.tokenText(""), "∅");
+  assert.equal(format.visible(format.oneLine(" a\ufeff\n b ")), "a⟨U+FEFF⟩ b");
+  assert.equal(format.brief("\ufeffa\n"), "⟨U+FEFF⟩a");
+});
+
+test("a text that is too long keeps its beginning and its end", () => {
+  assert.equal(format.shortened("first (samename)", 16), "first (samename)");
+  assert.equal(format.shortened("first (samename)", 10), "fir…ename)");
+  assert.equal(format.shortened("😀😀😀😀", 3), "…😀😀");
 });
 
 test("a run's name cannot become a command", () => {
@@ -79,6 +87,9 @@ test("numbers are short, unknown ones a dash", () => {
   assert.equal(format.number(-0.123456), "−0.1235");
   assert.equal(format.number(null), "–");
   assert.equal(format.duration(3725), "1 h 2 min");
+  assert.equal(format.duration(119.7), "2 min 0 s");
+  assert.deepEqual(format.distinct([0.5, 0.25]), ["0.5", "0.25"]);
+  assert.deepEqual(format.distinct([1, 1.00004, 1.00009, 1.00009]), ["1", "1.00004", "1.00009", "1.00009"]);
 });
 
 test("a route survives any name", () => {
@@ -144,6 +155,15 @@ test("rollouts are filtered, and a row that changed replaces the old one", () =>
   assert.equal(data.length, 1, "a cursor that went back means another store");
 });
 
+test("a value of the address that no field can show does not filter", () => {
+  const filter = filterOf(new URLSearchParams("trained=perhaps&step=abc&low=0.5&high=x&status=odd&task=3&more=1"));
+  assert.deepEqual(Object.fromEntries(Object.entries(filter).filter(([, value]) => value)), {
+    status: "odd",
+    task: "3",
+    low: "0.5",
+  });
+});
+
 test("a group has mean, spread and the staleness of its oldest rollout", () => {
   const data = new RolloutColumns();
   const row = (id, reward, version) => ({ id, reward, version, group: "g", mode: "train", step: 5, trained: true });
@@ -201,6 +221,23 @@ test("a scale has no class for a missing value, and tells signs apart", () => {
     low.legend.map((part) => part.name),
     [0, 1, 2, 3, 4, 5, 6].map((index) => `low-${index}`),
   );
+});
+
+test("values that differ only by rounding have one colour, and the legend says so", () => {
+  const call = (ratios, advantages) => measures({ logprobs: [-1, -2, -3], versions: [] }, { ratios, advantages });
+  const legend = (all, key) => {
+    const one = all.find((measure) => measure.key === key);
+    return legendTexts(one, scaleOf(one));
+  };
+  const same = call([0.9999994, 1, 1.0000012], [0.5, 0.5000000298, 0.5]);
+  assert.deepEqual(legend(same, "ratios"), ["all 1"]);
+  assert.deepEqual(legend(same, "advantages"), ["all 0.5"]);
+  assert.equal(usualMeasure(same), "logprobs");
+  assert.equal(usualMeasure(call([1, 1, 1], [-0.5, 0, 1])), "advantages");
+  const near = call([1, 1.00003, 1.00006], [0, 0, 0]);
+  assert.equal(usualMeasure(near), "ratios");
+  assert.deepEqual(legend(near, "ratios"), ["1", "1.00003", "1.00006"]);
+  assert.equal(usualMeasure(measures({ logprobs: [-1], versions: [] }, null)), "logprobs");
 });
 
 test("masked tokens show no loss, and the others sum to the share", () => {

@@ -13,6 +13,10 @@ const PAUSE = 500;
 /** Looks until a store without rollouts counts as empty: the server begins to read when it is first asked. */
 const FIRST_LOOKS = 4;
 
+/** Filters of a list of rollouts, as the address names them. */
+const TEXTS = ["text", "mode", "status", "set", "reason", "agents", "group", "trained"];
+const NUMBERS = ["step", "version", "task", "low", "high"];
+
 /** Filters that compare a column with one text. */
 const EXACT = ["mode", "status", "set", "reason", "agents", "group"];
 
@@ -33,6 +37,20 @@ const EXACT = ["mode", "status", "set", "reason", "agents", "group"];
  * @property {string} [low] lowest reward
  * @property {string} [high] highest reward
  */
+
+/**
+ * The filter that an address names. A value that no field can show is left out.
+ * @param {URLSearchParams} query
+ * @returns {Filter}
+ */
+export function filterOf(query) {
+  const value = (name) => {
+    const text = query.get(name) ?? "";
+    if (name === "trained") return ["yes", "no"].includes(text) ? text : "";
+    return NUMBERS.includes(name) && !Number.isFinite(Number(text)) ? "" : text;
+  };
+  return Object.fromEntries([...TEXTS, ...NUMBERS].map((name) => [name, value(name)]));
+}
 
 export class RolloutColumns {
   constructor() {

@@ -5,6 +5,9 @@
 
 export const UNKNOWN = "–";
 
+/** Significant digits of a number, and the most that numbers get so that they differ. */
+const DIGITS = 4;
+const MOST_DIGITS = 15;
 const WHOLE = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0 });
 const MOMENT = new Intl.DateTimeFormat("en-GB", {
   day: "numeric",
@@ -19,12 +22,30 @@ const MOMENT = new Intl.DateTimeFormat("en-GB", {
  * @param {number | null | undefined} value
  */
 export function number(value) {
+  return withDigits(value, DIGITS);
+}
+
+/**
+ * Texts of numbers. Numbers that differ have different texts, with more digits than usual if that needs them.
+ * @param {number[]} values
+ * @returns {string[]}
+ */
+export function distinct(values) {
+  const different = new Set(values).size;
+  const texts = (digits) => values.map((value) => withDigits(value, digits));
+  let digits = DIGITS;
+  while (digits < MOST_DIGITS && new Set(texts(digits)).size < different) digits++;
+  return texts(digits);
+}
+
+function withDigits(value, digits) {
   if (value === null || value === undefined || Number.isNaN(value)) return UNKNOWN;
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   if (Number.isInteger(value)) return WHOLE.format(value).replace("-", "−");
   const size = Math.abs(value);
-  if (size < 1e-4 || size >= 1e9) return minus(value.toExponential(3));
-  return size >= 1000 ? minus(WHOLE.format(value)) : minus(String(Number(value.toPrecision(4))));
+  if (size < 1e-4 || size >= 1e9) return minus(value.toExponential(digits - 1));
+  if (size >= 1000 && digits === DIGITS) return minus(WHOLE.format(value));
+  return minus(String(Number(value.toPrecision(digits))));
 }
 
 /**
@@ -59,8 +80,9 @@ export function duration(seconds) {
   if (seconds < 0.001) return seconds <= 0 ? "0 s" : "<1 ms";
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 100) return `${seconds.toFixed(1)} s`;
-  const minutes = Math.floor(seconds / 60);
-  if (minutes < 60) return `${minutes} min ${Math.round(seconds % 60)} s`;
+  const whole = Math.round(seconds);
+  const minutes = Math.floor(whole / 60);
+  if (minutes < 60) return `${minutes} min ${whole % 60} s`;
   return `${WHOLE.format(Math.floor(minutes / 60))} h ${minutes % 60} min`;
 }
 
@@ -97,8 +119,28 @@ export function plain(value) {
 /** Any JSON value on one short line. */
 export function brief(value, length = 120) {
   const text = (typeof value === "string" ? value : (JSON.stringify(value) ?? "")).slice(0, length * 4);
-  const line = visible(text.replace(/\s+/g, " ").trim());
+  const line = visible(oneLine(text));
   return line.length > length ? `${line.slice(0, length - 1)}…` : line;
+}
+
+/**
+ * A text on one line. U+FEFF, which JavaScript counts as a space, stays, so that it can be shown.
+ * @param {string} text
+ */
+export function oneLine(text) {
+  return text.replace(/[^\S\ufeff]+/g, " ").replace(/^ | $/g, "");
+}
+
+/**
+ * The beginning and the end of a text that is too long.
+ * @param {string} text
+ * @param {number} most characters
+ */
+export function shortened(text, most) {
+  const characters = [...text];
+  if (characters.length <= most) return text;
+  const end = Math.ceil((most - 1) * 0.6);
+  return `${characters.slice(0, most - 1 - end).join("")}…${characters.slice(-end).join("")}`;
 }
 
 /**

@@ -3,8 +3,11 @@
  * @module
  */
 
-import { number } from "./format.js";
+import { distinct, number } from "./format.js";
 import { aroundZero, lowToHigh } from "./quantiles.js";
+
+/** Measures of an update that colour tokens at first; they are in this order in the list. */
+const USUAL = ["ratios", "advantages"];
 
 /**
  * @typedef {object} Measure
@@ -44,6 +47,29 @@ export function measures(response, trained) {
  */
 export function scaleOf(one) {
   return one.zero === null ? lowToHigh(one.values) : aroundZero(one.values, one.zero);
+}
+
+/**
+ * Key of the measure by which tokens are coloured if the reader has chosen none: that of an update if it tells tokens
+ * apart, and otherwise the log-probability.
+ * @param {Measure[]} all
+ */
+export function usualMeasure(all) {
+  const tells = all.find((one) => USUAL.includes(one.key) && scaleOf(one).legend.length > 1);
+  return tells?.key ?? "logprobs";
+}
+
+/**
+ * What the legend of a scale says of each class.
+ * @param {Measure} one
+ * @param {import("./quantiles.js").Scale} scale
+ * @returns {string[]}
+ */
+export function legendTexts(one, { legend }) {
+  const limits = legend.flatMap(({ from, to }) => [from, to]);
+  const texts = one.text === number ? distinct(limits) : limits.map(one.text);
+  const found = legend.map((_, index) => texts.slice(2 * index, 2 * index + 2));
+  return found.map(([from, to]) => (from !== to ? `${from} … ${to}` : found.length === 1 ? `all ${from}` : from));
 }
 
 /**

@@ -3,7 +3,7 @@
  * @module
  */
 
-import { duration, number, visible } from "./format.js";
+import { duration, number, oneLine, visible } from "./format.js";
 import { element } from "./dom.js";
 
 /** Kinds in which an agent's time is counted; the rest of it is spent in the agent's own code, or waiting. */
@@ -139,7 +139,7 @@ function label(span) {
 export function summary(span) {
   const called = (span.model?.tool_calls ?? []).map((call) => `→ ${call.name}(${call.arguments})`).join(" ");
   const text = span.model?.answer || called || span.text || (span.reward && number(span.reward.value)) || "";
-  return `${span.title}${text && text !== span.title ? ` · ${text.slice(0, 160).replace(/\s+/g, " ")}` : ""}`;
+  return `${span.title}${text && text !== span.title ? ` · ${oneLine(text.slice(0, 160))}` : ""}`;
 }
 
 function tone(span, different) {

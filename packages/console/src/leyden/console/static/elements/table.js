@@ -8,6 +8,10 @@ import { element, setText } from "../dom.js";
 import { go } from "../router.js";
 
 const ROW_HEIGHT = 30;
+/** Width of a cell's padding, in pixels. */
+const PADDING = 20;
+/** Pixels of a column's width for each character at the end of a text that is always shown. */
+const PER_CHARACTER = 18;
 /** Rows above and below the visible ones that are drawn, too. */
 const MARGIN = 6;
 
@@ -17,7 +21,7 @@ const MARGIN = 6;
  * @typedef {object} Column
  * @property {string} key
  * @property {string} title
- * @property {number} width in pixels
+ * @property {number} width in pixels; a column of numbers is wider if a number needs that
  * @property {(row: Row) => string} text
  * @property {(row: Row) => number | string | null} [value] by which the column is sorted; not sortable without it
  * @property {(row: Row) => string | null} [href]
@@ -26,7 +30,8 @@ const MARGIN = 6;
  * @property {(row: Row) => boolean} [checked]
  * @property {boolean} [number] aligned to the right
  * @property {boolean} [wide] left out on narrow screens
- * @property {boolean} [full] the whole text is shown when the pointer rests on a cell
+ * @property {boolean} [middle] a text that is too long is shortened in its middle, as its end tells more; with `href`
+ * @property {boolean} [rest] gets the width that the other columns leave, and at least `width`; at most one column
  */
 
 let made = 0;
@@ -54,6 +59,8 @@ export class Table {
     /** @type {{tr: HTMLTableRowElement, cells: HTMLElement[], row: Row | undefined}[]} */
     this.pool = [];
     this.drawing = 0;
+    /** @type {number[]} width of the longest number of each column, in digits */
+    this.longest = columns.map(() => 0);
     this.#build(label);
     const sizes = new ResizeObserver(() => this.#drawSoon());
     sizes.observe(this.node);
@@ -82,6 +89,7 @@ export class Table {
     const begin = Math.min(first, last);
     while (this.pool.length < last - begin) this.pool.push(this.#newRow());
     for (const [index, line] of this.pool.entries()) this.#drawRow(line, begin + index, last);
+    this.#widen();
     this.above.style.height = `${begin * ROW_HEIGHT}px`;
     this.below.style.height = `${Math.max(0, this.rows.length - last) * ROW_HEIGHT}px`;
     this.#announceActive();
@@ -106,23 +114,43 @@ export class Table {
     this.above = element("td", { colspan: this.columns.length });
     this.below = element("td", { colspan: this.columns.length });
     this.heads = this.columns.map((column) => this.#head(column));
+    this.cols = this.columns.map((column) => element(column.wide ? "col.wide" : "col"));
     const spacer = (cell) => element("tbody.spacer", { "aria-hidden": "true" }, element("tr", {}, cell));
     this.grid = element(
       "table.virtual",
       { role: "grid", "aria-label": label, tabindex: "0", onkeydown: (event) => this.#keys(event) },
-      element("colgroup", {}, this.columns.map(columnWidth)),
+      element("colgroup", {}, this.cols),
       element("thead", {}, element("tr", { "aria-rowindex": 1 }, this.heads)),
       spacer(this.above),
       this.body,
       spacer(this.below),
     );
     this.node = element("div.table-scroll", { "data-list": true, onscroll: () => this.#drawSoon() }, this.grid);
-    const width = (columns) => `${columns.reduce((sum, column) => sum + column.width, 0)}px`;
-    this.grid.style.setProperty("--width", width(this.columns));
-    this.grid.style.setProperty("--narrow-width", width(this.columns.filter((column) => !column.wide)));
+    this.#setWidths();
     this.node.addEventListener("list:move", (event) => this.#move(event.detail));
     this.node.addEventListener("list:open", () => this.#openActive());
     this.node.addEventListener("list:check", () => this.#checkActive());
+  }
+
+  /** A number is never cut: its column grows with the longest one that was drawn. */
+  #widen() {
+    const longest = this.columns.map((column, position) => {
+      if (!column.number) return 0;
+      const lengths = this.pool.map(({ tr, cells }) => (tr.hidden ? 0 : breadth(cells[position].textContent ?? "")));
+      return Math.max(this.longest[position], ...lengths);
+    });
+    if (longest.every((length, position) => length === this.longest[position])) return;
+    this.longest = longest;
+    this.#setWidths();
+  }
+
+  #setWidths() {
+    const widths = this.columns.map(({ width }, position) => `max(${width}px, ${this.longest[position]}ch + ${PADDING}px)`);
+    const sum = (wanted) => `calc(${widths.filter((_, position) => wanted(this.columns[position])).join(" + ")})`;
+    for (const [position, col] of this.cols.entries())
+      if (!this.columns[position].rest) col.style.width = widths[position];
+    this.grid.style.setProperty("--width", sum(() => true));
+    this.grid.style.setProperty("--narrow-width", sum((column) => !column.wide));
   }
 
   #head(column) {
@@ -236,16 +264,11 @@ function ariaSort(sort, key) {
   return sort === key ? "ascending" : sort === `-${key}` ? "descending" : "none";
 }
 
-function columnWidth(column) {
-  const col = element(column.wide ? "col.wide" : "col");
-  col.style.width = `${column.width}px`;
-  return col;
-}
-
 function newCell(column) {
   const td = element("td");
   let inner = td;
   if (column.onCheck) inner = element("input", { type: "checkbox", tabindex: "-1" });
+  else if (column.middle) inner = element("a.middle", { tabindex: "-1" }, element("span"), element("span"));
   else if (column.href) inner = element("a", { tabindex: "-1" });
   if (inner !== td) td.append(inner);
   td.className = `${column.number ? "number" : ""}${column.wide ? " wide" : ""}`;
@@ -258,11 +281,26 @@ function drawCell(inner, column, row) {
     inner.setAttribute("aria-label", column.text(row));
     return;
   }
-  setText(inner, column.text(row));
-  if (column.full) inner.title = inner.textContent;
+  const text = column.text(row);
+  if (column.middle) drawEnds(inner, text, Math.floor(column.width / PER_CHARACTER));
+  else setText(inner, text);
+  if (!column.number && inner.title !== text) inner.title = text;
   if (column.tone) inner.dataset.tone = column.tone(row);
   if (!column.href) return;
   const href = column.href(row);
   if (href) inner.setAttribute("href", href);
   else inner.removeAttribute("href");
+}
+
+/** The width of a number in digits: spaces, points and commas are narrower. */
+function breadth(text) {
+  return text.length - text.replace(/[^ .,]/g, "").length / 2;
+}
+
+/** A text whose last `count` characters stay when the rest is shortened. */
+function drawEnds(inner, text, count) {
+  const characters = [...text];
+  inner.style.setProperty("--end", String(count));
+  setText(inner.firstChild, characters.slice(0, -count).join(""));
+  setText(inner.lastChild, characters.slice(-count).join(""));
 }

@@ -10,7 +10,7 @@ import { badge, choice, facts, fold, load, longText, panel } from "../elements/p
 import { spanDetails } from "../elements/span.js";
 import { TokenStrip } from "../elements/tokens.js";
 import { counted, exact, number, plain, signed, tokenText, visible } from "../format.js";
-import { isMasked, measures, scaleOf, sum } from "../measures.js";
+import { isMasked, legendTexts, measures, scaleOf, sum, usualMeasure } from "../measures.js";
 import { link } from "../router.js";
 import { runFrame } from "./run_frame.js";
 
@@ -38,7 +38,7 @@ class CallPage {
     this.call = call;
     this.trained = call.trained[Number(page.query.get("update") ?? 0)] ?? call.trained[0] ?? null;
     this.measures = measures(call.response, this.trained);
-    this.coloured = page.query.get("colour") ?? (this.trained ? "ratios" : "logprobs");
+    this.coloured = this.#wanted(page.query.get("colour"));
     this.selected = Number(page.query.get("token") ?? 0);
     this.legend = element("div.quantiles");
     this.details = element("section.panel", { "aria-label": "The chosen token", "aria-live": "polite" });
@@ -47,6 +47,12 @@ class CallPage {
     this.#drawLoss();
     this.#colour();
     this.#select(this.selected);
+  }
+
+  /** The measure that the address names, or the usual one; "" for none. */
+  #wanted(key) {
+    if (key === "none") return "";
+    return this.measures.some((one) => one.key === key) ? key : usualMeasure(this.measures);
   }
 
   #tokens() {
@@ -103,11 +109,10 @@ class CallPage {
       return [scale?.classOf(one.values[index]), masked, constrained].filter(Boolean).join(" ");
     });
     this.strip.colour(classes);
-    const range = (part) =>
-      part.from === part.to ? one.text(part.from) : `${one.text(part.from)} … ${one.text(part.to)}`;
+    const texts = scale ? legendTexts(one, scale) : [];
     fill(
       this.legend,
-      (scale?.legend ?? []).map((part) => element(`span.${part.name}`, {}, range(part))),
+      (scale?.legend ?? []).map((part, index) => element(`span.${part.name}`, {}, texts[index])),
       classes.some((one) => one.includes("masked")) && element("span.token.masked", {}, "masked: not trained"),
       allowed?.some((value) => value !== null) && element("span.token.constrained", {}, "constrained"),
     );

@@ -6,13 +6,15 @@
 import { get } from "../api.js";
 import { element, fill, svg } from "../dom.js";
 import { Curve } from "../elements/curve.js";
-import { choice, empty, load, panel, problem, smallTable, stateBadge } from "../elements/page.js";
+import { choice, command, load, panel, problem, smallTable, stateBadge } from "../elements/page.js";
 import { Table } from "../elements/table.js";
-import { brief, counted, number, points, result, signed, visible } from "../format.js";
+import { brief, counted, number, points, result, shortened, signed, visible } from "../format.js";
 import { go, link } from "../router.js";
 import { SMOOTHING, StepSeries } from "../series.js";
 
 const MOST = 8;
+/** Characters of a run's label in a heading. */
+const MOST_LETTERS = 24;
 /** Milliseconds between two requests for rollouts that the server has not found yet, and how many there are at most. */
 const LOOK_AGAIN = 3000;
 const LOOKS = 20;
@@ -34,7 +36,7 @@ export async function show(page) {
   );
   if (keys.length > MOST)
     return target.append(problem(`At most ${MOST} runs can be compared; the address names ${keys.length}.`, null));
-  if (keys.length < 2) return target.append(empty("Choose at least two runs, here or in the list of runs."));
+  if (keys.length < 2) return target.append(tooFew());
   await load(
     target,
     page.signal,
@@ -43,9 +45,25 @@ export async function show(page) {
   );
 }
 
+function tooFew() {
+  const list = element("a", { href: link(["runs"]) }, "list of runs");
+  return element(
+    "div.empty",
+    {},
+    element(
+      "p",
+      {},
+      "Choose at least two runs: here, under “Add a run”, or in the ",
+      list,
+      ", with the boxes at the left (key x) and the button “Compare”. This command trains another one:",
+    ),
+    command("leyden train AGENT --tasks FILE --reward REWARD --policy POLICY --name other"),
+  );
+}
+
 function chooser(keys, runs) {
   const change = (next) => go(link(["compare"], { runs: next.join(",") }));
-  const names = new Map(runs.map((run) => [run.key, run.name]));
+  const names = new Map(runs.map((run) => [run.key, run.label]));
   const chosen = keys.map((key) =>
     element(
       "li",
@@ -58,7 +76,7 @@ function chooser(keys, runs) {
       ),
     ),
   );
-  const rest = runs.filter((run) => !keys.includes(run.key)).map((run) => [run.key, run.name]);
+  const rest = runs.filter((run) => !keys.includes(run.key)).map((run) => [run.key, run.label]);
   const add = choice("Add a run", [["", "…"], ...rest], "", (key) => key && change([...keys, key]));
   return element(
     "div.bar",
@@ -90,7 +108,7 @@ function draw(page, target, keys, answer) {
 
 function runsTable({ runs, versions = [] }) {
   const rows = runs.map((run, index) => [
-    element("span", {}, swatch(index), " ", element("a", { href: link(["runs", run.key]) }, visible(run.name))),
+    element("span", {}, swatch(index), " ", element("a", { href: link(["runs", run.key]) }, visible(run.label))),
     stateBadge(run.state),
     number(run.step),
     number(run.reward),
@@ -116,7 +134,8 @@ function drawCurves(page, content, runs, answers) {
     : names.includes("reward")
       ? "reward"
       : names[0];
-  let smoothing = Number(page.query.get("smooth") ?? 0);
+  const asked = Number(page.query.get("smooth"));
+  let smoothing = SMOOTHING[asked] === undefined ? 0 : asked;
   let scope = new AbortController();
   page.signal.addEventListener("abort", () => scope.abort(), { once: true });
   const holder = element("div.big-chart");
@@ -126,7 +145,7 @@ function drawCurves(page, content, runs, answers) {
     const steps = [...new Set(data.flatMap((one) => one.steps))].sort((a, b) => a - b);
     const curve = new Curve(
       name,
-      runs.map((run) => ({ name: visible(run.name) })),
+      runs.map((run) => ({ name: visible(run.label) })),
       { signal: scope.signal, sync: "compare", onZoom: (range) => curve.setZoom(range) },
     );
     curve.weight = SMOOTHING[smoothing] ?? 0;
@@ -178,11 +197,11 @@ function resultTables({ runs, sets }) {
         {},
         swatch(row.b),
         " ",
-        visible(runs[row.b].name),
+        visible(runs[row.b].label),
         " − ",
         swatch(row.a),
         " ",
-        visible(runs[row.a].name),
+        visible(runs[row.a].label),
       ),
       show(row.difference),
       row.low === null ? "–" : `${show(row.low)} to ${show(row.high)}`,
@@ -222,7 +241,7 @@ function differences({ runs, differences: rows }) {
   const cell = (value) => element("code", {}, brief(value ?? "–"));
   return smallTable(
     "Configuration",
-    ["Setting", ...runs.map((run) => visible(run.name))],
+    ["Setting", ...runs.map((run) => visible(run.label))],
     rows.map((row) => [element("code", {}, visible(row.key)), ...row.values.map(cell)]),
   );
 }
@@ -304,8 +323,7 @@ function taskColumns(keys, runs, tasks) {
       : []),
     ...runs.map((run, index) => ({
       key: `run${index}`,
-      title: visible(run.name),
-      width: 110,
+      ...heading(visible(run.label)),
       number: true,
       text: (task) => number(task.rewards[index]),
       value: (task) => task.rewards[index],
@@ -315,11 +333,17 @@ function taskColumns(keys, runs, tasks) {
     {
       key: "pair",
       title: "First two that have rollouts",
-      width: 190,
+      width: 235,
       text: (task) => (pairLink(keys, task) ? "side by side" : ""),
       href: (task) => pairLink(keys, task),
     },
   ];
+}
+
+/** A run's label as a heading, and the width of its column. */
+function heading(label) {
+  const title = shortened(label, MOST_LETTERS);
+  return { title, width: Math.max(110, 36 + 9 * title.length) };
 }
 
 function pairLink(keys, task) {

@@ -4,31 +4,16 @@
  */
 
 import { get } from "../api.js";
-import { readRollouts } from "../columns.js";
+import { filterOf, readRollouts } from "../columns.js";
 import { element, fill, setText } from "../dom.js";
 import { Histogram } from "../elements/histogram.js";
-import { choice, fold, problem, setOptions, smallTable } from "../elements/page.js";
+import { choice, fold, load, problem, setOptions, smallTable } from "../elements/page.js";
 import { Table } from "../elements/table.js";
 import { counted, duration, moment, number, visible } from "../format.js";
 import { oneAtATime } from "../one_at_a_time.js";
 import { go, link } from "../router.js";
 import { inTheFolder, nothingOf, runFrame } from "./run_frame.js";
 
-const NAMES = [
-  "text",
-  "mode",
-  "status",
-  "set",
-  "reason",
-  "agents",
-  "group",
-  "trained",
-  "step",
-  "version",
-  "task",
-  "low",
-  "high",
-];
 const CHOICES = [
   ["mode", "Mode"],
   ["status", "Status"],
@@ -60,7 +45,7 @@ class RolloutsPage {
     this.run = run;
     /** @type {import("../columns.js").RolloutColumns | null} */
     this.data = null;
-    this.filter = Object.fromEntries(NAMES.map((name) => [name, page.query.get(name) ?? ""]));
+    this.filter = filterOf(page.query);
     this.grouped = page.query.get("view") === "groups";
     /** @type {Map<string, import("../columns.js").Group>} */
     this.known = new Map();
@@ -239,21 +224,10 @@ class RolloutsPage {
         ),
       );
     if (folder === null) return;
-    const draw = async (body) => {
-      try {
-        const why = await get(["runs", this.run.key, "why"], { signal: this.page.signal });
-        fill(
-          body,
-          whyContent(why, (reason) => link(["runs", this.run.key, "rollouts"], { reason }), this.run),
-        );
-      } catch (error) {
-        if (!this.page.signal.aborted)
-          fill(
-            body,
-            problem(error.message, () => draw(body)),
-          );
-      }
-    };
+    const { signal } = this.page;
+    const request = () => get(["runs", this.run.key, "why"], { signal });
+    const href = (reason) => link(["runs", this.run.key, "rollouts"], { reason });
+    const draw = (body) => load(body, signal, request, (why) => fill(body, whyContent(why, href, this.run)));
     this.why.append(fold("What was not trained, and why", draw));
   }
 
@@ -275,19 +249,19 @@ class RolloutsPage {
     });
     const staleness = (row) => this.data.staleness(row);
     return [
-      column("id", "Rollout", 175, { href: (row) => this.#href(row) }),
+      column("id", "Rollout", 252, { middle: true, href: (row) => this.#href(row) }),
       column("status", "Status", 95, { tone: (row) => TONES[at("status")(row)] ?? "" }),
       column("reward", "Reward", 80, { number: true, text: count("reward") }),
       column("trained", "Trained", 80, {
         text: (row) => (at("trained")(row) === null ? "–" : at("trained")(row) ? "yes" : "no"),
       }),
-      column("reason", "Not trained because", 160, {}),
+      column("reason", "Not trained because", 178, {}),
       column("step", "Step", 65, { number: true, wide: true, text: count("step") }),
       column("version", "Version", 80, { number: true, wide: true, text: count("version") }),
       {
         key: "staleness",
         title: "Staleness",
-        width: 90,
+        width: 96,
         number: true,
         wide: true,
         text: (row) => number(staleness(row)),
@@ -318,12 +292,13 @@ class RolloutsPage {
         key: "group",
         title: "Group",
         width: 150,
+        middle: true,
         text: (group) => visible(group.id),
         value: (group) => group.id,
         href: (group) => link(["runs", this.run.key, "rollouts"], { group: group.id }),
       },
       numeric("size", "Rollouts", 80, (group) => group.rows.length),
-      numeric("mean", "Mean reward", 105, (group) => group.mean),
+      numeric("mean", "Mean reward", 122, (group) => group.mean),
       numeric("spread", "Spread", 80, (group) => group.spread),
       {
         key: "rewards",
@@ -341,13 +316,13 @@ class RolloutsPage {
         text: (group) => group.versions.join(", "),
         value: (group) => group.versions[0] ?? null,
       },
-      numeric("staleness", "Staleness", 90, (group) => group.staleness, { wide: true }),
+      numeric("staleness", "Staleness", 96, (group) => group.staleness, { wide: true }),
       numeric("task", "Task", 65, (group) => group.task, { wide: true }),
       numeric("trained", "Trained", 80, (group) => group.trained, { wide: true }),
       {
         key: "reason",
         title: "Not trained because",
-        width: 170,
+        width: 178,
         text: (group) => visible(group.reasons.join(", ")),
         value: (group) => group.reasons[0] ?? null,
       },

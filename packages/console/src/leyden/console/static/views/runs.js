@@ -8,12 +8,13 @@ import { element, fill } from "../dom.js";
 import { choice, empty, load, refreshed, STATES } from "../elements/page.js";
 import { Table } from "../elements/table.js";
 import { counted, duration, moment, number, result, visible } from "../format.js";
-import { go, link } from "../router.js";
+import { go, link, parse } from "../router.js";
 
 /** Seconds after which the list is requested again while the page is in sight. */
 const EVERY = 5;
 /** The most runs that can be compared. */
 const MOST = 8;
+const FILTERS = ["text", "experiment", "tag", "state"];
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
@@ -29,12 +30,7 @@ export async function show(page) {
 }
 
 function draw(page, body, answer) {
-  const filters = {
-    text: page.query.get("text") ?? "",
-    experiment: page.query.get("experiment") ?? "",
-    tag: page.query.get("tag") ?? "",
-    state: page.query.get("state") ?? "",
-  };
+  const filters = Object.fromEntries(FILTERS.map((name) => [name, page.query.get(name) ?? ""]));
   let { runs } = answer;
   /** Keys of the chosen runs. One that is not in the list, such as that of a store that does not answer, stays. */
   const chosen = new Set((page.query.get("chosen") ?? "").split(",").filter(Boolean).slice(0, MOST));
@@ -66,8 +62,10 @@ function draw(page, body, answer) {
   });
   const count = element("p.note", { role: "status" });
   const problems = element("div.stack");
+  const clear = element("button.plain", { type: "button", onclick: () => go(link(["runs"], withoutFilters())) }, "Clear filters");
   const apply = () => {
     page.remember(filters);
+    clear.hidden = FILTERS.every((name) => !filters[name]);
     drawChosen();
     const kept = runs.filter((run) => matches(run, filters));
     table.setRows(kept);
@@ -76,7 +74,7 @@ function draw(page, body, answer) {
         ? counted(runs.length, "run")
         : `${number(kept.length)} of ${counted(runs.length, "run")}`;
   };
-  const filterBar = element("div.bar", { role: "search" }, fields(filters, runs, apply), compare);
+  const filterBar = element("div.bar", { role: "search" }, fields(filters, runs, apply), clear, compare);
   const drawProblems = (list) =>
     fill(
       problems,
@@ -112,11 +110,15 @@ function keepHandles(runs, next) {
 
 function fields(filters, runs, apply) {
   const names = (values) => [...new Set(values.filter(Boolean))].sort().map((name) => [name, name]);
-  const select = (label, name, values) =>
-    choice(label, [["", "all"], ...names(values)], filters[name], (value) => {
-      filters[name] = value;
+  const select = (label, name, values) => {
+    const options = [["", "all"], ...names(values)];
+    const value = filters[name];
+    if (!options.some(([one]) => one === value)) options.push([value, `${value} (0)`]);
+    return choice(label, options, value, (next) => {
+      filters[name] = next;
       apply();
     });
+  };
   const text = element("input", { type: "search", value: filters.text, placeholder: "name, policy, agent …" });
   text.addEventListener("input", () => {
     filters.text = text.value;
@@ -142,11 +144,17 @@ function fields(filters, runs, apply) {
   ];
 }
 
+/** The rest of the address: order and chosen runs. */
+function withoutFilters() {
+  const { query } = parse(location.hash);
+  return Object.fromEntries([...query].filter(([name]) => !FILTERS.includes(name)));
+}
+
 function matches(run, { text, experiment, tag, state }) {
   if (experiment && run.experiment !== experiment) return false;
   if (tag && !run.tags.includes(tag)) return false;
   if (state && run.state !== state) return false;
-  const all = [run.name, run.experiment, run.algorithm, run.policy, run.agent, run.endpoint, run.error, ...run.tags]
+  const all = [run.label, run.experiment, run.algorithm, run.policy, run.agent, run.endpoint, run.error, ...run.tags]
     .join("\n")
     .toLowerCase();
   return text
@@ -163,16 +171,17 @@ function runColumns(chosen, check) {
       key: "compare",
       title: "Chosen to compare",
       width: 34,
-      text: (run) => `Compare ${run.name}`,
+      text: (run) => `Compare ${run.label}`,
       onCheck: check,
       checked: (run) => chosen.has(run.key),
     },
     {
       key: "name",
       title: "Run",
-      width: 126,
-      text: (run) => visible(run.name),
-      value: (run) => run.name,
+      width: 140,
+      middle: true,
+      text: (run) => visible(run.label),
+      value: (run) => run.label,
       href: (run) => link(["runs", run.key]),
     },
     {
@@ -186,9 +195,9 @@ function runColumns(chosen, check) {
     {
       key: "error",
       title: "Why it ended",
-      width: 183,
+      width: 122,
       wide: true,
-      full: true,
+      rest: true,
       text: (run) => visible(run.error ?? ""),
       tone: (run) => STATES[run.state] ?? "",
     },
@@ -200,7 +209,6 @@ function runColumns(chosen, check) {
         raised(run)
           .map((alert) => `⚠ ${visible(alert.name)}`)
           .join(", "),
-      full: true,
       value: (run) => raised(run).length,
       tone: () => "warn",
     },
@@ -241,7 +249,7 @@ function runColumns(chosen, check) {
     {
       key: "experiment",
       title: "Experiment",
-      width: 98,
+      width: 107,
       wide: true,
       text: (run) => visible(run.experiment ?? ""),
       value: (run) => run.experiment,
@@ -257,7 +265,7 @@ function runColumns(chosen, check) {
     {
       key: "seconds",
       title: "Duration",
-      width: 80,
+      width: 95,
       number: true,
       wide: true,
       text: (run) => duration(run.seconds),
@@ -266,7 +274,7 @@ function runColumns(chosen, check) {
     {
       key: "updated",
       title: "Last written",
-      width: 135,
+      width: 143,
       wide: true,
       text: (run) => moment(run.updated),
       value: (run) => run.updated,

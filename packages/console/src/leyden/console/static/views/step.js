@@ -72,6 +72,7 @@ function columns(key) {
       key: "rollout",
       title: "Rollout",
       width: 200,
+      middle: true,
       text: (call) => visible(call.rollout),
       value: (call) => call.rollout,
       href: (call) => link(["runs", key, "rollouts", call.rollout], { attempt: call.attempt }),

@@ -29,7 +29,7 @@ class StudyPage {
     this.request = request;
     this.study = study;
     this.picked = page.query.has("trial") ? Number(page.query.get("trial")) : null;
-    this.order = page.query.get("order") ?? "number";
+    this.order = page.query.get("order") === "score" ? "score" : "number";
     /** @type {Map<Element, string>} what each part was drawn from */
     this.drawn = new Map();
     this.update = oneAtATime(() => this.#renew());
