@@ -208,7 +208,12 @@ def test_rows_are_well_formed_and_splits_share_no_question() -> None:
         ("50%", "50 %", 1.0),
         ("50%", "0.5", 1.0),
         ("50", "50%", 0.0),
-        ("5", "5 thousand", 0.0),
+        ("50%", "50 pct", 1.0),
+        ("50%", "50 Per cent", 1.0),
+        ("50%", "50 percents", 1.0),
+        ("5", "5 m", 1.0),
+        ("5", "5 cents", 1.0),
+        ("5", "5 quarters", 1.0),
         ("42", "1e999999999", 0.0),
         ("42", "4" * 5000, 0.0),
         ("42", "NaN", 0.0),
@@ -226,6 +231,52 @@ def test_rows_are_well_formed_and_splits_share_no_question() -> None:
 )
 def test_an_answer_is_compared_as_a_number_or_as_an_option(expected: object, answer: str, right: float) -> None:
     assert reward(expected, answer) == right
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("thousand", "hundreds", "dozens", "Millions", "lakh", "crore", "score", "mn", "M", "B", "k", "bn$", "tenths"),
+        *("million dollars", "and a half", "apples percent", "per mille", "percentage points", "π", "万"),
+    ],
+)
+def test_a_word_that_changes_the_number_makes_it_unread(words: str) -> None:
+    assert REWARD.value_of(f"5 {words}") is REWARD.value_of(f"5{words}") is None
+
+
+@given(st.fractions())
+def test_a_fraction_is_read_as_calc_x_writes_it(number: Fraction) -> None:
+    written = f"{number.numerator:_}/{number.denominator:_}"
+    if len(written) <= REWARD.LONGEST:
+        expected = f"{written} = around {float(number):_.6f}"
+        assert REWARD.value_of(expected) == REWARD.Value(number, exact=True)
+        assert reward(expected, f"{number.numerator:,}/{number.denominator}") == 1.0
+        assert reward(expected, str(number + 1)) == 0.0
+
+
+@given(
+    st.integers(1, 10**7), st.integers(1, 10**5), st.integers(1, 10**5), st.sampled_from(" _"), st.sampled_from("-+")
+)
+def test_a_mixed_number_is_read_with_a_space_or_an_underscore(
+    whole: int, above: int, below: int, between: str, sign: str
+) -> None:
+    written = f"{whole:_}{between}{above}/{below}"
+    is_group = between == "_" and 100 <= above <= 999
+    number = Fraction(f"{whole}{above}") / below if is_group else whole + Fraction(above, below)
+    expected = REWARD.Value(-number if sign == "-" else number, exact=True)
+    assert REWARD.value_of(sign + written) == (expected if is_group or above < below else None)
+
+
+@pytest.mark.parametrize(
+    ("expected", "right"),
+    [
+        ("1_000/3 = around 333.333333", ["333.33", "1000/3", "1,000/3"]),
+        ("12_500/7 = around 1_785.714286", ["1785.714", "12_500/7", "12,500/7"]),
+    ],
+)
+def test_a_fraction_of_calc_x_with_thousands_is_no_mixed_number(expected: str, right: list[str]) -> None:
+    assert [reward(expected, answer) for answer in right] == [1.0, 1.0, 1.0]
+    assert reward(expected, "1") == reward(expected, "1 000/3") == reward(expected, "83 3/7") == 0.0
 
 
 @given(st.fractions(max_denominator=999))
@@ -321,10 +372,18 @@ def test_a_file_of_calc_x_becomes_tasks(more: dict[str, list[Any]], tmp_path: Pa
 def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
     pq.write_table(pa.table({"question": ["2+2?"]}), tmp_path / "columns.parquet")
     pq.write_table(pa.table({"question": ["2+2?"], "result": [None]}), tmp_path / "empty.parquet")
+    pq.write_table(pa.table({"question": [b"2+2?"], "result": ["4"]}), tmp_path / "binary.parquet")
+    encoded = pa.array([b"4"]).dictionary_encode()
+    pq.write_table(pa.table({"question": ["2+2?"], "result": encoded}), tmp_path / "encoded.parquet")
+    latin = pa.array([b"caf\xe9?"]).view(pa.string())
+    pq.write_table(pa.table({"question": latin, "result": ["4"]}), tmp_path / "latin.parquet")
     (tmp_path / "text.parquet").write_text("id,question\n")
     for name, message in (
         ("columns.parquet", "lacks the column 'result' of Calc-X; it has question"),
         ("empty.parquet", "none of its 1 rows has a question and a result that is a number or an option"),
+        ("binary.parquet", "the column 'question' is binary; cast it to string and write the file again"),
+        ("encoded.parquet", "the column 'result' is binary; cast it to string and write the file again"),
+        ("latin.parquet", "has a text that is not UTF-8; write the file again with texts in UTF-8"),
         ("text.parquet", "cannot be read as Parquet"),
         ("nowhere.parquet", "does not exist"),
         ("", "is a folder; give one of its files"),

@@ -57,18 +57,23 @@ def calc_x_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
     if not path.is_file():
         fail(f"{path}: {'is a folder; give one of its files' if path.is_dir() else 'does not exist'}")
     try:
-        names = pq.read_schema(path).names
-        if missing := [column for column in NEEDED if column not in names]:
-            fail(f"{path}: lacks the column {missing[0]!r} of Calc-X; it has {', '.join(names) or 'none'}")
-        table = pq.read_table(path, columns=[column for column in (*NEEDED, *WELCOME) if column in names])
+        schema = pq.read_schema(path)
+        if missing := [column for column in NEEDED if column not in schema.names]:
+            fail(f"{path}: lacks the column {missing[0]!r} of Calc-X; it has {', '.join(schema.names) or 'none'}")
+        columns = [column for column in (*NEEDED, *WELCOME) if column in schema.names]
+        if binary := [column for column in columns if "binary" in str(schema.field(column).type)]:
+            fail(f"{path}: the column {binary[0]!r} is binary; cast it to string and write the file again")
+        read = pq.read_table(path, columns=columns).to_pylist()
+    except UnicodeDecodeError:
+        fail(f"{path}: has a text that is not UTF-8; write the file again with texts in UTF-8")
     except (OSError, pa.ArrowException) as error:
         fail(f"{path}: cannot be read as Parquet: {str(error).splitlines()[0]}")
     found, left_out = list[dict[str, Any]](), 0
-    for number, row in enumerate(table.to_pylist()):
+    for number, row in enumerate(read):
         question, answer = (str(row[column] if row[column] is not None else "").strip() for column in NEEDED)
         if question and (option_of(answer) or value_of(answer) is not None):
             task = {"id": str(row.get("id") or f"{path.stem}-{number}"), "question": question, "answer": answer}
-            found.append(task | ({"source": row["source_ds"]} if row.get("source_ds") else {}))
+            found.append(task | ({"source": str(row["source_ds"])} if row.get("source_ds") else {}))
         else:
             left_out += 1
     return found, left_out

@@ -13,19 +13,31 @@ LONGEST = 60
 
 ANSWER = re.compile(r"Answer:[ \t]*([^\n]*)")
 OPTION = re.compile(r"\(?\s*([A-Za-z])\s*\)?\.?")
-NUMBER = r"(?:\d{1,3}(?:[,_]\d{3})+|\d+)(?:\.\d+)?|\.\d+"
+GROUPED = r"\d{1,3}(?:[,_]\d{3})+"
+DIGITS = rf"(?:{GROUPED}|\d+)"
+NUMBER = rf"(?:{DIGITS}(?:\.\d+)?|\.\d+)"
 AMOUNT = re.compile(
     r"[$€£]?\s?(?P<sign>[-−+]?)\s?[$€£]?"
-    r"(?:(?P<whole>\d+)[ _](?=\d+\s?/))?"
+    # Calc-X writes 1000/3 as 1_000/3. In a mixed number, such as 1_2/3, no group of three digits follows the `_`.
+    rf"(?:(?!{GROUPED}\s?/)(?P<whole>{DIGITS})[ _](?={DIGITS}\s?/))?"
     rf"(?P<above>{NUMBER})(?:[eE](?P<power>[-+]?\d{{1,2}})(?!\d))?"
     rf"(?:\s?/\s?(?P<below>{NUMBER}))?"
-    r"\s?(?P<percent>%|percent\b)?",
+    r"\s?(?P<percent>%|(?i:per\s?cents?|pct)\b)?",
     re.ASCII,
 )
 IN_UNITS = frozenset(" ./²³°$€£")
 """What a unit behind a number may contain besides letters."""
-SCALES = frozenset({"dozen", "hundred", "thousand", "million", "billion", "trillion", "k", "bn", "e"})
-"""Words that would change the number they follow."""
+WORD = re.compile(r"[^\W\d_]+")
+SCALE_NAMES = """
+dozen score gross hundred thousand million billion trillion quadrillion lakh lac crore
+half third fourth fifth sixth seventh eighth ninth tenth hundredth thousandth millionth billionth
+percent pct percentage
+"""
+OTHER_NAMES = "halves quarter k b e mn mln mio mrd bn bln tn trn doz dz permille mille promille bp bps basis ppm pi π"
+SCALES = frozenset([*OTHER_NAMES.split(), *(name + end for name in SCALE_NAMES.split() for end in ("", "s"))])
+"""Words that would change the number they follow; `quarters` are also coins, and count as a unit."""
+CAPITALS = frozenset({"M", "MM", "T"})
+"""The same, in capitals only: `5 M` are five million, `5 m` are metres."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +57,9 @@ def value_of(text: str) -> Value | None:
     above, below = read(match["above"]), read(match["below"] or "1")
     if below == 0:
         return None
-    number = above * Fraction(10) ** int(match["power"] or 0) / below + int(match["whole"] or 0)
+    if match["whole"] and not 0 < above < below:  # no mixed number, but maybe 1 000/3 with a space in the thousands
+        return None
+    number = above * Fraction(10) ** int(match["power"] or 0) / below + read(match["whole"] or "0")
     number = number / 100 if match["percent"] else number
     exact = "." not in match["above"] + (match["below"] or "") and match["power"] is None
     return Value(-number if match["sign"] in {"-", "−"} else number, exact)
@@ -58,8 +72,10 @@ def read(digits: str) -> Fraction:
 
 def is_unit(rest: str) -> bool:
     """Whether the text behind a number leaves the number as it is."""
-    words = {word.strip(".").lower() for word in rest.split()}
-    return all(letter.isalpha() or letter in IN_UNITS for letter in rest) and words.isdisjoint(SCALES)
+    words = WORD.findall(rest)
+    if any(word in CAPITALS or word.lower() in SCALES for word in words):
+        return False
+    return all((letter.isalpha() and not letter.isnumeric()) or letter in IN_UNITS for letter in rest)
 
 
 def option_of(text: str) -> str | None:
