@@ -5,12 +5,13 @@ import json
 import os
 import random
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib import import_module
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,22 @@ def test_form_and_the_best_alias_are_rewarded(output: object, f1: float, form: f
     assert REWARD.score(task, output) == {"f1": pytest.approx(f1), "format": form}
 
 
+@pytest.mark.parametrize(
+    ("aliases", "f1"),
+    [(["Kell"], 1.0), ('["Kell", "K"]', 1.0), ("[]", 0.0), (None, 0.0), ("null", 0.0), ("", 0.0), (" ", 0.0)],
+)
+def test_aliases_are_a_list_or_json_or_nothing(aliases: object, f1: float) -> None:
+    task = {"answer": "Bronn", "answer_aliases": aliases}
+    assert REWARD.score(task, "<answer>Kell</answer>") == {"f1": f1, "format": 1.0}
+
+
+@pytest.mark.parametrize("aliases", ["abc", "5", '"abc"', '{"a": 1}', "[1]", "[" * 100_000, ["a", None], {"a": 1}, 5])
+def test_other_aliases_are_refused_in_one_line(aliases: object) -> None:
+    message = r'^`answer_aliases` must be a list of texts, as \["one", "two"\], and is .{1,60}$'
+    with pytest.raises(ValueError, match=message):
+        REWARD.score({"answer": "abc", "answer_aliases": aliases}, "<answer>b</answer>")
+
+
 def test_an_unanswerable_question_has_one_right_answer() -> None:
     task = {"answer": "unanswerable"}
     assert REWARD.score(task, "<answer>Unanswerable.</answer>") == {"f1": 1.0, "format": 1.0}
@@ -273,6 +290,10 @@ def test_the_ans_and_the_full_file_of_musique_become_tasks(tmp_path: Path) -> No
         ),
         (musique_row(paragraphs=["A"]), "line 2: `paragraphs[0]` must be a dict, and is str"),
         (musique_row(answer_aliases=[1]), "line 2: `answer_aliases[0]` must be a str, and is int"),
+        (musique_row(question="\ud800"), "line 2: `question` has half a character ('\\ud800'), which no file can hold"),
+        (musique_row(answer_aliases=["\udfff"]), "line 2: `answer_aliases[0]` has half a character"),
+        ("[" * 100_000, "line 2: nested too deeply; a row must be an object"),
+        ('{"id": ' + "1" * 5000 + "}", "line 2: not JSON (Exceeds the limit"),
     ],
 )
 def test_a_line_that_is_not_musiques_is_one_error(line: Any, error: str, tmp_path: Path) -> None:
@@ -281,6 +302,13 @@ def test_a_line_that_is_not_musiques_is_one_error(line: Any, error: str, tmp_pat
     assert error in done.stderr and "bad.jsonl" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    (tmp_path / "marked.jsonl").write_text(json.dumps(musique_row()) + "\n", encoding="utf-8-sig")
+    done = data("musique", tmp_path / "marked.jsonl", "--out", tmp_path / "out.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "out.jsonl").read_text())["id"] == musique_row()["id"]
 
 
 def test_a_missing_an_empty_and_a_binary_file_are_one_error(tmp_path: Path) -> None:
@@ -379,6 +407,44 @@ def test_the_run_of_the_readme_trains(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "runs/short/metrics.jsonl").read_text().splitlines()]
     [metrics] = [line for line in lines if "rollouts" in line]
     assert metrics["rollouts"] == 32 and metrics["tokens_trained"] > 0, metrics
+
+
+def musique_commands() -> list[list[str]]:
+    """The commands that the README shows for MuSiQue, as words."""
+    [block] = re.findall(r"^```sh\n(.*?)^```", (EXAMPLE / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    return [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()]
+
+
+@pytest.mark.integration
+def test_the_readme_makes_the_files_of_musique_that_it_trains_on(tmp_path: Path) -> None:
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples/qa").symlink_to(EXAMPLE)
+    for part in ("train", "dev"):
+        written(tmp_path / f"musique_ans_v1.0_{part}.jsonl", musique_row())
+    *conversions, training = musique_commands()
+    for words in conversions:
+        subprocess.run([sys.executable, *words[1:]], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    given = dict(pairwise(training))
+    assert (training[:2], given["--policy"]) == (["leyden", "train"], "MODEL")
+    for place in (training[2], given["--tasks"], given["--val"], given["--reward"]):
+        assert (tmp_path / place.partition(":")[0]).is_file(), place
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_training_on_musique_of_the_readme_runs(tmp_path: Path) -> None:
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples/qa").symlink_to(EXAMPLE)
+    *conversions, training = musique_commands()
+    for part in ("train", "dev"):
+        written(tmp_path / f"musique_ans_v1.0_{part}.jsonl", *(musique_row(id=f"{part}-{n}") for n in range(4)))
+    for words in conversions:
+        subprocess.run([sys.executable, *words[1:]], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    few = ["--steps", "1", "--tasks-per-step", "2", "--group-size", "2", "--no-check", "--name", "short"]
+    command = [str(EXAMPLE / "policy") if word == "MODEL" else word for word in training[1:]]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    done = run_leyden([*command, *few], cwd=tmp_path, environment=environment, timeout=280)
+    assert done.returncode == 0, done.stderr
 
 
 def test_rollouts_share_nothing_that_changes() -> None:

@@ -8,6 +8,7 @@
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -72,6 +73,7 @@ def generate(out: Path, names: Iterable[str], seed: int) -> None:
         print(f"{path}: {write(path, rows(world, name, SPLITS[name]))} tasks")
 
 
+SURROGATE = re.compile("[\ud800-\udfff]")
 FIELDS = {"id": str, "paragraphs": list, "question": str, "answer": str, "answer_aliases": list, "answerable": bool}
 
 
@@ -80,6 +82,8 @@ def checked(value: Any, kind: type, name: str) -> Any:
     if not isinstance(value, kind):
         found = "missing" if value is None else type(value).__name__
         raise FormatError(f"`{name}` must be a {kind.__name__}, and is {found}")
+    if isinstance(value, str) and (lone := SURROGATE.search(value)):
+        raise FormatError(f"`{name}` has half a character ({lone[0]!a}), which no file can hold: remove it")
     return value
 
 
@@ -113,13 +117,15 @@ def passage_of(paragraph: Any, name: str) -> str:
 
 def musique(path: Path) -> Iterator[dict[str, Any]]:
     """The tasks of a file of the release; raises FormatError with the line."""
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
                 yield task_of(json.loads(line))
-            except json.JSONDecodeError as error:
+            except RecursionError as error:
+                raise FormatError(f"{path}, line {number}: nested too deeply; a row must be an object") from error
+            except ValueError as error:
                 raise FormatError(f"{path}, line {number}: not JSON ({error})") from error
             except FormatError as error:
                 raise FormatError(f"{path}, line {number}: {error}") from error

@@ -1,9 +1,10 @@
 """The reward of one answer: token F1 and form, the two dimensions of the paper's 0.9 * F1 + 0.1 * format."""
 
+import json
 import re
 import string
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -39,10 +40,25 @@ def read(output: object) -> str | None:
     return found[0].strip()
 
 
+def aliases_of(task: dict[str, Any]) -> list[str]:
+    """The task's aliases: a list, maybe as JSON in a text, which is all that a CSV file can hold; or none."""
+    given = task.get("answer_aliases")
+    found: object = given
+    if isinstance(given, str):
+        try:
+            found = json.loads(given) if given.strip() else None
+        except (ValueError, RecursionError):
+            found = given
+    found = [] if found is None else found
+    if not isinstance(found, list) or not all(isinstance(alias, str) for alias in cast("list[object]", found)):
+        raise ValueError(f'`answer_aliases` must be a list of texts, as ["one", "two"], and is {given!r:.60}')
+    return cast("list[str]", found)
+
+
 def score(task: dict[str, Any], result: object) -> dict[str, float]:
     """Compare the agent's output with the task's answer and its aliases, of which the nearest counts."""
     answer = read(result)
     if answer is None:
         return {"f1": 0.0, "format": 0.0}
-    expected = [task["answer"], *task.get("answer_aliases", ())]
+    expected = [task["answer"], *aliases_of(task)]
     return {"f1": max(f1(answer, each) for each in expected), "format": 1.0}
