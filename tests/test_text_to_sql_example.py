@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import re
 import sqlite3
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 import sqlglot
-from example_files import load
+from example_files import load, on_the_path
 
 from leyden.core.credit.registry import CREDIT
 from leyden.core.data.rollout import AttemptedRollout
@@ -32,16 +31,8 @@ pytestmark = [pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module", autouse=True)
 def folder_on_the_path() -> Iterator[None]:
-    """The example's files import each other by name, as a script's do."""
-    names = ("data", "execution_match", "problems", "reward", "safe_sqlite", "spider", "words")
-    before = {name: sys.modules.pop(name, None) for name in names}
-    sys.path.insert(0, str(EXAMPLE))
-    yield
-    sys.path.remove(str(EXAMPLE))
-    for name, module in before.items():
-        sys.modules.pop(name, None)
-        if module is not None:
-            sys.modules[name] = module
+    with on_the_path(EXAMPLE):
+        yield
 
 
 @pytest.fixture
@@ -240,96 +231,6 @@ def names_of(database: Path) -> set[str]:
 def test_a_database_has_names_and_values_of_its_share_alone(database: Path) -> None:
     share_of, splits = load(EXAMPLE, "words").share_of, load(EXAMPLE, "data").SPLITS
     assert {share_of(name) for name in names_of(database)} == {splits[database.stem.split("-")[0]].share}
-
-
-def spider_release(folder: Path) -> Path:
-    """A release of one database and three questions, with the fields that Spider's files have."""
-
-    def entry(question: str, query: str) -> dict[str, Any]:
-        toks = {"query_toks": query.split(), "query_toks_no_value": query.split(), "question_toks": question.split()}
-        sql: dict[str, Any] = {
-            "from": {"table_units": [["table_unit", 0]], "conds": []},
-            "select": [False, []],
-            "limit": None,
-        }
-        return {"db_id": "concert_singer", "query": query, "question": question, **toks, "sql": sql}
-
-    schema = {
-        "db_id": "concert_singer",
-        "table_names": ["singer"],
-        "table_names_original": ["singer"],
-        "column_names": [[-1, "*"], [0, "singer id"], [0, "name"]],
-        "column_names_original": [[-1, "*"], [0, "Singer_ID"], [0, "Name"]],
-        "column_types": ["text", "number", "text"],
-        "primary_keys": [1],
-        "foreign_keys": [],
-    }
-    (folder / "database/concert_singer").mkdir(parents=True)
-    with sqlite3.connect(folder / "database/concert_singer/concert_singer.sqlite") as connection:
-        connection.executescript("CREATE TABLE singer (Singer_ID int PRIMARY KEY, Name text)")
-        connection.execute("INSERT INTO singer VALUES (1, 'Rosé'), (2, CAST(x'ff41' AS TEXT))")
-    connection.close()
-    files = {
-        "tables.json": [schema],
-        "train_spider.json": [entry("How many singers are there?", "SELECT count(*) FROM singer")],
-        "train_others.json": [entry("What is broken?", "SELECT nothing FROM singer")],
-        "dev.json": [entry("List the names. ", "SELECT Name FROM singer;")],
-    }
-    for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, indent=4), encoding="utf-8")
-    return folder
-
-
-def read_spider(folder: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(EXAMPLE / "data.py"), "spider", str(folder), "--out", str(out)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def test_the_release_of_spider_is_read(tmp_path: Path) -> None:
-    folder, out = spider_release(tmp_path / "spider"), tmp_path / "out"
-    done = read_spider(folder, out)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == "left out: 1 questions whose gold query fails, or returns too much\n"
-    database = str(folder / "database/concert_singer/concert_singer.sqlite")
-    train, val = (
-        [json.loads(line) for line in (out / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
-        for name in ("train", "val")
-    )
-    assert train == [
-        {
-            "id": "train_spider-0000",
-            "question": "How many singers are there?",
-            "database": database,
-            "gold": "SELECT count(*) FROM singer",
-        }
-    ]
-    assert [(row["question"], row["gold"]) for row in val] == [("List the names.", "SELECT Name FROM singer")]
-    assert load(EXAMPLE, "reward").score(val[0], {"query": "SELECT name FROM singer ORDER BY 1"}) == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("tables.json", None, "no file .*tables.json: the release of Spider has one"),
-        ("dev.json", "[{", "dev.json is not JSON: .*"),
-        ("dev.json", "{}", "dev.json: expected a list of objects"),
-        ("dev.json", "[1]", "dev.json, entry 0: expected an object"),
-        ("dev.json", '[{"db_id": "concert_singer", "query": "SELECT 1"}]', "entry 0: expected a text under 'question'"),
-        ("dev.json", '[{"db_id": "a", "query": "b", "question": "c"}]', "entry 0: tables.json has no database 'a'"),
-        ("database/concert_singer/concert_singer.sqlite", None, "entry 0: no database at .*concert_singer.sqlite"),
-    ],
-)
-def test_a_release_with_a_fault_is_refused_in_one_line(
-    name: str, content: str | None, message: str, tmp_path: Path
-) -> None:
-    folder = spider_release(tmp_path / "spider")
-    (folder / name).unlink()
-    if content is not None:
-        (folder / name).write_text(content, encoding="utf-8")
-    done = read_spider(folder, tmp_path / "out")
-    assert done.returncode == 2 and done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert re.search(f"^error: .*{message}$", done.stderr.strip())
 
 
 def messages(system: str, *prompt: str) -> list[dict[str, Any]]:

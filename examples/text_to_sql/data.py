@@ -11,13 +11,13 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from execution_match import prepared, same_rows
+from execution_match import is_ordered, prepared, same_rows
 from problems import KINDS, Problem, Table, draw_problem, draw_tables, write_database
-from safe_sqlite import QueryError, run_readonly
+from safe_sqlite import DatabaseError, QueryError, run_readonly
 from spider import SpiderError, read_spider
 
 FOLDER = Path(__file__).parent
@@ -56,7 +56,7 @@ def is_sound(database: Path, problem: Problem) -> bool:
 
     sqlglot.parse_one(problem.gold, dialect="sqlite")
     expected = run_readonly(database, problem.gold).rows
-    ordered = "ORDER BY" in problem.gold
+    ordered = is_ordered(problem.gold)
     found = (run_readonly(database, wrong).rows for wrong in problem.wrong)
     return bool(expected) and not any(same_rows(rows, expected, ordered=ordered) for rows in found)
 
@@ -91,18 +91,27 @@ def generate(name: str, split: Split, out: Path) -> list[Row]:
     return rows
 
 
-def with_sound_gold(rows: Iterable[Row]) -> Iterator[Row]:
-    """Leave out the rows whose gold query fails or goes over a bound, and print how many they are."""
-    failed = 0
+def with_sound_gold(rows: list[Row]) -> list[Row]:
+    """Leave out the rows whose gold query fails or goes over a bound, and print how many they are.
+
+    Raises SpiderError if none is left, or if a database is damaged.
+    """
+    sound: list[Row] = []
+    reason = ""
     for row in rows:
         try:
             run_readonly(Path(row["database"]), prepared(row["gold"]))
-        except QueryError:
-            failed += 1
+        except QueryError as error:
+            reason = reason or f"{row['id']}: {error}"
             continue
-        yield row
-    if failed:
+        except DatabaseError as error:
+            raise SpiderError(f"{row['id']}: {error}") from None
+        sound.append(row)
+    if not sound:
+        raise SpiderError(f"none of the {len(rows)} gold queries returns a result; the first, {reason}")
+    if failed := len(rows) - len(sound):
         print(f"left out: {failed} questions whose gold query fails, or returns too much", file=sys.stderr)
+    return sound
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
@@ -129,8 +138,9 @@ def main() -> None:
             for name in options.split:
                 write_rows(options.out / f"{name}.jsonl", generate(name, SPLITS[name], options.out))
         else:
-            for name, rows in read_spider(options.folder).items():
-                write_rows(options.out / f"{name}.jsonl", with_sound_gold(rows))
+            splits = {name: with_sound_gold(rows) for name, rows in read_spider(options.folder).items()}
+            for name, rows in splits.items():
+                write_rows(options.out / f"{name}.jsonl", rows)
     except (SpiderError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
