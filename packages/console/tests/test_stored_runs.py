@@ -48,6 +48,19 @@ def test_the_runs_of_a_store_are_listed_with_their_results(tmp_path: Path) -> No
     ]
 
 
+def test_a_run_of_a_store_names_its_folder_on_this_machine(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/shared.db"
+    record_runs(uri, tmp_path / "folders")
+
+    with TestClient(Console(Catalogue([], [uri])).application()) as client:
+        here = client.get("/api/runs/stored").json()
+        (tmp_path / "folders/stored").rename(tmp_path / "moved")
+        gone = client.get("/api/runs/stored").json()
+
+    assert (here["folder"], here["folder_here"]) == (None, str(tmp_path / "folders/stored"))
+    assert (gone["folder"], gone["folder_here"]) == (None, None)
+
+
 def test_a_run_that_goes_on_in_a_store_is_listed_as_it_is_now(tmp_path: Path) -> None:
     from leyden.core.data.run import StepMetrics
     from leyden.core.store.open import open_store

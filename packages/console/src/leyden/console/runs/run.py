@@ -39,6 +39,8 @@ class RunItem(msgspec.Struct, frozen=True, kw_only=True):
     """Name by which a reader distinguishes it from the other runs; set by the catalogue."""
     folder: str | None
     source: str
+    folder_here: str | None = None
+    """Folder on this machine of a run that is read from a store alone."""
     experiment: str | None = None
     tags: list[str] = []
     state: RunState

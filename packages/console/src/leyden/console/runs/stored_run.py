@@ -242,7 +242,10 @@ class StoredRun(Run):
             await self._source.open()
             uri = mask_text(self._source.uri)
             return RunItem(key=key, name=key, folder=None, source=uri, state="running")
-        return msgspec.structs.replace(await self._item(record), key=key)
+        here = folder_on_this_machine(record)
+        return msgspec.structs.replace(
+            await self._item(record), key=key, folder_here=None if here is None else str(here)
+        )
 
     async def _item(self, record: RunRecord) -> RunItem:
         page = await (await self._source.open()).query_metrics(self._run_id)

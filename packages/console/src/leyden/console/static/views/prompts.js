@@ -9,7 +9,7 @@ import { differences } from "../elements/diff.js";
 import { badge, choice, command, empty, facts, fold, load, panel } from "../elements/page.js";
 import { Tree } from "../elements/tree.js";
 import { number, shellWord, visible } from "../format.js";
-import { inCommands, offerRefresh, runFrame } from "./run_frame.js";
+import { inCommands, inTheFolder, offerRefresh, runFrame } from "./run_frame.js";
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
@@ -32,7 +32,7 @@ function draw(page, run, target, answer) {
   if (candidates.length) drawCandidates(page, run, target, answer);
   if (versions.length) target.append(panel("Prompts of the versions", ...versions.map(versionPrompts)));
   if (!candidates.length && !versions.length && run.folder === null)
-    target.append(empty("Prompts are in the run's folder, which is not on this machine."));
+    target.append(inTheFolder(run, "Prompts are"));
   else if (!candidates.length && !versions.length) {
     target.append(
       empty(

@@ -214,7 +214,7 @@ class RolloutsPage {
 
   #drawWhy() {
     const { folder, others } = this.run;
-    if (folder === null) this.why.append(inTheFolder(this.run, "Which rollouts were trained is"));
+    if (folder === null) this.why.append(inTheFolder(this.run, "What was not trained, and why, is"));
     if (others)
       this.why.append(
         element(

@@ -126,8 +126,16 @@ export function nothingOf(run, text, how) {
  */
 export function inTheFolder(run, what) {
   const here = missing(run, "Not known");
-  const text = run.folder === null ? `${what} in the run's folder, which is not on this machine.` : here;
-  return element("p.note", {}, text);
+  return element("p.note", {}, run.folder === null ? `${what} in the run's folder, ${whereFolderIs(run)}.` : here);
+}
+
+/**
+ * Where the folder of a run is that is read from a store alone, and the command that opens it.
+ * @param {any} run
+ */
+export function whereFolderIs(run) {
+  const here = run.folder_here;
+  return here ? `${here}, which leyden console ${shellWord(here)} opens` : "which is not on this machine";
 }
 
 /**

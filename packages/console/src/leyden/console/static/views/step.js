@@ -9,12 +9,12 @@ import { empty, facts, load, panel } from "../elements/page.js";
 import { Table } from "../elements/table.js";
 import { exact, number, signed, visible } from "../format.js";
 import { link } from "../router.js";
-import { runFrame } from "./run_frame.js";
+import { inTheFolder, runFrame } from "./run_frame.js";
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
   const { key, step } = page.parameters;
-  runFrame(page, "", [[`Step ${step}`, null]], (_, body) => {
+  runFrame(page, "", [[`Step ${step}`, null]], (run, body) => {
     const target = element("div.stack");
     body.append(
       element("p", {}, element("a", { href: link(["runs", key, "rollouts"], { step }) }, "Rollouts of this step")),
@@ -24,13 +24,14 @@ export async function show(page) {
       target,
       page.signal,
       () => get(["runs", key, "step", step], { signal: page.signal }),
-      (answer) => draw(page, target, answer),
+      (answer) => draw(page, run, target, answer),
     );
   });
 }
 
-function draw(page, target, answer) {
+function draw(page, run, target, answer) {
   const policies = Object.entries(answer.policies);
+  if (run.folder === null) return target.append(inTheFolder(run, "The losses of this step's tokens are"));
   if (!answer.recorded || !policies.length) {
     return target.append(
       empty(

@@ -6,10 +6,10 @@
 import { actionsAllowed } from "../api.js";
 import { element, fill } from "../dom.js";
 import { action } from "../elements/action.js";
-import { badge, command, empty, facts, panel, smallTable } from "../elements/page.js";
+import { badge, command, facts, panel, smallTable } from "../elements/page.js";
 import { Tree } from "../elements/tree.js";
 import { moment, number, percent, result, shellWord, visible } from "../format.js";
-import { inCommands, nothingOf, offerRefresh, runFrame } from "./run_frame.js";
+import { inCommands, inTheFolder, nothingOf, offerRefresh, runFrame } from "./run_frame.js";
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
@@ -141,13 +141,7 @@ async function drawActions(page, run, one, target) {
 /** The commands that use a version. */
 function commandsOf(run, one) {
   if (run.folder === null)
-    return [
-      element(
-        "p.note",
-        {},
-        "The folder of this run is not on this machine, so no command reaches its versions from here.",
-      ),
-    ];
+    return [inTheFolder(run, "Its weights are")];
   const { name, where } = inCommands(run);
   const at = shellWord(`${name}:${one.version}`);
   const first = shellWord(`${name}:${run.versions[0].version}`);

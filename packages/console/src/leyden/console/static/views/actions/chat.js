@@ -9,7 +9,7 @@ import { element, fill } from "../../dom.js";
 import { AnswerView } from "../../elements/answer.js";
 import { choice, command, empty, fold, load, longText, panel, problem } from "../../elements/page.js";
 import { number, shellWord } from "../../format.js";
-import { nothingOf, runFrame } from "../run_frame.js";
+import { inTheFolder, nothingOf, runFrame } from "../run_frame.js";
 
 const INTERRUPTED = "The answer broke off before its end.";
 
@@ -17,9 +17,7 @@ const INTERRUPTED = "The answer broke off before its end.";
 export async function show(page) {
   runFrame(page, "chat", [["Chat", null]], async (run, body) => {
     if (run.folder === null)
-      return body.append(
-        empty("The folder of this run is not on this machine, so none of its versions can be served from here."),
-      );
+      return body.append(inTheFolder(run, "The weights of its versions are"));
     const versions = run.versions.filter((one) => one.has_weights || one.version === 0).reverse();
     if (!versions.length)
       return body.append(nothingOf(run, "This run has no version", "Each step of a run makes one:"));

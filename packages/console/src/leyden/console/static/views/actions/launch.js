@@ -10,7 +10,7 @@ import { action } from "../../elements/action.js";
 import { command, empty, load, panel, problem } from "../../elements/page.js";
 import { number, shellWord, visible } from "../../format.js";
 import { link } from "../../router.js";
-import { runFrame } from "../run_frame.js";
+import { inTheFolder, runFrame } from "../run_frame.js";
 
 /** Milliseconds between two looks for a run that has been started. */
 const LOOK_AGAIN = 1000;
@@ -19,7 +19,7 @@ const LOOK_AGAIN = 1000;
 export async function show(page) {
   runFrame(page, "launch", [["New run", null]], async (run, body) => {
     if (run.folder === null)
-      return body.append(empty("The folder of this run is not on this machine, so its run file is not known here."));
+      return body.append(inTheFolder(run, "The run file is"));
     const again = `leyden train --config ${shellWord(`${run.folder}/config.yaml`)} --name NAME`;
     if (!(await actionsAllowed())) {
       body.append(

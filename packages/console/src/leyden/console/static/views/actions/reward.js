@@ -25,7 +25,7 @@ import {
 import { moment, number, shellWord, visible } from "../../format.js";
 import { link } from "../../router.js";
 import { rewardResult } from "./reward_result.js";
-import { runFrame } from "../run_frame.js";
+import { inTheFolder, runFrame } from "../run_frame.js";
 
 const NEW_FILE = "reward.py";
 const TEMPLATE = `"""A reward for the stored rollouts."""
@@ -51,9 +51,7 @@ export async function show(page) {
     const target = element("div.stack");
     body.append(target);
     if (run.folder === null)
-      return target.append(
-        empty("This run is read from a store alone. Rewards can be scored where the run's folder is:", "leyden console RUN"),
-      );
+      return target.append(inTheFolder(run, "The run's reward is"));
     const request = async () => {
       const file = page.query.get("file") ?? "";
       const isAllowed = await actionsAllowed();
