@@ -68,7 +68,8 @@ def test_ids_that_are_too_long_keep_what_distinguishes_them(browser: Browser, se
     page, errors = new_page(browser)
     shown(page, address, "#/runs/long/rollouts?mode=val&sort=id")
     for start in LONG:
-        link = page.get_by_title(f"{start}1", exact=True)
+        link = page.get_by_role("link", name=f"{start}1", exact=True)
+        expect(link).to_have_attribute("title", f"{start}1")
         end = link.locator(":last-child")
         cell, box = link.locator("..").bounding_box(), end.bounding_box()
         assert link.inner_text() == f"{start}1"

@@ -301,6 +301,7 @@ function breadth(text) {
 function drawEnds(inner, text, count) {
   const characters = [...text];
   inner.style.setProperty("--end", String(count));
+  inner.setAttribute("aria-label", text); // the name of both parts would have a space between them
   setText(inner.firstChild, characters.slice(0, -count).join(""));
   setText(inner.lastChild, characters.slice(-count).join(""));
 }
