@@ -29,3 +29,13 @@ def test_messages_have_their_fields_their_methods_and_their_classes() -> None:
     assert isinstance(tool, BaseMessage)
     assert not isinstance(tool, AIMessage)
     assert (found.value["tries"], found.refused) == (2, [])
+
+
+def test_the_text_of_a_message_is_a_text() -> None:
+    """LangChain returns it as an object of a subclass of `str`."""
+    text = AIMessage("Answer: 4").text
+    assert type(text) is not str
+    found = Restored(recorded_form({"best": text}).text or "")
+    best = found.value["best"]
+    assert (best, len(best), best.split()[-1], isinstance(best, type(text))) == ("Answer: 4", 9, "4", True)
+    assert found.refused == []

@@ -1,31 +1,44 @@
 """Recorded form: a value as JSON that restores plain data exactly, and objects by their declared fields.
 
 Text, numbers, None, bool, lists, and dicts with text as keys are written as themselves. Any other value is a dict with
-the key `$`, its kind: `{"$": "tuple", "of": [...]}`. An object of a class with declared fields (dataclass, attrs,
-pydantic, msgspec) has its class, the bases of its class, and its fields. Any other object has its class only: its
-attributes may hold secrets that its text does not show. No method of a value is called. `recorded_object` restores the
-form.
+the key `$`, its kind: `{"$": "tuple", "of": [...]}`. An object of a subclass of a plain class (a named tuple) has its
+plain value, its class, and the names of what the class adds. An object of a class with declared fields
+(dataclass, attrs, pydantic, msgspec) has its class, the bases of its class, and its fields; so has a member of an
+enumeration. Any other object has its class only: its attributes may hold secrets that its text does not show. No method
+that a value's own class defines is called. `recorded_object` restores the form.
 """
 
-import base64
-import datetime
-import decimal
+import collections
 import json
 import math
-import uuid
+import sys
+from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from leyden.core.data.encoding.text import is_well_formed
-from leyden.core.data.plain.class_members import class_of, fields_of, lineage, members_of
-from leyden.core.data.plain.own_methods import full_name
+from leyden.core.data.plain.class_members import class_of, fields_of, lineage
+from leyden.core.data.plain.exact_kinds import EXACT_KINDS, numpy_scalar
 from leyden.core.data.plain.reading import OverLimits
-from leyden.core.data.plain.record_kinds import declared_fields
+from leyden.core.data.plain.recorded_class import ClassRecord, class_record
+from leyden.core.data.plain.values import is_a
 from leyden.core.masking import is_secret_name, mask_text
 
 KIND = "$"
 """Key that marks a value which JSON does not have."""
+FACTORIES: dict[str, Any] = {
+    "none": None,
+    **{kind.__name__: kind for kind in (bool, int, float, str, list, dict, set, tuple)},
+}
+"""Factories of a `defaultdict` that are kept, by name."""
+OTHER_FACTORY = "other"
+_Dict: Any = dict
+_OrderedDict: Any = collections.OrderedDict
+_DefaultDict: Any = collections.defaultdict
+_SPECIAL_CONTAINERS = (collections.OrderedDict, collections.defaultdict, collections.Counter, collections.deque)
+_CONTAINERS: tuple[Any, ...] = (list, dict, tuple, set, frozenset, *_SPECIAL_CONTAINERS)
+_EXACT = {id(exact.kind): exact for exact in EXACT_KINDS.values()}
 
 
 class FormLimits(msgspec.Struct, frozen=True):
@@ -97,19 +110,37 @@ class _Writer:
         if self._values < 0 or depth > self._depth:
             raise OverLimits
         kind = class_of(value)
-        # Compared one by one: a set would hash the class, whose metaclass may define its own `__hash__`.
         if value is None or kind is bool:
             return value
+        written = self._plain(kind, value, depth)
+        if written is not None:
+            return written
+        record = class_record(kind)
+        return self._object(record, value, depth) if record.base is None else self._of_subclass(record, value, depth)
+
+    def _plain(self, kind: Any, value: Any, depth: int) -> Any:
+        """Write a value of a class that is kept exactly, with the methods of `kind`; None for any other class.
+
+        `value` may be of a subclass of `kind`.
+        """
+        # Compared one by one: a set would hash the class, whose metaclass may define its own `__hash__`.
         if kind is str:
-            return self._text(value)
+            return self._text(str.__str__(value))
         if kind is int:
-            return self._whole(value)
+            return self._whole(int.__int__(value))
         if kind is float:
-            return value if math.isfinite(value) else {KIND: "float", "of": str(value)}
-        if kind is list or kind is dict or kind is tuple or kind is set or kind is frozenset:
+            number = float.__float__(value)
+            return number if math.isfinite(number) else {KIND: "float", "of": str(number)}
+        if any(kind is container for container in _CONTAINERS):
             return self._container(kind, value, depth)
-        scalar = self._scalar(kind, value)
-        return self._object(kind, value, depth) if scalar is None else scalar
+        if (name := numpy_scalar(kind)) is not None:
+            numpy: Any = sys.modules["numpy"]
+            return {KIND: "numpy", "type": name, "of": self.write(numpy.generic.item(value), depth)}
+        exact = _EXACT.get(id(kind))
+        if exact is None:
+            return None
+        held = exact.write(bytes.__getitem__(value, slice(None)) if kind is bytes else value)
+        return None if held is None else {KIND: exact.kind.__name__, "of": self.write(held, depth)}
 
     def _text(self, text: str) -> str:
         if not is_well_formed(text):
@@ -124,62 +155,92 @@ class _Writer:
             raise _NotKept("it has a whole number of more than 10,000 bits")
         return number
 
-    def _scalar(self, kind: Any, value: Any) -> dict[str, Any] | None:
-        if kind is bytes:
-            return {KIND: "bytes", "of": self._text(base64.b64encode(value).decode())}
-        if kind is decimal.Decimal or kind is uuid.UUID:
-            return {KIND: kind.__name__, "of": self._text(str(value))}
-        if kind is datetime.date or (kind is datetime.datetime and _has_plain_zone(value)):
-            return {KIND: kind.__name__, "of": value.isoformat()}
-        return None
-
     def _container(self, kind: Any, value: Any, depth: int) -> Any:
         if id(value) in self._open:
             raise _NotKept("it contains itself")
         self._open.add(id(value))
         try:
-            if kind is dict:
-                return self._dict(value, depth)
-            members = [self.write(member, depth + 1) for member in value]
+            if any(base is dict for base in lineage(kind)):
+                return self._mapping(kind, value, depth)
+            members = [self.write(member, depth + 1) for member in kind.__iter__(value)]
         finally:
             self._open.discard(id(value))
+        if kind is collections.deque:
+            return {KIND: "deque", "of": members, "most": value.maxlen}
         return members if kind is list else {KIND: kind.__name__, "of": members}
 
-    def _dict(self, value: dict[Any, Any], depth: int) -> Any:
-        if all(type(key) is str and not key.startswith(KIND) for key in value):
-            return {self._text(key): self._named(key, member, depth) for key, member in value.items()}
-        pairs = [[self.write(key, depth + 1), self._named(key, each, depth)] for key, each in value.items()]
-        return {KIND: "dict", "of": pairs}
+    def _mapping(self, kind: type[Any], value: Any, depth: int) -> Any:
+        pairs: Iterable[tuple[Any, Any]] = _Dict.items(value)
+        if kind is collections.OrderedDict:  # its own order differs from that of the dict after `move_to_end`
+            held = {id(key): each for key, each in pairs}
+            pairs = [(key, held[id(key)]) for key in _OrderedDict.__iter__(value)]
+        written = self._dict(pairs, depth)
+        if kind is dict:
+            return written
+        if kind is not collections.defaultdict:
+            return {KIND: kind.__name__, "of": written}
+        factory = _DefaultDict.default_factory.__get__(value)
+        name = next((name for name, one in FACTORIES.items() if one is factory), OTHER_FACTORY)
+        return {KIND: kind.__name__, "of": written, "factory": name}
+
+    def _dict(self, pairs: Iterable[tuple[Any, Any]], depth: int) -> Any:
+        if all(type(key) is str and not key.startswith(KIND) for key, _ in pairs):
+            return {self._text(key): self._named(key, member, depth) for key, member in pairs}
+        written = [[self.write(key, depth + 1), self._named(key, each, depth)] for key, each in pairs]
+        return {KIND: "dict", "of": written}
 
     def _named(self, name: Any, value: Any, depth: int) -> Any:
         """Write the value of a key; text under the name of a secret that also looks like one is left out."""
-        if self._may_be_secret(name, value) and mask_text(value) != value:
-            return {KIND: "secret", "of": name}
+        text = self._secret_text(name, value)
+        if text is not None and mask_text(text) != text:
+            return {KIND: "secret", "of": str.__str__(name)}
         return self.write(value, depth + 1)
 
     def _field(self, name: str, value: Any, depth: int) -> Any:
         """Write the value of an object's field; text under the name of a secret is left out."""
-        return {KIND: "secret", "of": name} if self._may_be_secret(name, value) else self.write(value, depth + 1)
+        is_secret = self._secret_text(name, value) is not None
+        return {KIND: "secret", "of": name} if is_secret else self.write(value, depth + 1)
 
-    def _may_be_secret(self, name: Any, value: Any) -> bool:
-        return not self._secrets and type(value) is str and type(name) is str and is_secret_name(name)
+    def _secret_text(self, name: Any, value: Any) -> str | None:
+        """Return the text under the name of a secret; None for any other value or name."""
+        if self._secrets or not is_a(value, str) or not is_a(name, str):
+            return None
+        return str.__str__(value) if is_secret_name(str.__str__(name)) else None
 
-    def _object(self, kind: type[Any], value: Any, depth: int) -> dict[str, Any]:
+    def _of_subclass(self, record: ClassRecord, value: Any, depth: int) -> dict[str, Any]:
+        """Write an object of a subclass of a plain class: its plain value, and what else the class has."""
+        assert record.base is not None
+        written: dict[str, Any] = {KIND: "subclass", "class": self._class(record)}
+        if isinstance(written["class"], list):
+            self._bytes -= sum(map(len, record.own))
+            written |= {"own": record.own, "items": record.items}
+        attributes = fields_of(value)
+        if record.is_enum:
+            written["fields"] = self._enum_fields(attributes, depth)
+        if any(not hasattr(record.base, name) for name in attributes):
+            written["attributes"] = True
+        return {**written, "of": self._plain(record.base, value, depth)}
+
+    def _enum_fields(self, attributes: dict[str, Any], depth: int) -> dict[str, Any]:
+        return {name: self.write(attributes[f"_{name}_"], depth + 1) for name in ("name", "value")}
+
+    def _object(self, record: ClassRecord, value: Any, depth: int) -> dict[str, Any]:
         known = self._numbers.get(id(value))
         if known is not None:
             return {KIND: "ref", "of": known[0]}
         number = len(self._numbers)
         self._numbers[id(value)] = (number, value)
-        record = _class_record(kind)
         written: dict[str, Any] = {KIND: "object", "n": number, "of": self._class(record)}
         if record.has_own_truth:
             written["truth"] = "own"
-        if record.fields is not None:
+        if record.is_enum:
+            written["fields"] = self._enum_fields(fields_of(value), depth)
+        elif record.fields is not None:
             held = _held(value, record.fields)
             written["fields"] = {self._text(name): self._field(name, each, depth) for name, each in held.items()}
         return written
 
-    def _class(self, record: "_ClassRecord") -> list[str] | int:
+    def _class(self, record: ClassRecord) -> list[str] | int:
         """Return the names of a class and its bases, nearest first; its number where they are written already."""
         known = self._classes.get(id(record.kind))
         if known is not None:
@@ -189,56 +250,9 @@ class _Writer:
         return record.names
 
 
-class _ClassRecord(NamedTuple):
-    """What the recorded form of an object needs of its class."""
-
-    kind: type[Any]
-    names: list[str]
-    """Names of the class and its bases, nearest first, without `object`."""
-    fields: list[str] | None
-    """Declared fields that the class's `repr` shows; None for a class without declared fields."""
-    has_own_truth: bool
-    """Whether an object may count as false."""
-
-
-_MOST_KNOWN = 4096
-_known: dict[int, _ClassRecord] = {}
-"""Records by the class's id: a metaclass may have a `__hash__` that raises."""
-
-
-def _class_record(kind: type[Any]) -> _ClassRecord:
-    found = _known.get(id(kind))
-    if found is not None and found.kind is kind:
-        return found
-    bases = [base for base in lineage(kind) if base is not object]
-    made = _ClassRecord(
-        kind=kind,
-        names=[full_name(base) for base in bases],
-        fields=_declared(kind),
-        has_own_truth=any("__bool__" in members_of(base) or "__len__" in members_of(base) for base in bases),
-    )
-    if len(_known) >= _MOST_KNOWN:
-        _known.clear()
-    _known[id(kind)] = made
-    return made
-
-
-def _declared(kind: type[Any]) -> list[str] | None:
-    if any(base in (dict, list, str, int, float, bytes, set, tuple, type) for base in lineage(kind)):
-        return None  # it may hold more than its fields
-    if issubclass(kind, msgspec.Struct):
-        return list(cast("Any", kind).__struct_fields__)
-    shown, hidden = declared_fields(kind)
-    return shown if shown or hidden else None
-
-
 def _held(value: Any, names: list[str]) -> dict[str, Any]:
     """Return the values of the fields that the object has, and pydantic's extra fields."""
     held = fields_of(value)
     found = {name: held[name] for name in names if name in held}
     extra = held.get("__pydantic_extra__")
     return found | (cast("dict[str, Any]", extra) if type(extra) is dict else {})
-
-
-def _has_plain_zone(value: datetime.datetime) -> bool:
-    return value.tzinfo is None or type(value.tzinfo) is datetime.timezone

@@ -3,27 +3,41 @@
 A stand-in answers what the record answers, and refuses everything else: reading an attribute that was not recorded
 raises `NotRecorded`, and `Restored.refused` keeps the reason, also where the reader catches the exception. Nothing is
 imported. Where the object's class is loaded in this process, its methods and properties work on the recorded fields,
-and `isinstance` is exact.
+and `isinstance` is exact. An object of a subclass of a plain class is restored as an object of that plain class, which
+refuses what the subclass adds or defines otherwise. A member of an enumeration that is loaded is that member.
 """
 
-import base64
-import datetime
-import decimal
+import collections
+import enum
 import functools
 import json
+import operator
+import pathlib
 import sys
 import types
-import uuid
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from leyden.core.data.plain.class_members import lineage, members_of
+from leyden.core.data.plain.class_members import class_of, fields_of, lineage, members_of
+from leyden.core.data.plain.exact_kinds import EXACT_KINDS, as_numpy
 from leyden.core.data.plain.own_methods import full_name
-from leyden.core.data.plain.recorded_form import KIND
+from leyden.core.data.plain.recorded_class import NO_MEMBERS, PLAIN_BASES
+from leyden.core.data.plain.recorded_form import FACTORIES, KIND, recorded_form
 
 
 class NotRecorded(Exception):
     """The record does not have what was read."""
+
+
+class _Class(NamedTuple):
+    """The record of a class."""
+
+    names: tuple[str, ...]
+    """Names of the class and its bases, nearest first."""
+    own: tuple[str, ...]
+    """Members that a subclass of a plain class has, and that are not recorded."""
+    items: tuple[str, ...]
+    """Fields of a named tuple."""
 
 
 class Restored:
@@ -35,11 +49,24 @@ class Restored:
     def __init__(self, form: str) -> None:
         self.refused: list[str] = []
         """Reasons of every `NotRecorded` so far."""
-        self._objects: dict[int, RecordedObject] = {}
-        self._classes: list[tuple[str, ...]] = []
+        self._objects: dict[int, Any] = {}
+        self._classes: list[_Class] = []
+        self._subclasses: dict[tuple[_Class, type[Any], bool], type[Any]] = {}
+        self._readers: dict[Any, Callable[[dict[str, Any]], Any]] = {
+            "object": self._object,
+            "ref": self._ref,
+            "secret": self._secret,
+            "dict": self._dict,
+            "defaultdict": self._default_dict,
+            "deque": lambda written: collections.deque(self._read(written["of"]), written["most"]),
+            "numpy": lambda written: as_numpy(written["type"], self._read(written["of"])),
+            "subclass": self._of_subclass,
+        }
         try:
             self.value: Any = self._read(json.loads(form))
-        except (LookupError, TypeError, ArithmeticError, RecursionError) as error:
+        except NotRecorded as error:  # for example a key of a dict whose `__hash__` is not recorded
+            raise ValueError(str(error)) from error
+        except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ValueError(f"it is not a recorded form: {type(error).__name__}") from error
 
     def refuse(self, reason: str) -> NotRecorded:
@@ -56,28 +83,68 @@ class Restored:
         if KIND not in fields:
             return {key: self._read(member) for key, member in fields.items()}
         kind = fields[KIND]
-        if kind == "object":
-            return self._object(fields)
-        if kind == "ref":
-            return self._objects[fields["of"]]
-        if kind == "secret":
-            return _stand_in(self, ("str",), f"the value of {fields['of']!r} is not recorded: it has a secret's name")
-        if kind == "dict":
-            return {self._read(key): self._read(member) for key, member in fields["of"]}
-        return _KINDS[kind](self._read(fields["of"]))
+        if kind in self._readers:
+            return self._readers[kind](fields)
+        restore = EXACT_KINDS[kind].restore if kind in EXACT_KINDS else _KINDS[kind]
+        return restore(self._read(fields["of"]))
 
-    def _object(self, written: dict[str, Any]) -> "RecordedObject":
-        given = written["of"]
-        if isinstance(given, list):
-            self._classes.append(tuple(map(str, cast("list[Any]", given))))
-        names = self._classes[given] if isinstance(given, int) else self._classes[-1]
+    def _dict(self, written: dict[str, Any]) -> dict[Any, Any]:
+        return {self._read(key): self._read(member) for key, member in written["of"]}
+
+    def _default_dict(self, written: dict[str, Any]) -> collections.defaultdict[Any, Any]:
+        factory = FACTORIES.get(written["factory"], self._no_factory)
+        return collections.defaultdict(factory, self._read(written["of"]))
+
+    def _ref(self, written: dict[str, Any]) -> Any:
+        return self._objects[written["of"]]
+
+    def _secret(self, written: dict[str, Any]) -> Any:
+        return _stand_in(self, ("str",), f"the value of {written['of']!r} is not recorded: it has a secret's name")
+
+    def _no_factory(self) -> Any:
+        raise self.refuse("the record of a defaultdict does not have its function, and a key that it lacks was read")
+
+    def _class(self, written: dict[str, Any], key: str) -> _Class:
+        given = written[key]
+        if isinstance(given, int):
+            return self._classes[given]
+        names, own, items = (
+            tuple(map(str, each)) for each in (given, written.get("own", ()), written.get("items", ()))
+        )
+        self._classes.append(_Class(names, own, items))
+        return self._classes[-1]
+
+    def _object(self, written: dict[str, Any]) -> Any:
+        names = self._class(written, "of").names
         fields = written.get("fields")
         why = "" if fields is not None else f"the result has an object of type {names[0]}; the record has its text only"
         made = _stand_in(self, names, why, has_own_truth="truth" in written)
         self._objects[written["n"]] = made
         for name, value in cast("dict[str, Any]", fields or {}).items():
             _fields_of(made)[name] = self._read(value)
+        if (member := _enum_member(names, fields)) is not None:
+            self._objects[written["n"]] = member
+            return member
         return made
+
+    def _of_subclass(self, written: dict[str, Any]) -> Any:
+        recorded = self._class(written, "class")
+        fields = written.get("fields")
+        if (member := _enum_member(recorded.names, fields)) is not None:
+            return member
+        value = self._read(written["of"])
+        base, has_more = class_of(value), "attributes" in written
+        if base not in _SUBCLASSED:
+            raise LookupError(base.__name__)
+        if fields is not None:
+            held = {name: self._read(fields[name]) for name in ("name", "value")}
+            kind = _subclass(self, recorded, base, held, has_more=has_more)
+        else:
+            kind = self._subclasses.get((recorded, base, has_more))
+            if kind is None:
+                kind = _subclass(self, recorded, base, {}, has_more=has_more)
+                self._subclasses[recorded, base, has_more] = kind
+        return kind(value.default_factory, value) if base is collections.defaultdict else kind(value)
 
 
 _KINDS: dict[str, Callable[[Any], Any]] = {
@@ -85,12 +152,10 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "set": set,
     "frozenset": frozenset,
     "float": float,
-    "bytes": base64.b64decode,
-    "Decimal": decimal.Decimal,
-    "UUID": uuid.UUID,
-    "date": datetime.date.fromisoformat,
-    "datetime": datetime.datetime.fromisoformat,
+    "Counter": collections.Counter,
+    "OrderedDict": collections.OrderedDict,
 }
+_SUBCLASSED = (*PLAIN_BASES, pathlib.PurePosixPath, pathlib.PureWindowsPath)
 
 
 class RecordedObject:
@@ -105,6 +170,7 @@ class RecordedObject:
     _leyden_why: str
     """Why the object has no fields; empty where it has."""
     _leyden_has_own_truth: bool
+    _leyden_kept = "its declared fields"
 
     def __getattr__(self, name: str) -> Any:
         fields = _fields_of(self)
@@ -160,6 +226,8 @@ def _stand_in(restored: Restored, names: tuple[str, ...], why: str, *, has_own_t
     """Return a stand-in without fields; its type has the name of the object's own class."""
     module, _, name = names[0].rpartition(".")
     members: dict[str, Any] = {"__slots__": (), "__module__": module or "builtins"}
+    if "enum.Enum" in names:
+        members["_leyden_kept"] = "its name and value"
     made: Any = object.__new__(type(name, (RecordedObject,), members))
     made._leyden_of, made._leyden_names, made._leyden_why = restored, names, why
     made._leyden_fields, made._leyden_has_own_truth = {}, has_own_truth
@@ -172,7 +240,7 @@ def _fields_of(held: RecordedObject) -> dict[str, Any]:
 
 def _refusal(held: RecordedObject, name: str) -> NotRecorded:
     short = held._leyden_names[0].rpartition(".")[2]  # pyright: ignore[reportPrivateUsage]
-    why = held._leyden_why or f"the record of the {short} object has its declared fields only"  # pyright: ignore[reportPrivateUsage]
+    why = held._leyden_why or f"the record of the {short} object has {held._leyden_kept} only"  # pyright: ignore[reportPrivateUsage]
     return held._leyden_of.refuse(f"{why}, and {name!r} was read{_advice(held)}")  # pyright: ignore[reportPrivateUsage]
 
 
@@ -246,3 +314,57 @@ def _special(held: RecordedObject, name: str, *args: Any, **kwargs: Any) -> Any:
         raise _refusal(held, name)
     found: Any = method(*args, **kwargs)
     return False if name == "__eq__" and found is NotImplemented else found
+
+
+# --- Objects of subclasses of plain classes
+
+
+def _subclass(restored: Restored, recorded: _Class, base: type[Any], fields: dict[str, Any], *, has_more: bool) -> Any:
+    """Return a subclass of a plain class that refuses the members which the record does not have.
+
+    `has_more`: the object has attributes, none of which is recorded.
+    """
+    module, _, name = recorded.names[0].rpartition(".")
+
+    def get_attribute(self: Any, name: str) -> Any:
+        is_special = name.startswith("__") and name.endswith("__")
+        if "__getattr__" in recorded.own or (has_more and (not is_special or name == "__dict__")):
+            raise _refusal(self, name)
+        raise AttributeError(f"{recorded.names[0]!r} object has no attribute {name!r}")
+
+    members: dict[str, Any] = {each: _not_recorded(each) for each in recorded.own}
+    if recorded.items:
+        members |= {each: property(operator.itemgetter(place)) for place, each in enumerate(recorded.items)}
+        members["_fields"] = recorded.items
+    members = {name: member for name, member in members.items() if name not in NO_MEMBERS} | fields
+    members |= {"__slots__": (), "__module__": module or "builtins"}
+    members |= {"__class__": property(_class_of), "__getattr__": get_attribute}
+    members |= {"_leyden_of": restored, "_leyden_names": recorded.names, "_leyden_why": ""}
+    members["_leyden_kept"] = f"its value as {base.__name__}"
+    return type(name, (base,), members)
+
+
+def _not_recorded(name: str) -> Any:
+    """Return a member of a stand-in's class: that of the object's own class where this is loaded, else a refusal."""
+    if name.startswith("__") and name.endswith("__"):
+        return _special_method(name)
+
+    def get(self: Any) -> Any:
+        found = _member_of_class(self, name)
+        if found is _MISSING:
+            raise _refusal(self, name)
+        return found
+
+    return property(get)
+
+
+def _enum_member(names: tuple[str, ...], fields: Any) -> Any:
+    """Return the member of an enumeration that is loaded in this process and has the recorded value; else None."""
+    kind = _loaded(names[0])
+    if fields is None or kind is None or not issubclass(class_of(kind), enum.EnumType):
+        return None
+    member = members_of(kind)["_member_map_"].get(fields.get("name"))
+    if member is None:
+        return None
+    written = json.dumps(fields["value"], ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return member if recorded_form(fields_of(member)["_value_"]).text == written else None
