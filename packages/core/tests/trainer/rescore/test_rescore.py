@@ -37,6 +37,12 @@ def near(task, result):
 def flat(task, result):
     return 1.0
 
+def nothing(task, result):
+    return None
+
+def reads_more(task, result):
+    return len(result["box"].label)
+
 def picky(task, result):
     if result["number"] == 3:
         raise Raises("not three")
@@ -44,11 +50,15 @@ def picky(task, result):
 """
 
 
+class Box:
+    label = "a"
+
+
 async def agent(task: dict[str, Any]) -> dict[str, Any]:
     """Return the number that the task says; a negative one is a failure."""
     if task["says"] < 0:
         raise LookupError("no number")
-    return {"number": task["says"], "box": (1, 2)}
+    return {"number": task["says"], "box": Box()}
 
 
 SAID = {"train-v0-b0-0": [3, 4, 4], "train-v0-b0-1": [1, 2, -1], "train-v0-b0-2": [4, 4, 4]}
@@ -180,6 +190,24 @@ def test_the_command_prints_the_control_and_tables(
     found = json.loads(capsys.readouterr().out)
     saved = msgspec.json.decode((tmp_path / "out.json").read_bytes())
     assert {**found, "created": 0} == {**saved, "created": 0}
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("nothing", "8 × reward failed: reward nothing returned None"),
+        ("reads_more", "Box; the record has its text only, and 'label' was read"),
+    ],
+)
+def test_no_new_reward_at_all_is_one_line_with_the_reason(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, why: str
+) -> None:
+    reward = ["--reward", f"{tmp_path / 'other.py'}:{name}"]
+    assert run(["rescore", "mine", "--runs", str(runs), *reward, "--out", str(tmp_path / "out.json")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "none of 9 rollouts has a new reward: " in line
+    assert why in line
+    assert not (tmp_path / "out.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -39,19 +39,22 @@ def own_scores(
 
 def compared(reward: str, rewarded: list[StoredRollout], scores: Mapping[str, Score], remark: str = "") -> Control:
     """Return the control for stored rewards and the scores of the run's own function now."""
-    tally, reproduced = Tally(), 0
+    tally, reproduced, otherwise = Tally(), 0, 0
     for one in rewarded:
-        difference = difference_of(one, scores[one.rollout_id])
+        score = scores[one.rollout_id]
+        difference = difference_of(one, score)
         if difference:
             tally.add(difference, one.rollout_id)
+            otherwise += score.kind != "not stored"
         else:
             reproduced += 1
     return Control(
         reward=reward,
         stored=len(rewarded),
         reproduced=reproduced,
+        otherwise=otherwise,
         differences=tally.grouped(MOST_DIFFERENCES),
-        remark=remark if reproduced < len(rewarded) else "",
+        remark=remark if otherwise else "",
     )
 
 

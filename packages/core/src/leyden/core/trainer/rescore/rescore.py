@@ -81,6 +81,7 @@ def rescore(runs: Path, name: str, options: RescoreOptions, progress: Progress |
         control, own = own_scores(folder, config, rollouts, calls.score_all)
         calls.phase = calls.phase and OTHER
         scores = calls.score_all(options.reward, weights, rollouts)
+    _check_some_score(scores)
     rescored = [_rescored(one, scores[one.rollout_id], own.get(one.rollout_id)) for one in rollouts]
     options = msgspec.structs.replace(options, weights=weights)
     return _result(folder, config, options, control, rollouts, rescored)
@@ -145,6 +146,15 @@ def _check_some_result(rollouts: Sequence[StoredRollout]) -> None:
     for one in rollouts:
         tally.add(one.obstacle, one.rollout_id)
     raise UsageError(f"none of {len(rollouts):,} rollouts can be scored again: {tally.line()}")
+
+
+def _check_some_score(scores: Mapping[str, Score]) -> None:
+    if any(score.value is not None for score in scores.values()):
+        return
+    tally = Tally()
+    for name, score in scores.items():
+        tally.add(f"{score.kind}: {score.error}", name)
+    raise UsageError(f"none of {len(scores):,} rollouts has a new reward: {tally.line()}")
 
 
 def _returning(scores: dict[str, Score]) -> ScoreAll:

@@ -46,6 +46,8 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     """Number of stored rewards that were compared."""
     reproduced: int = 0
     """Number of them that were returned exactly, with all dimensions."""
+    otherwise: int = 0
+    """Number of them whose result could be read, and whose reward came out otherwise."""
     differences: list[CountedMessage] = []
     """How the others differ, each with an example."""
     remark: str = ""

@@ -71,7 +71,7 @@ def control_lines(control: Control) -> Iterable[str]:
     yield from _counted(control.differences)
     if control.remark:
         yield f"  {control.remark}"
-    elif control.reproduced < control.stored:
+    elif control.otherwise:
         yield "  the reward draws at random, reads something outside task and result, or its files have changed"
 
 

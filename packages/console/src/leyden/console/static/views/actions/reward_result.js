@@ -71,7 +71,7 @@ function control(key, found) {
 /** The control proves that the store has what rewards read; a reader must know where it does not. */
 function controlRemark(own) {
   if (own.remark) return element("p.notice.warn", {}, `Control: ${visible(own.remark)}.`);
-  if (own.reproduced === own.stored) return null;
+  if (!own.otherwise) return null;
   const text =
     "Control: the own reward draws at random, reads something outside task and result, or its files have changed.";
   return element("p.notice.warn", {}, text);
