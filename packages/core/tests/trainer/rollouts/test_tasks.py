@@ -122,7 +122,7 @@ async def test_a_row_reaches_the_agent_as_it_was_given_or_is_refused(row: dict[s
         try:
             save_tasks([row], file)
         except TaskError as refused:
-            assert str(refused).startswith(("task 1: task", "task 1 cannot be written as JSON: Out of range float"))
+            assert str(refused).startswith("task 1: task")
             return
         (read,) = load_tasks(file)
     started = await store.start_rollout(read)

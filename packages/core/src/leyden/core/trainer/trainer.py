@@ -36,7 +36,7 @@ from leyden.core.trainer.monitoring.display import make_display
 from leyden.core.trainer.monitoring.trackers import tracker_names
 from leyden.core.trainer.preflight.report import CheckReport
 from leyden.core.trainer.rollouts.selection import Selection, read_selection
-from leyden.core.trainer.rollouts.tasks import load_tasks
+from leyden.core.trainer.rollouts.tasks import given_tasks, load_tasks
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.report import RunReport
 from leyden.core.trainer.run_folder.sharing.store_location import VARIABLE, remember_store, settled_uri
@@ -460,8 +460,8 @@ class Trainer:
 
 
 def task_rows(dataset: TaskRows) -> list[Task]:
-    """Return tasks as a list; reads them from a source."""
-    return load_tasks(dataset) if isinstance(dataset, str | Path) else list(dataset)
+    """Return tasks as agents receive them; reads them from a source."""
+    return load_tasks(dataset) if isinstance(dataset, str | Path) else given_tasks(dataset)
 
 
 def _read_from(training: TaskRows | None, held_out: TaskRows | None) -> dict[str, Any]:

@@ -6,13 +6,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
-
 from leyden.core.data.order import rows_of_batch
 from leyden.core.data.plain.values import is_plain, plain
 from leyden.core.data.rollout import Task
 from leyden.core.errors import TaskError
 from leyden.core.runner.user_code.agent_spec import TaskExample
+from leyden.core.trainer.rollouts.task_rows import as_row
 from leyden.core.trainer.rollouts.task_sources import PlacedTask, csv_file, hugging_face, json_lines, parquet_file
 
 MOST_EXAMPLES = 1000
@@ -97,20 +96,27 @@ def place_of(source: str, tasks: Sequence[Task], row: int) -> str:
     return f"{source}, {places[row]}" if len(places) == len(tasks) else f"{source}, task {row + 1}"
 
 
-def save_tasks(tasks: Iterable[Task], path: Path) -> None:
-    """Write tasks as JSON Lines.
+def given_tasks(tasks: Iterable[object]) -> list[Task]:
+    """Return tasks that were given in Python as the rows of JSON that agents receive.
 
-    Raises TaskError, with the row number, for a task that JSON cannot represent or that a store would change.
+    Raises TaskError, with the number of the task and the key, for a value that JSON does not have or a store would
+    change.
     """
-    rows: list[bytes] = []
+    rows: list[Task] = []
     for number, task in enumerate(tasks, 1):
         try:
-            row = msgspec.to_builtins(task, str_keys=True)
-            rows.append(json.dumps(row, allow_nan=False).encode())  # msgspec writes null for NaN and infinity
-        except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
-            raise TaskError(f"task {number} cannot be written as JSON: {error}") from None
+            row = as_row(task)
+        except TaskError as error:
+            raise TaskError(f"task {number}: {error}") from None
         if why := not_whole(row):
             raise TaskError(f"task {number}: {why}")
+        rows.append(row)
+    return rows
+
+
+def save_tasks(tasks: Iterable[object], path: Path) -> None:
+    """Write tasks as JSON Lines. Raises TaskError for a task that `given_tasks` refuses."""
+    rows = [json.dumps(row).encode() for row in given_tasks(tasks)]
     path.write_bytes(b"\n".join(rows) + b"\n")
 
 
