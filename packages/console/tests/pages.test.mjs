@@ -17,6 +17,7 @@ const { missing } = await import(`${STATIC}/views/run_frame.js`);
 const router = await import(`${STATIC}/router.js`);
 const { rangeText } = await import(`${STATIC}/elements/histogram.js`);
 const { extent, lastOf, smooth, StepSeries } = await import(`${STATIC}/series.js`);
+const { controlRemark } = await import(`${STATIC}/views/actions/reward_result.js`);
 const spans = await import(`${STATIC}/spans.js`);
 
 const column = (...rows) => {
@@ -381,4 +382,11 @@ test("a histogram says how many rollouts have no reward", () => {
 test("the tree shows a reward as other places do", () => {
   const reward = { value: -0.4697736668370316 };
   assert.equal(spans.summary({ title: "reward", kind: "reward", reward }), "reward · −0.4698");
+});
+
+test("only a reward that came out otherwise is explained, not one that read what is not stored", () => {
+  const control = { reproduced: 0, stored: 8, otherwise: 0, remark: "" };
+  assert.equal(controlRemark(control), null);
+  assert.match(controlRemark({ ...control, otherwise: 2 }), /draws at random/);
+  assert.equal(controlRemark({ ...control, remark: "own.py has changed" }), "Control: own.py has changed.");
 });

@@ -18,7 +18,7 @@ def test_the_pages_modules_compute_what_they_show() -> None:
     done = subprocess.run([NODE, "--test", TESTS], capture_output=True, text=True, timeout=120, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "pass 28" in done.stdout
+    assert "pass 29" in done.stdout
 
 
 @pytest.mark.integration

@@ -105,7 +105,7 @@ async def test_a_run_file_that_cannot_work_is_refused_with_its_line_before_a_job
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tasks.jsonl").write_text('{"question": "?"}\n')
-    text = "policy: policy\nagent: agent.py:agent\nsteps: 2\nalgorithm_config:\n  learning_rate: 1e-4\n"
+    text = "policy: policy\nagent: module:agent\nsteps: 2\nalgorithm_config:\n  learning_rate: 1e-4\n"
     text += "tasks: tasks.jsonl\n"
     jobs = Jobs()
     app = Console(Catalogue([folder.path.parent]), jobs).application()

@@ -51,6 +51,7 @@ function none() {
 function control(key, found) {
   const { control: own } = found;
   const weights = Object.entries(found.reward_weights).map(([name, weight]) => `${name} = ${number(weight)}`);
+  const remark = controlRemark(own);
   const scored = `${number(found.scored)} of ${counted(found.read, "rollout")} scored`;
   return panel(
     "Scored, and control",
@@ -64,17 +65,19 @@ function control(key, found) {
     ].filter((one) => one !== null)),
     messages(key, "Why rollouts have no new reward", found.errors),
     messages(key, "How the own reward differs from the stored rewards", own.differences),
-    controlRemark(own),
+    remark === null ? null : element("p.notice.warn", {}, remark),
   );
 }
 
-/** The control proves that the store has what rewards read; a reader must know where it does not. */
-function controlRemark(own) {
-  if (own.remark) return element("p.notice.warn", {}, `Control: ${visible(own.remark)}.`);
+/**
+ * The control proves that the store has what rewards read; a reader must know where it does not.
+ * @param {any} own the control
+ * @returns {string | null}
+ */
+export function controlRemark(own) {
+  if (own.remark) return `Control: ${visible(own.remark)}.`;
   if (!own.otherwise) return null;
-  const text =
-    "Control: the own reward draws at random, reads something outside task and result, or its files have changed.";
-  return element("p.notice.warn", {}, text);
+  return "Control: the own reward draws at random, reads something outside task and result, or its files have changed.";
 }
 
 function messages(key, title, list) {
