@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from leyden.core.algorithm.base import Algorithm
 from leyden.core.algorithm.learner import Learner
+from leyden.core.data.encoding.settings import SettingError, converted
 from leyden.core.data.scheme import nested
-from leyden.core.data.settings import SettingError, converted
 from leyden.core.errors import UsageError, did_you_mean
 from leyden.core.runner.user_code.loading import load_object
 

@@ -8,8 +8,8 @@ import msgspec
 
 from leyden.core.algorithm.registry import algorithm_class, option_names
 from leyden.core.cli.options import read_yaml
-from leyden.core.data import settings
-from leyden.core.data.settings import SettingError, inner_settings
+from leyden.core.data.encoding import settings
+from leyden.core.data.encoding.settings import SettingError, inner_settings
 from leyden.core.errors import UsageError, did_you_mean
 from leyden.core.masking import MASK
 from leyden.core.trainer.config import RunConfig

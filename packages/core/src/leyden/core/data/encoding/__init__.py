@@ -1,1 +1,1 @@
-"""How text, token ids, URLs and compressed bodies are written and read."""
+"""How text, token ids, URLs, settings and compressed bodies are written and read."""

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from leyden.core.data.settings import SettingError, converted, inner_settings
+from leyden.core.data.encoding.settings import SettingError, converted, inner_settings
 
 
 class Inner(msgspec.Struct):
