@@ -45,7 +45,7 @@ def test_nobody_else_opens_the_folder_of_a_run(tmp_path: Path) -> None:
     """Another user reads what agents were given and what they printed."""
     before = os.umask(0)
     try:
-        folder = RunFolder.create(tmp_path, RunConfig(name="r", agent="a.py:run", policy="tiny"), [1], {})
+        folder = RunFolder.create(tmp_path, RunConfig(name="r", agent="a.py:run", policy="tiny"), ["x"], {})
     finally:
         os.umask(before)
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700

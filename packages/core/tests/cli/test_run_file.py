@@ -78,6 +78,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in ("train", "val", "other"):
         Path(f"{name}.jsonl").write_text(json.dumps({"question": name}) + "\n")
+    for name in ("agent", "reward", "other"):
+        Path(f"{name}.py").touch()
     return tmp_path
 
 
@@ -233,9 +235,10 @@ def test_settings_are_validated_and_nothing_is_started(
     text = "policy: ./policy\ntasks: train.jsonl\nagent: agent.py:agent\nsteps: 3\n"
     Path("run.yaml").write_text(text)
     command = ["train", "--config", "run.yaml", "--name", "new", "--validate"]
+    Path("agent.py").rename("moved.py")
     assert cli.run(command) == 2
     assert "agent.py does not exist" in capsys.readouterr().err
-    Path("agent.py").touch()
+    Path("moved.py").rename("agent.py")
 
     assert cli.run(command) == 0
     assert capsys.readouterr().out == "run new can begin: its settings and tasks are valid\n"

@@ -40,7 +40,7 @@ def test_every_command_refuses_it_in_one_line_and_leaves_nothing(
 ) -> None:
     (tmp_path / "tasks.jsonl").write_text(ROWS)
     shared = ["--policy", "nowhere/policy", "--device", device]
-    tasks = ["agent.py:agent", "--tasks", str(tmp_path / "tasks.jsonl")]
+    tasks = ["agent:agent", "--tasks", str(tmp_path / "tasks.jsonl")]
     runs = ["--runs", str(tmp_path / "runs"), "--name", "r"]
     arguments = {
         "train": [*tasks, *runs],

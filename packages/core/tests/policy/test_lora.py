@@ -250,7 +250,7 @@ def test_a_command_line_reaches_the_options_and_a_run_keeps_them() -> None:
     assert make_algorithm("lightning_rl", {}).settings()["lora"] is None
     with pytest.raises(UsageError, match="unknown field `ranks`"):
         make_algorithm("lightning_rl", {"lora.ranks": 8})
-    with pytest.raises(UsageError, match="Invalid enum value 'half'"):
+    with pytest.raises(UsageError, match="invalid enum value 'half'"):
         make_algorithm("lightning_rl", {"precision": "half"})
 
 

@@ -12,7 +12,7 @@ from leyden.core.algorithm.verl.driver.owned_settings import CHANGEABLE
 from leyden.core.errors import RewardError, RunError, UsageError
 from leyden.core.trainer.agents.placement import RunnerPlacement
 from leyden.core.trainer.config import EvaluationSet, RunConfig
-from leyden.core.trainer.launch import ResumeChanges, changed, check_needed, resume, validated
+from leyden.core.trainer.launch import ResumeChanges, changed, check_files, check_needed, resume, validated
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.trainer import Trainer
 
@@ -205,16 +205,16 @@ def test_a_run_does_not_begin_with_a_uri_that_no_store_has(store: str, says: str
         validated(config, ["x"])
 
 
-def test_a_run_does_not_begin_without_the_files_of_its_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_of_a_new_runs_agent_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.py").touch()
     config = RunConfig(name="r", policy="p", agent="a.py:a", reward="code/rew.py:score")
     with pytest.raises(
         UsageError, match=rf"^code/rew\.py does not exist, counted from the current folder {tmp_path}: "
     ):
-        validated(config, ["x"])
-    away = msgspec.structs.replace(config, runners=RunnerPlacement(where="remote"))
-    assert validated(away, ["x"]).reward == "code/rew.py:score"
+        check_files(config)
+    check_files(msgspec.structs.replace(config, runners=RunnerPlacement(where="remote")))
+    check_files(msgspec.structs.replace(config, reward="code.rew:score"))
 
 
 def test_without_steps_a_run_needs_held_out_tasks_and_no_algorithm() -> None:

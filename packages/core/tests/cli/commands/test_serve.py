@@ -88,9 +88,10 @@ def test_a_run_is_submitted_by_a_command(
     capfd.readouterr()
     assert run(["runs", "remove", "a", *server]) == 0
     (tmp_path / "a.py").unlink()
-    assert run([*given, *server]) == 2
-    _, err = capfd.readouterr()
-    assert "a.py does not exist, counted from the current folder" in err and "`leyden serve` takes the folder" in err
+    assert run([*given, *server]) == 1
+    out, err = capfd.readouterr()
+    assert "a.py does not exist, counted from the current folder" in out and "`leyden serve` takes the folder" in out
+    assert run(["runs", "remove", "a", *server]) == 0
     assert not (tmp_path / "runs/a").exists()
     assert ends(process, signal.SIGINT) == 130
 

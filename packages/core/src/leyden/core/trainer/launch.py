@@ -82,15 +82,11 @@ def begin(
 def validated(config: RunConfig, tasks: list[Task]) -> RunConfig:
     """Return the configuration with which a run begins, with the settings that the algorithm records.
 
-    Raises UsageError for settings that cannot work, and for a Python file that is missing.
+    Raises UsageError for settings that cannot work.
     """
     prepare_masking(config)
     check_needed(config, tasks)
     check_machine(config)
-    if (missing := _missing_file(config)) is not None:
-        raise UsageError(
-            f"{missing} does not exist" + ("" if missing.is_absolute() else where_it_counts_from(str(missing)))
-        )
     return with_recorded_settings(with_sides(_settled(config)))
 
 
@@ -221,6 +217,13 @@ def _keep_changes(folder: RunFolder, config: RunConfig, different: RunConfig) ->
     if different != config:
         with folder.locked():
             save_config(different, folder.config_file)
+
+
+def check_files(config: RunConfig) -> None:
+    """Raise UsageError if a Python file of a new run's agent is not on this machine, where its workers run."""
+    if (missing := _missing_file(config)) is not None:
+        where = "" if missing.is_absolute() else where_it_counts_from(str(missing))
+        raise UsageError(f"{missing} does not exist{where}")
 
 
 def _missing_file(config: RunConfig) -> Path | None:

@@ -55,7 +55,7 @@ def train(
     for option in ("memory", "cores", "detach", "insecure"):
         if given.gives(option):
             raise UsageError(f"--{option} has no effect without --server")
-    from leyden.core.trainer.launch import begin, train_here, validated
+    from leyden.core.trainer.launch import begin, check_files, train_here, validated
     from leyden.core.trainer.launch import resume as go_on
     from leyden.core.trainer.monitoring.display import make_display
     from leyden.core.trainer.run_folder.folder import check_free
@@ -72,6 +72,7 @@ def train(
     config, rows, held_out = given.read()
     if given.gives("check"):
         config = msgspec.structs.replace(config, check=check)
+    check_files(config)
     if validate:
         validated(config, rows)
         check_free(given.runs, config.name)
