@@ -1,5 +1,6 @@
 """The index of a run's rollouts while the run is stopped and continued."""
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 from console_runs import made_run
 
+from leyden.console import rollout_index, run_view
 from leyden.console.rollout_index import RolloutIndex
 from leyden.console.run_view import RunView
 from leyden.console.runs.folder_run import FolderRun
@@ -89,6 +91,35 @@ async def test_a_rollout_that_failed_has_its_reason_before_any_step(tmp_path: Pa
 
     assert (row.trained, row.reason) == (False, "agent error")
     assert explained.reason == row.reason
+
+
+async def test_rollouts_are_read_only_while_someone_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_view, "UNWATCHED", 0.2)
+    monkeypatch.setattr(rollout_index, "PAUSE", 0.01)
+    folder = made_run(tmp_path, finished=False)
+    store = await folder.store_location.open()
+    view = RunView("run", FolderRun(folder.path))
+
+    async def enqueue(name: str) -> None:
+        await store.enqueue_rollout({"question": "What is 1 + 1?"}, mode="train", rollout_id=name)
+
+    async def rows_with(name: str) -> None:
+        view.follow()
+        async with asyncio.timeout(30):
+            while name not in view.index.rows:
+                await asyncio.sleep(0.01)
+
+    await enqueue("watched")
+    await rows_with("watched")
+    await asyncio.sleep(1.0)
+    await enqueue("unwatched")
+    await asyncio.sleep(0.2)
+    was_read = "unwatched" in view.index.rows
+    await rows_with("unwatched")
+    await view.close()
+    await store.close()
+
+    assert not was_read
 
 
 async def begun(runs: Path) -> RunFolder:

@@ -7,7 +7,7 @@ run stopped, since the continued run tries it again. Rows are kept as columns, w
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any
@@ -112,12 +112,12 @@ class RolloutIndex:
         """How often a row was added or has changed."""
         return len(self._order)
 
-    async def follow(self) -> None:
-        """Read new rollouts, and again those that have not ended, until the run is gone.
+    async def follow(self, is_watched: Callable[[], bool] = lambda: True) -> None:
+        """Read new rollouts, and again those that have not ended, until nobody watches or the run is gone.
 
         Errors are noted, and tried again.
         """
-        while self.run.is_still_there:
+        while is_watched() and self.run.is_still_there:
             await self.look()
             await asyncio.sleep(PAUSE)
 

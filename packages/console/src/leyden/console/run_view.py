@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -46,6 +47,8 @@ from leyden.core.trainer.why.trained_or_reason import RolloutExplanation, RunFac
 from leyden.core.trajectory.calls import is_recorded_call
 
 Found = TypeVar("Found")
+UNWATCHED = 30.0
+"""Seconds after the last request of a page, or the last event to one, in which rollouts are still read."""
 
 log = logging.getLogger(__name__)
 
@@ -57,13 +60,19 @@ class RunView:
         self.key, self.run, self._labelled = key, run, labelled
         self.index = RolloutIndex(run)
         self._following: asyncio.Task[None] | None = None
+        self._watched = 0.0
+        """When `follow` was called last, by the monotonic clock."""
         self._vocabularies: dict[str | None, Vocabulary | str] = {}
         self._why: tuple[RunFacts, Summary] | None = None
 
     def follow(self) -> None:
-        """Begin to read the rollouts, unless that is under way."""
+        """Read the rollouts in the background until this has not been called for `UNWATCHED` seconds."""
+        self._watched = time.monotonic()
         if self._following is None or self._following.done():
-            self._following = asyncio.create_task(self.index.follow())
+            self._following = asyncio.create_task(self.index.follow(self._is_watched))
+
+    def _is_watched(self) -> bool:
+        return time.monotonic() - self._watched < UNWATCHED
 
     async def close(self) -> None:
         """Stop reading."""
