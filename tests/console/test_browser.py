@@ -49,7 +49,7 @@ def test_every_view_of_a_real_run_opens_without_an_error(browser: Browser, serve
     def shot(page: Page, name: str) -> None:
         seen.append(name)
         if pictured and name in SHOWN:
-            page.wait_for_timeout(500)
+            page.wait_for_timeout(2_000)
             page.screenshot(path=PICTURES / f"{name}.png")
 
     page, hosts, _ = noting_page(browser)
