@@ -97,6 +97,9 @@ def test_trackers_are_none_one_or_several(tmp_path: Path, tracker: str) -> None:
 def test_a_folder_without_config_is_not_a_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="is not a run"):
         load_config(tmp_path / "config.yaml")
+    (tmp_path / "study.json").touch()
+    with pytest.raises(RunError, match=f"it is a study of leyden tune, whose runs are named with --runs {tmp_path}$"):
+        load_config(tmp_path / "config.yaml")
 
 
 def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path) -> None:

@@ -52,18 +52,23 @@ def test_the_tree_follows_parents_and_shows_calls_tools_and_rewards() -> None:
         semconv.TOOL_ARGUMENTS: '{"e": "2+2"}',
         semconv.TOOL_RESULT: "4",
     }
+    reward: Attributes = {
+        semconv.REWARD_VALUE: 1.0,
+        semconv.REWARD_DIMENSION + "exact": 1.0,
+        semconv.REWARD_FEEDBACK: "the sum is right",
+    }
     text = render(
         span(1, "invoke_agent mathy"),
         span(2, "chat", 1, call),
         span(3, "execute_tool", 1, tool),
-        span(4, semconv.REWARD, None, {semconv.REWARD_VALUE: 1.0, semconv.REWARD_DIMENSION + "exact": 1.0}),
+        span(4, semconv.REWARD, None, reward),
     )
     lines = [line.strip() for line in text.splitlines()]
     indent = {key: next(line for line in text.splitlines() if key in line).index(key) for key in ("invoke", "120 → 23")}
     assert indent["120 → 23"] > indent["invoke"]
     assert any("120 → 23 tokens  policy v4  tool_calls" in line for line in lines)
     assert any('tool calculator({"e": "2+2"}) → 4' in line for line in lines)
-    assert any("reward 1.0  (exact 1)" in line for line in lines)
+    assert any("reward 1.0  (exact 1)  the sum is right" in line for line in lines)
     assert "[bold]2+2?[/]" in text
 
 

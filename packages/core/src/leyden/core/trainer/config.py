@@ -443,6 +443,8 @@ def load_config(path: Path) -> RunConfig:
     try:
         return msgspec.convert(yaml.safe_load(path.read_text()), RunConfig)
     except FileNotFoundError:
-        raise RunError(f"{path.parent} is not a run: it has no {path.name}") from None
+        is_study = (path.parent / "study.json").is_file()
+        trials = f"; it is a study of leyden tune, whose runs are named with --runs {path.parent}" if is_study else ""
+        raise RunError(f"{path.parent} is not a run: it has no {path.name}{trials}") from None
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         raise RunError(f"{path} cannot be read: {first_line(error)}") from None

@@ -141,7 +141,9 @@ def _what(span: Span, attributes: Mapping[str, Any], *, trains: bool) -> str:
             if key.startswith(semconv.REWARD_DIMENSION)
         }
         named = "  (" + ", ".join(f"{name} {value:g}" for name, value in parts.items()) + ")" if parts else ""
-        return f"reward {attributes.get(semconv.REWARD_VALUE)}{named}"
+        feedback = attributes.get(semconv.REWARD_FEEDBACK)
+        said = f"  {_short(feedback)}" if feedback else ""
+        return f"reward {attributes.get(semconv.REWARD_VALUE)}{named}{said}"
     if attributes.get(semconv.OPERATION) == "execute_tool":
         arguments, result = attributes.get(semconv.TOOL_ARGUMENTS, ""), attributes.get(semconv.TOOL_RESULT, "")
         return f"tool {attributes.get(semconv.TOOL_NAME, '?')}({_short(arguments)}) → {_short(result)}"
