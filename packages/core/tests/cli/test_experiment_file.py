@@ -69,6 +69,18 @@ def test_an_experiment_is_found_by_name_or_path(folder: Path) -> None:
         find_experiment("twoo")
 
 
+def test_two_experiments_of_one_name_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written({})
+    Path("others").mkdir()
+    Path("others/two.yaml").write_text(path.read_text())
+    assert cli.run(["experiments", "run", "two", "others/two.yaml", "--out", "out"]) == 2
+    assert (
+        f"two experiments are called two: {folder}/experiments/two.yaml and {folder}/others/two"
+        in capsys.readouterr().err
+    )
+    assert not Path("runs").exists()
+
+
 def test_jobs_come_after_what_they_need(folder: Path) -> None:
     read = read_experiment(written({}))
     plan = Plan(read.name, read.experiment, read.base, Path("runs/two"))
@@ -118,6 +130,8 @@ def test_jobs_come_after_what_they_need(folder: Path) -> None:
         ({"measure": {"held_out": "vall"}}, "it has no held-out set 'vall'"),
         ({"measure": {"sampling": "hot"}}, "measure.sampling: invalid enum value 'hot'"),
         ({"measure": {"score": 3}}, "measure.score: must be text, not a whole number"),
+        ({"arms": {1: {}, "cold": {}, "warm": {}}}, "arms: a key must be text, not a whole number; put it in quotes"),
+        ({"arms": {"cold": {"policy": None}, "warm": {}}}, "arms.cold: there is no policy and no endpoint; give one"),
         ({"run": "gone.yaml"}, "run: there is no file gone.yaml"),
         ({"prepare": {"expert": {}, "taught": {"run": {}}}}, "prepare.expert: give either run"),
         ({"prepare": {"taught": {"command": "make it"}}}, "prepare.taught.command: it must name {folder}"),

@@ -10,6 +10,7 @@ import typer
 from leyden.core.cli.command import Command
 from leyden.core.cli.options import RUNS, JsonOption, QuietOption, RunsOption
 from leyden.core.data.encoding.json_line import json_line
+from leyden.core.errors import UsageError
 
 if TYPE_CHECKING:
     from leyden.core.experiments.plan import Job
@@ -54,6 +55,7 @@ def run(
     Exit code 1 if a run failed; the others are run nevertheless.
     """
     chosen = [_Chosen(name, seeds, arms, steps, runs) for name in names]
+    _check_distinct(chosen)
     command = ["leyden", "experiments", "run", *names]
     for option, value in (("--seeds", seeds), ("--arms", arms), ("--steps", steps)):
         command += [] if value is None else [option, str(value)]
@@ -110,6 +112,15 @@ def list_experiments(*, runs: RunsOption = RUNS, json: JsonOption = False) -> No
                 f"{one.read.name}  {one.read.experiment.title}\n  {len(arms)} arms: {', '.join(arms)}; "
                 f"{ended} of {len(states)} runs have ended\n"
             )
+
+
+def _check_distinct(chosen: Sequence["_Chosen"]) -> None:
+    """Raise UsageError for two files of one name, whose runs and reports would lie in the same place."""
+    files: dict[str, Path] = {}
+    for one in chosen:
+        name, file = one.read.name, one.read.path.resolve()
+        if files.setdefault(name, file) != file:
+            raise UsageError(f"two experiments are called {name}: {files[name]} and {file}; rename one of the files")
 
 
 class _Chosen:
