@@ -49,7 +49,7 @@ def served_at(port: int, *arguments: str) -> Generator[str]:
 
 def trouble(page: Page) -> Locator:
     """What the page says is wrong."""
-    return page.locator("main .problem")
+    return page.locator("main .problem").filter(visible=True)
 
 
 @pytest.mark.parametrize("where", ["runs", "runs/small", "runs/small/health", "studies"])
@@ -68,6 +68,25 @@ def test_a_page_says_that_the_console_is_away_until_it_is_back(
         expect(trouble(page)).to_have_text(NO_ANSWER)
         with served_at(port, str(tmp_path)):
             expect(trouble(page)).to_have_count(0, timeout=20_000)
+    assert errors == []
+
+
+def test_what_was_loading_when_the_console_went_away_is_drawn_when_it_is_back(
+    browser: Browser, tmp_path: Path, port: int
+) -> None:
+    made_run(tmp_path)
+    page, errors = new_page(browser, messages=False)
+    page.route("**/steps*", lambda route: route.abort())
+    retry = page.get_by_role("button", name="Try again")
+    with served_at(port, str(tmp_path)) as address:
+        page.goto(f"{address}#/runs/small")
+        expect(retry).to_be_visible()
+        page.unroute("**/steps*")
+    expect(retry).to_be_hidden(timeout=15_000)
+    expect(trouble(page)).to_have_text(NO_ANSWER)
+    with served_at(port, str(tmp_path)):
+        expect(trouble(page)).to_have_count(0, timeout=20_000)
+        expect(page.get_by_role("heading", name="Reward", exact=True)).to_be_visible()
     assert errors == []
 
 

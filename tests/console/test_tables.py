@@ -102,7 +102,7 @@ def test_filters_that_match_nothing_are_shown_and_can_be_cleared(browser: Browse
     page, errors = new_page(browser)
     page.goto(f"{address}/#/runs?state=zzz&sort=name")
     expect(page.get_by_label("State")).to_have_value("zzz")
-    expect(page.get_by_role("status").get_by_text("0 of 1 runs")).to_be_visible()
+    expect(page.get_by_role("status").get_by_text("0 of 1 run", exact=True)).to_be_visible()
     page.get_by_role("button", name="Clear filters").click()
     expect(page.get_by_role("link", name="small")).to_be_visible()
     expect(page.get_by_role("button", name="Clear filters")).to_be_hidden()

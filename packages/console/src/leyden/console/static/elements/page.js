@@ -43,7 +43,7 @@ export async function load(target, signal, request, draw) {
     if (error.status === undefined) console.error(error);
     fill(
       target,
-      problem(error.message, () => load(target, signal, request, draw)),
+      failure(error, () => load(target, signal, request, draw)),
     );
   }
 }
@@ -78,6 +78,17 @@ export function refreshed(signal, seconds, request, draw) {
   const timer = setInterval(look, seconds * 1000);
   signal.addEventListener("abort", () => clearInterval(timer), { once: true });
   return trouble;
+}
+
+/**
+ * One line that says why a request failed; it is marked if the server did not answer.
+ * @param {Error & {status?: number}} error
+ * @param {() => void} retry
+ */
+export function failure(error, retry) {
+  const line = problem(error.message, retry);
+  if (error.status === 0) line.classList.add("unanswered");
+  return line;
 }
 
 /**

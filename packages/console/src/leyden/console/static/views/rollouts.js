@@ -7,7 +7,7 @@ import { get } from "../api.js";
 import { filterOf, readRollouts } from "../columns.js";
 import { element, fill, setText } from "../dom.js";
 import { Histogram } from "../elements/histogram.js";
-import { choice, fold, load, problem, setOptions, smallTable } from "../elements/page.js";
+import { choice, failure, fold, load, problem, setOptions, smallTable } from "../elements/page.js";
 import { Table } from "../elements/table.js";
 import { counted, duration, moment, number, visible } from "../format.js";
 import { oneAtATime } from "../one_at_a_time.js";
@@ -87,7 +87,7 @@ class RolloutsPage {
       fill(this.failed, this.data?.problem && problem(this.data.problem, () => this.read()));
     } catch (error) {
       if (this.page.signal.aborted) return;
-      const retry = problem(error.message, () => this.read());
+      const retry = failure(error, () => this.read());
       fill(this.failed, retry);
     }
   }

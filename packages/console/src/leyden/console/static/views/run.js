@@ -8,7 +8,7 @@ import { trend } from "../convergence.js";
 import { element, fill, setText } from "../dom.js";
 import { action } from "../elements/action.js";
 import { Curve } from "../elements/curve.js";
-import { command, empty, facts, fold, longText, panel, problem, STATES } from "../elements/page.js";
+import { command, empty, facts, failure, fold, longText, panel, STATES } from "../elements/page.js";
 import { shares } from "../elements/shares.js";
 import { duration, moment, number, percent, plain, result, signed, visible } from "../format.js";
 import { oneAtATime } from "../one_at_a_time.js";
@@ -78,7 +78,7 @@ class RunPage {
       if (this.page.signal.aborted) return;
       fill(
         this.failed,
-        problem(error.message, () => this.update()),
+        failure(error, () => this.update()),
       );
     }
   }

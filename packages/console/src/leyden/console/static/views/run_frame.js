@@ -66,7 +66,9 @@ export function runFrame(page, current, crumbs, draw) {
           page.say("Another run has taken the place of this one.");
           return window.dispatchEvent(new HashChangeEvent("hashchange"));
         }
+        const wasAway = trouble.hasChildNodes();
         fill(trouble);
+        if (wasAway && body.querySelector(".unanswered")) return window.dispatchEvent(new HashChangeEvent("hashchange"));
         if (change.state !== run.state) page.say(`The run is now: ${change.state}.`);
         if (change.state !== run.state || change.step !== run.step) {
           Object.assign(run, { state: change.state, step: change.step, error: change.error });
