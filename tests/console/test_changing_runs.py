@@ -47,6 +47,11 @@ def served_at(port: int, *arguments: str) -> Generator[str]:
             process.wait(20)
 
 
+def open_run(page: Page, address: str) -> None:
+    page.goto(f"{address}#/runs/small")
+    expect(page.get_by_text("step 2 of 2")).to_be_visible()
+
+
 def trouble(page: Page) -> Locator:
     """What the page says is wrong."""
     return page.locator("main .problem").filter(visible=True)
@@ -96,8 +101,7 @@ def test_a_page_says_that_the_token_has_changed_until_it_has_the_new_one(
     made_run(tmp_path)
     page, errors = new_page(browser, messages=False)
     with served_at(port, str(tmp_path)) as address:
-        page.goto(f"{address}#/runs/small")
-        expect(page.get_by_text("step 2 of 2")).to_be_visible()
+        open_run(page, address)
     with served_at(port, str(tmp_path), "--allow-actions") as address:
         expect(trouble(page)).to_contain_text("token is missing or has changed", timeout=20_000)
         page.context.request.get(address)  # as another tab does: it has the same cookies
@@ -111,8 +115,7 @@ def test_a_tab_that_was_first_clicked_without_the_console_opens_when_it_is_back(
     made_run(tmp_path)
     page, errors = new_page(browser, messages=False)
     with served_at(port, str(tmp_path)) as address:
-        page.goto(f"{address}#/runs/small")
-        expect(page.get_by_text("step 2 of 2")).to_be_visible()
+        open_run(page, address)
     page.get_by_role("link", name="Health").click()
     expect(trouble(page)).to_contain_text(NO_ANSWER)
     page.get_by_role("button", name="Try again").click()

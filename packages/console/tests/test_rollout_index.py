@@ -18,11 +18,20 @@ from leyden.console.runs.folder_run import FolderRun
 from leyden.console.runs.stored_run import StoredRun, StoreFolder
 from leyden.core.data.page import Page
 from leyden.core.data.span import Span
+from leyden.core.store.base import LightningStore
 from leyden.core.trainer.rollouts.interrupted import requeue, set_aside
 from leyden.core.trainer.run_folder.folder import RunFolder
 from leyden.core.trainer.run_folder.run_lock import LOCK, Holder
 
 ROLLOUT = "train-v2-b2-0-0"
+
+
+async def claimed_attempt(store: LightningStore) -> str:
+    """The attempt of a rollout that a worker has begun."""
+    await store.enqueue_rollout({"question": "What is 1 + 1?"}, mode="train", rollout_id=ROLLOUT)
+    claimed = await store.dequeue_rollout("worker-1")
+    assert claimed is not None
+    return claimed.attempt.attempt_id
 
 
 async def test_a_rollout_of_a_stopped_run_is_read_again_when_the_run_is_continued(tmp_path: Path) -> None:
@@ -54,9 +63,7 @@ async def test_an_error_that_is_recorded_after_the_rollout_has_failed_is_read(tm
     """A run that begins again first fails its unfinished rollouts, and their attempts afterwards."""
     folder = made_run(tmp_path, finished=False)
     store = await folder.store_location.open()
-    await store.enqueue_rollout({"question": "What is 1 + 1?"}, mode="train", rollout_id=ROLLOUT)
-    claimed = await store.dequeue_rollout("worker-1")
-    assert claimed is not None
+    attempt_id = await claimed_attempt(store)
     await store.update_rollout(ROLLOUT, status="failed", metadata={"abandoned": True})
     run = FolderRun(folder.path)
     index = RolloutIndex(run)
@@ -64,7 +71,7 @@ async def test_an_error_that_is_recorded_after_the_rollout_has_failed_is_read(tm
     await index.look()
     before = index.rows[ROLLOUT].error
     error = {"kind": "worker", "type": "RunStopped", "message": "the run was stopped"}
-    await store.update_attempt(ROLLOUT, claimed.attempt.attempt_id, "failed", metadata={"error": error})
+    await store.update_attempt(ROLLOUT, attempt_id, "failed", metadata={"error": error})
     await store.close()
     await index.look()
     await run.close()
@@ -76,11 +83,9 @@ async def test_a_rollout_that_failed_has_its_reason_before_any_step(tmp_path: Pa
     """Of a run that ended at its check, no step has recorded why its rollouts were not trained."""
     folder = made_run(tmp_path, finished=False)
     store = await folder.store_location.open()
-    await store.enqueue_rollout({"question": "What is 1 + 1?"}, mode="train", rollout_id=ROLLOUT)
-    claimed = await store.dequeue_rollout("worker-1")
-    assert claimed is not None
+    attempt_id = await claimed_attempt(store)
     error = {"kind": "agent", "type": "ValueError", "message": "bad day"}
-    await store.update_attempt(ROLLOUT, claimed.attempt.attempt_id, "failed", metadata={"error": error})
+    await store.update_attempt(ROLLOUT, attempt_id, "failed", metadata={"error": error})
     await store.update_rollout(ROLLOUT, status="failed")
     await store.close()
     view = RunView("run", FolderRun(folder.path))
@@ -184,9 +189,7 @@ async def test_the_spans_of_running_rollouts_are_read_every_few_seconds_and_once
 ) -> None:
     folder = made_run(tmp_path, finished=False)
     store = await folder.store_location.open()
-    await store.enqueue_rollout({"question": "What is 1 + 1?"}, mode="train", rollout_id=ROLLOUT)
-    claimed = await store.dequeue_rollout("worker-1")
-    assert claimed is not None
+    attempt_id = await claimed_attempt(store)
     run = FolderRun(folder.path)
     shown = await run.store()
     assert shown is not None
@@ -207,7 +210,7 @@ async def test_the_spans_of_running_rollouts_are_read_every_few_seconds_and_once
         await index.look()
         seconds_later = queried.count(ROLLOUT)
         monkeypatch.setattr("leyden.console.rollout_index.GROWING", 3600.0)
-        await store.update_attempt(ROLLOUT, claimed.attempt.attempt_id, "succeeded")
+        await store.update_attempt(ROLLOUT, attempt_id, "succeeded")
         await index.look()
     await store.close()
     await run.close()

@@ -113,7 +113,7 @@ class RolloutIndex:
         return len(self._order)
 
     async def follow(self, is_watched: Callable[[], bool] = lambda: True) -> None:
-        """Read new rollouts, and again those that have not ended, until nobody watches or the run is gone.
+        """Read new rollouts, and again those that have not ended, until no page watches or the run is gone.
 
         Errors are noted, and tried again.
         """

@@ -44,6 +44,11 @@ export function go(hash) {
   location.hash = hash;
 }
 
+/** Shows the view of the present address anew. */
+export function redraw() {
+  window.dispatchEvent(new HashChangeEvent("hashchange"));
+}
+
 /**
  * The parameters of a path that has the form of `pattern` (`["runs", ":key"]`), or null.
  * @param {string[]} pattern

@@ -7,7 +7,7 @@ import { get, watchRun } from "../api.js";
 import { element, fill } from "../dom.js";
 import { badge, empty, load, problem, stateBadge } from "../elements/page.js";
 import { number, shellWord, visible } from "../format.js";
-import { link } from "../router.js";
+import { link, redraw } from "../router.js";
 
 const PAGES = [
   ["", "Overview"],
@@ -64,11 +64,11 @@ export function runFrame(page, current, crumbs, draw) {
       const onChange = (change) => {
         if (change.began !== run.began) {
           page.say("Another run has taken the place of this one.");
-          return window.dispatchEvent(new HashChangeEvent("hashchange"));
+          return redraw();
         }
         const wasAway = trouble.hasChildNodes();
         fill(trouble);
-        if (wasAway && body.querySelector(".unanswered")) return window.dispatchEvent(new HashChangeEvent("hashchange"));
+        if (wasAway && body.querySelector(".unanswered")) return redraw();
         if (change.state !== run.state) page.say(`The run is now: ${change.state}.`);
         if (change.state !== run.state || change.step !== run.step) {
           Object.assign(run, { state: change.state, step: change.step, error: change.error });
@@ -92,8 +92,7 @@ export function offerRefresh(frame) {
   frame.onChange(({ lines }) => {
     first ??= lines;
     if (lines === first || frame.news.hasChildNodes()) return;
-    const again = () => window.dispatchEvent(new HashChangeEvent("hashchange"));
-    const button = element("button", { type: "button", onclick: again }, "Show what is new");
+    const button = element("button", { type: "button", onclick: redraw }, "Show what is new");
     frame.news.append(
       element("p.notice", { role: "status" }, "The run has gone on since this page was opened.", button),
     );

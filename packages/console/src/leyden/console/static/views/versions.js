@@ -9,6 +9,7 @@ import { action } from "../elements/action.js";
 import { badge, command, facts, panel, smallTable } from "../elements/page.js";
 import { Tree } from "../elements/tree.js";
 import { moment, number, percent, result, shellWord, visible } from "../format.js";
+import { redraw } from "../router.js";
 import { inCommands, inTheFolder, nothingOf, offerRefresh, runFrame } from "./run_frame.js";
 
 /** @param {import("../app.js").Page} page */
@@ -115,7 +116,7 @@ async function drawActions(page, run, one, target) {
   const { signal } = page;
   const of = (name) => () => ["runs", page.parameters.key, name];
   const at = one.version;
-  const onEnd = (job) => job.state === "finished" && window.dispatchEvent(new HashChangeEvent("hashchange"));
+  const onEnd = (job) => job.state === "finished" && redraw();
   const version = () => ({ version: at });
   const folder = element("input", { type: "text", value: `${inCommands(run).name}-${at}`, spellcheck: "false" });
   const isFinished = run.report !== null;
